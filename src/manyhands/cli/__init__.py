@@ -1,0 +1,35 @@
+"""The `manyhands` command: reads arguments, calls what does the work, prints for people.
+
+Holds no logic of its own. Heavy imports stay inside the command that needs them, so that help and
+short commands answer at once.
+"""
+
+from collections.abc import Sequence
+
+import typer
+
+from manyhands.cli.serve import serve
+from manyhands.cli.show_config import show_config
+from manyhands.cli.version import version
+from manyhands.config import ConfigError
+
+app = typer.Typer(
+    help="A durable job server: one engine behind many job protocols.",
+    epilog="Start with: manyhands serve",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command(name="serve")(serve)
+app.command(name="config")(show_config)
+app.command(name="version")(version)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command and exits: 0 on success, 2 when arguments or configuration are wrong."""
+    try:
+        app(arguments)
+    except ConfigError as error:
+        typer.echo(f"manyhands: {error}", err=True)
+        raise SystemExit(2) from None

@@ -1,0 +1,25 @@
+"""`manyhands serve`: starts the server with the effective configuration."""
+
+from manyhands.cli.flags import Flag, load_from_flags, with_config_flags
+
+
+@with_config_flags
+def serve(**flags: Flag) -> None:
+    """Start the server; it runs until it is told to stop.
+
+    An option such as --log-format is also the environment variable MANYHANDS_LOG_FORMAT and the key
+    log_format of the TOML file. A flag wins over the environment, that over the file.
+
+    Examples:
+
+      manyhands serve
+
+      manyhands serve --data /var/lib/manyhands --http 127.0.0.1:8080
+
+      MANYHANDS_LOG_FORMAT=json manyhands serve --config manyhands.toml
+    """
+    loaded = load_from_flags(flags)
+
+    from manyhands.server.app import run
+
+    run(loaded.config)

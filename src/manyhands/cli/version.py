@@ -1,0 +1,34 @@
+"""`manyhands version`: the versions that a report of a defect should name."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from manyhands import __version__
+
+
+def version(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the versions of manyhands and of what it runs on.
+
+    Example:
+
+      manyhands version --json
+    """
+    import platform
+
+    import apsw
+
+    versions = {
+        "manyhands": __version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "platform": platform.platform(),
+    }
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(versions)).decode())
+    else:
+        typer.echo("\n".join(f"{name} {found}" for name, found in versions.items()))

@@ -1,0 +1,1 @@
+"""The rules: pure functions from a command and a view to an outcome."""

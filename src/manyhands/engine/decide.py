@@ -1,0 +1,75 @@
+"""One pure function decides everything: a command and a view in, a reply and effects out."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from manyhands.engine import claim, graph, holding, operating, queues, submit, timers
+from manyhands.engine.effects import Effects
+from manyhands.engine.view import View
+from manyhands.model import commands
+from manyhands.model.commands import Command
+from manyhands.model.outcome import Found, Refusal, Reply
+
+
+def decide(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
+    """The reply, and what is to change. A refusal changes nothing: its effects are empty."""
+    effects = Effects(view, now)
+    reply = _DECISIONS[type(command)](command, effects)
+    if type(reply) is Refusal:
+        return reply, Effects(view, now)
+    if effects.ended or effects.held:
+        graph.settle(effects)
+    return reply, effects
+
+
+def _look(command: commands.Look, effects: Effects) -> Reply:
+    return Found(effects.job(command.job_id))
+
+
+def _look_by_key(command: commands.LookByKey, effects: Effects) -> Reply:
+    if command.queue is None:
+        job_id = effects.view.key_holder_anywhere(command.unique_key)
+    else:
+        job_id = effects.key_holder(command.queue, command.unique_key)
+    return Found(effects.job(job_id) if job_id is not None else None)
+
+
+def _look_by_name(command: commands.LookByName, effects: Effects) -> Reply:
+    job_id = effects.named(command.namespace, command.name)
+    return Found(effects.job(job_id) if job_id is not None else None)
+
+
+# A test holds this table against the union `Command`: a command without a decision fails it.
+_DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
+    commands.Submit: submit.decide_submit,
+    commands.Claim: claim.decide_claim,
+    commands.Renew: holding.decide_renew,
+    commands.Report: holding.decide_report,
+    commands.SendPartial: holding.decide_send_partial,
+    commands.Complete: holding.decide_complete,
+    commands.Fail: holding.decide_fail,
+    commands.Release: holding.decide_release,
+    commands.ReleaseAll: holding.decide_release_all,
+    commands.Cancel: operating.decide_cancel,
+    commands.Requeue: operating.decide_requeue,
+    commands.Move: operating.decide_move,
+    commands.SetPriority: operating.decide_set_priority,
+    commands.SetTags: operating.decide_set_tags,
+    commands.SetDependencies: operating.decide_set_dependencies,
+    commands.ExpireLease: operating.decide_expire_lease,
+    commands.Attach: operating.decide_attach,
+    commands.Detach: operating.decide_detach,
+    commands.Depart: operating.decide_depart,
+    commands.SetQueue: queues.decide_set_queue,
+    commands.ForgetQueue: queues.decide_forget_queue,
+    commands.SetLimit: queues.decide_set_limit,
+    commands.PutSchedule: queues.decide_put_schedule,
+    commands.RemoveSchedule: queues.decide_remove_schedule,
+    commands.Fire: queues.decide_fire,
+    commands.Recover: timers.decide_recover,
+    commands.Prolong: timers.decide_prolong,
+    commands.Tick: timers.decide_tick,
+    commands.Look: _look,
+    commands.LookByKey: _look_by_key,
+    commands.LookByName: _look_by_name,
+}

@@ -1,0 +1,214 @@
+"""Dependencies: resolving them, refusing cycles, freeing and losing dependants."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from manyhands.engine import ending
+from manyhands.engine.effects import Effects
+from manyhands.engine.retry import reentry_of
+from manyhands.model import limits
+from manyhands.model.job import FINISHED, Failure, Job, State
+from manyhands.model.outcome import Refusal, Why
+from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
+
+
+class Resolved:
+    """What became of a list of dependencies."""
+
+    __slots__ = ("depends_on", "lost", "waits_for")
+
+    def __init__(self) -> None:
+        self.depends_on: list[str] = []
+        self.waits_for: list[str] = []
+        self.lost: Job | None = None  # one that failed or was cancelled, under cancel or fail
+
+
+def name_key(namespace: str, name: str) -> str:
+    """How a dependency on a name that nobody has yet is written. No job id looks like it."""
+    return f"{namespace}\0{name}"
+
+
+def on_dependency_failure_of(job: Job) -> OnDependencyFailure:
+    """The job's own, else its front's."""
+    return job.terms.on_dependency_failure or job.terms.defaults.on_dependency_failure
+
+
+def resolve(
+    effects: Effects,
+    names: Sequence[str],
+    namespace: str | None,
+    on_unknown: OnUnknownDependency,
+    on_failure: OnDependencyFailure,
+    coming: Mapping[str, str],
+) -> Resolved | Refusal:
+    """Turn the dependencies a submitter wrote into ids to wait for. ``coming`` maps what later
+    items of the same batch are called to their ids.
+    """
+    if len(names) > limits.DEPENDENCIES_COUNT_MAX:
+        sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
+        return Refusal(Why.TOO_MANY_DEPENDENCIES, sentence)
+    resolved = Resolved()
+    for name in dict.fromkeys(names):  # repeated ones count once, order is kept
+        if name in coming:
+            resolved.depends_on.append(coming[name])
+            resolved.waits_for.append(coming[name])
+            continue
+        job_id = name if namespace is None else effects.named(namespace, name)
+        job = effects.job(job_id) if job_id is not None else None
+        if job is None:
+            if on_unknown is OnUnknownDependency.REFUSE:
+                return Refusal(Why.UNKNOWN_DEPENDENCY, f"there is no job {name!r} to depend on")
+            if on_unknown is OnUnknownDependency.WAIT:
+                key = name if namespace is None else name_key(namespace, name)
+                resolved.depends_on.append(key)
+                resolved.waits_for.append(key)
+            continue
+        resolved.depends_on.append(job.job_id)
+        if job.state is State.COMPLETED:
+            continue
+        if job.state in FINISHED and on_failure is not OnDependencyFailure.HOLD:
+            if on_failure is not OnDependencyFailure.RUN:
+                resolved.lost = job
+            continue
+        resolved.waits_for.append(job.job_id)
+    return resolved
+
+
+def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> bool:
+    """Whether one of ``waits_for`` waits, directly or not, for ``job_id`` itself."""
+    seen: set[str] = set()
+    stack = list(waits_for)
+    while stack:
+        current = stack.pop()
+        if current == job_id or len(seen) > limits.CYCLE_VISITS_MAX:
+            return True
+        if current in seen:
+            continue
+        seen.add(current)
+        job = effects.job(current)
+        if job is not None and job.state not in FINISHED:
+            stack.extend(job.waits_for)
+    return False
+
+
+def find_cycle(effects: Effects, job_ids: Sequence[str]) -> str | None:
+    """The id of a job on a cycle that passes through one of ``job_ids``, in one walk over all."""
+    finished: set[str] = set()
+    path: set[str] = set()
+    for root in job_ids:
+        stack = [(root, False)]
+        while stack:
+            current, leaving = stack.pop()
+            if leaving:
+                path.discard(current)
+                finished.add(current)
+                continue
+            if current in path:
+                return current
+            if current in finished:
+                continue
+            job = effects.job(current)
+            if job is None or job.state in FINISHED:
+                continue
+            path.add(current)
+            stack.append((current, True))
+            for key in job.waits_for:
+                if key in path:
+                    return key
+                if key not in finished:
+                    stack.append((key, False))
+    return None
+
+
+def cycle_refusal(job_id: str) -> Refusal:
+    """The sentence for a cycle."""
+    return Refusal(Why.CYCLE, f"job {job_id} would depend on itself through these dependencies")
+
+
+def keys_of(job: Job) -> tuple[str, ...]:
+    """All that others may have written to depend on this job."""
+    if job.name is None:
+        return (job.job_id,)
+    return (job.job_id, name_key(job.namespace or "", job.name))
+
+
+def dependants_of(effects: Effects, job: Job) -> list[Job]:
+    """Unfinished jobs that wait for this one now."""
+    found = []
+    for key in keys_of(job):
+        for job_id in effects.view.dependants(key):
+            other = effects.job(job_id)
+            if other is not None and other.state not in FINISHED and key in other.waits_for:
+                found.append(other)
+    return found
+
+
+def dependency_is_met(effects: Effects, job: Job) -> None:
+    """The job completed: those that waited only for it may go on."""
+    keys = keys_of(job)
+    for dependant in dependants_of(effects, job):
+        free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
+
+
+def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
+    """A job waits for less than before; with nothing left, it becomes ready or delayed."""
+    if waits_for or job.state is not State.BLOCKED:
+        effects.put(replace(job, waits_for=waits_for))
+        return
+    # Freed work goes before new work only where returned work does so too, last freed first.
+    front = reentry_of(job) is Reentry.FRONT
+    ending.place(
+        effects,
+        job,
+        run_at=job.run_at,
+        reentry=Reentry.FRONT if front else Reentry.TAIL,
+        waits_for=(),
+    )
+
+
+def settle(effects: Effects) -> None:
+    """Let dependants hear of everything that this command finished. A chain of any length is
+    walked here, not by recursion.
+    """
+    while effects.ended or effects.held:
+        if effects.ended:
+            job = effects.ended.pop()
+            if job.state is State.COMPLETED:
+                dependency_is_met(effects, job)
+            else:
+                dependency_is_lost(effects, job)
+        else:
+            _look_for_lost(effects, effects.held.pop())
+
+
+def _look_for_lost(effects: Effects, job: Job) -> None:
+    if on_dependency_failure_of(job) is OnDependencyFailure.HOLD:
+        return
+    for key in job.waits_for:
+        other = effects.job(key)
+        if other is not None and other.state in FINISHED:
+            dependency_is_lost(effects, other)
+
+
+def dependency_is_lost(effects: Effects, job: Job) -> None:
+    """Rule 10: the job failed for good or was cancelled. Each dependant by its own policy."""
+    keys = keys_of(job)
+    for dependant in dependants_of(effects, job):
+        policy = on_dependency_failure_of(dependant)
+        if policy is OnDependencyFailure.HOLD:
+            continue
+        if policy is OnDependencyFailure.RUN:
+            free(effects, dependant, tuple(k for k in dependant.waits_for if k not in keys))
+        elif dependant.state is not State.LEASED:  # else the edge binds only if it comes back
+            lose_dependant(effects, dependant, job)
+
+
+def lose_dependant(effects: Effects, dependant: Job, job: Job) -> None:
+    """Cancel or fail a job because the one it depends on is lost."""
+    if on_dependency_failure_of(dependant) is OnDependencyFailure.FAIL:
+        sentence = f"job {job.job_id}, which it depends on, was {job.state}"
+        failure = Failure("dependency", sentence)
+        ending.fail_for_good(effects, dependant, failure, "dependency_failed")
+    else:
+        ending.cancel(effects, dependant, "dependency_failed")

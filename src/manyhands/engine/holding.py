@@ -1,0 +1,329 @@
+"""What the holder of a lease may say: renew, report, send, complete, fail, release."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from manyhands.engine import ending, graph
+from manyhands.engine.effects import Effects, Partial
+from manyhands.engine.submit import relocate
+from manyhands.engine.transitions import Trigger, advance
+from manyhands.engine.validate import bad_delay, bad_payload, bad_queue
+from manyhands.model import limits
+from manyhands.model.commands import (
+    ByAnyone,
+    ByConnection,
+    ByHolder,
+    ByToken,
+    Complete,
+    Fail,
+    Proof,
+    Release,
+    ReleaseAll,
+    Renew,
+    Report,
+    SendPartial,
+)
+from manyhands.model.job import (
+    FINISHED,
+    Attempt,
+    EndReason,
+    Holder,
+    Job,
+    Lease,
+    Progress,
+    State,
+)
+from manyhands.model.outcome import Changed, ChangedMany, Refusal, Reply, Why
+from manyhands.model.policy import Completion, OnUnknownDependency
+
+_ENDED = {
+    State.COMPLETED: Why.ALREADY_COMPLETED,
+    State.FAILED: Why.ALREADY_FAILED,
+    State.CANCELLED: Why.ALREADY_CANCELLED,
+}
+
+
+def proves(lease: Lease, proof: Proof) -> bool:
+    """Rule 3: whether the proof fits the lease."""
+    if type(proof) is ByConnection:
+        return lease.connection == proof.connection
+    if type(proof) is ByToken:
+        return lease.token == proof.token
+    if type(proof) is ByHolder:
+        holder = lease.holder
+        if holder.realm != proof.realm:
+            return False
+        if holder.name is not None:
+            return holder.name == (proof.name or proof.address)
+        return holder.address == proof.address
+    return False
+
+
+def held(effects: Effects, job_id: str, proof: Proof, queue: str | None) -> Job | Refusal:
+    """The job, if the proof shows that its lease is the sender's."""
+    job = effects.job(job_id)
+    if job is None:
+        return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
+    lease = job.lease
+    if lease is None:
+        if job.state in FINISHED:
+            return Refusal(_ENDED[job.state], f"job {job_id} is {job.state} already", job)
+        return Refusal(Why.NOT_LEASED, f"job {job_id} is {job.state}, nobody holds it", job)
+    if not proves(lease, proof):
+        return Refusal(Why.NOT_YOUR_LEASE, f"the lease of job {job_id} is not yours", job)
+    if queue is not None and job.queue != queue:
+        sentence = f"job {job_id} is leased in queue {job.queue!r}, not in {queue!r}"
+        return Refusal(Why.WRONG_QUEUE, sentence, job)
+    if lease.holder.name is None and type(proof) is ByHolder and proof.name is not None:
+        # The first named request adopts a lease that was taken without a name.
+        adopted = replace(lease, holder=replace(lease.holder, name=proof.name))
+        job = replace(job, lease=adopted)
+        effects.put(job)
+    return job
+
+
+def decide_renew(command: Renew, effects: Effects) -> Reply:
+    """A new term from now. A lapsed lease comes to life again."""
+    job = held(effects, command.job_id, command.proof, command.queue)
+    if isinstance(job, Refusal):
+        return job
+    refusal = bad_payload(command.payload) or bad_delay(command.term_ms or 0)
+    if refusal is not None:
+        return refusal
+    changes: dict[str, Any] = {}
+    if command.payload is not None:
+        changes = {"payload": command.payload, "encoding": command.encoding}
+    job = _renewed(effects, job, command.term_ms, changes)
+    return Changed(job)
+
+
+def _renewed(
+    effects: Effects, job: Job, term_ms: int | None, changes: dict[str, Any]
+) -> Job:
+    lease = job.lease
+    assert lease is not None
+    now = effects.now
+    term_ms = term_ms or lease.term_ms
+    expires_at = now + term_ms if term_ms is not None else None
+    lease = replace(lease, expires_at=expires_at, in_grace=False, lapsed=False, spent=False)
+    if job.state is State.READY:
+        job = advance(job, Trigger.CLAIMED, now, lease=lease, reason="renewed", **changes)
+        effects.enter(job)
+    else:
+        job = replace(job, lease=lease, **changes)
+        effects.put(job)
+    return job
+
+
+def decide_report(command: Report, effects: Effects) -> Reply:
+    """Progress; it renews the lease as well, where the lease has a term."""
+    job = held(effects, command.job_id, command.proof, None)
+    if isinstance(job, Refusal):
+        return job
+    if command.numerator < 0 or command.denominator < 0:
+        return Refusal(Why.BAD_COUNT, "progress is two numbers of 0 or more", job)
+    progress = Progress(
+        command.numerator, command.denominator, command.seconds_left, effects.now
+    )
+    lease = job.lease
+    assert lease is not None
+    if command.renew and lease.term_ms is not None:
+        job = _renewed(effects, job, None, {"progress": progress})
+    else:
+        job = replace(job, progress=progress)
+        effects.put(job)
+    effects.signal("progress", job)
+    return Changed(job)
+
+
+def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
+    """A piece of the result: kept for a while, and sent to those who wait."""
+    job = held(effects, command.job_id, command.proof, None)
+    if isinstance(job, Refusal):
+        return job
+    refusal = bad_payload(command.payload)
+    if refusal is not None:
+        return refusal
+    job = replace(job, partials_count=job.partials_count + 1)
+    effects.put(job)
+    if len(command.payload) <= limits.PARTIAL_BYTES_MAX:
+        # A larger piece still reaches those who wait; only the record does without it.
+        piece = Partial(job, effects.now, command.payload, warning=command.warning)
+        effects.partials.append(piece)
+    effects.signal("warning" if command.warning else "partial", job, command.payload)
+    return Changed(job)
+
+
+def decide_complete(command: Complete, effects: Effects) -> Reply:
+    """The end of a job, or its step into the next queue."""
+    job = effects.job(command.job_id)
+    if job is not None and job.state is State.COMPLETED and _repeats(job, command):
+        return Changed(job, repeated=True)
+    found = _completable(effects, job, command)
+    if isinstance(found, Refusal):
+        return found
+    job = found
+    refusal = bad_payload(command.result) or bad_delay(command.delay_ms)
+    if refusal is not None:
+        return refusal
+    if command.next_queue is not None:
+        return _complete_into(effects, job, command, command.next_queue)
+    if command.depends_on or command.delay_ms:
+        sentence = "a delay or dependencies need a next queue to wait in"
+        return Refusal(Why.BAD_TIME, sentence, job)
+    changes: dict[str, Any] = {}
+    if command.replaces_payload and command.result is not None:
+        changes = {"payload": command.result, "encoding": command.encoding}
+    speaker = _speaker(command.proof)
+    result, encoding = command.result, command.encoding
+    return Changed(
+        ending.complete(effects, job, speaker, result=result, result_encoding=encoding, **changes)
+    )
+
+
+def _completable(effects: Effects, job: Job | None, command: Complete) -> Job | Refusal:
+    if (
+        job is not None
+        and job.terms.defaults.completion is Completion.OPEN
+        and job.state not in FINISHED
+    ):
+        if job.state is State.BLOCKED:
+            return Refusal(Why.NOT_LEASED, f"job {job.job_id} waits for other jobs", job)
+        return job
+    return held(effects, command.job_id, command.proof, command.queue)
+
+
+def _speaker(proof: Proof) -> Holder:
+    if type(proof) is ByHolder:
+        return Holder(proof.realm, proof.name, proof.address)
+    if type(proof) is ByAnyone:
+        return Holder("native", proof.name)
+    return Holder("native", None)
+
+
+def _repeats(job: Job, command: Complete) -> bool:
+    """Whether the same holder reports the same completion once more."""
+    if not job.attempts:
+        return False
+    last = job.attempts[-1]
+    proof = command.proof
+    if type(proof) is ByToken:
+        return last.token == proof.token
+    if type(proof) is not ByHolder:
+        return False
+    same_result = command.result in (None, job.result)
+    return same_result and _attempt_is_of(last, proof)
+
+
+def _attempt_is_of(attempt: Attempt, proof: ByHolder) -> bool:
+    holder = attempt.holder
+    if holder.realm != proof.realm:
+        return False
+    if holder.name is None:
+        return holder.address == proof.address
+    return holder.name == (proof.name or proof.address)
+
+
+def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) -> Reply:
+    """One step: out of this queue, into the next. What was the result is the payload there."""
+    refusal = bad_queue(effects, queue)
+    if refusal is not None:
+        return refusal
+    resolved = graph.resolve(
+        effects,
+        command.depends_on,
+        job.namespace,
+        OnUnknownDependency.REFUSE,
+        graph.on_dependency_failure_of(job),
+        {},
+    )
+    if isinstance(resolved, Refusal):
+        return resolved
+    if graph.closes_cycle(effects, job.job_id, resolved.waits_for):
+        return graph.cycle_refusal(job.job_id)
+    if job.unique_key is not None and queue != job.queue:
+        holder = effects.key_holder(queue, job.unique_key)
+        if holder is not None:
+            return Refusal(Why.DUPLICATE_KEY, f"job {holder} holds its unique key there", job)
+    lease = job.lease
+    now = effects.now
+    if lease is not None:
+        attempts = ending.ended_attempts(job, lease, now, EndReason.COMPLETED)
+        job = replace(job, attempts=attempts, lease=None)
+    if command.result is not None:
+        job = replace(job, payload=command.result, encoding=command.encoding)
+    job = replace(job, result=None, failure=None, depends_on=tuple(resolved.depends_on))
+    waits_for = tuple(resolved.waits_for)
+    return Changed(relocate(effects, job, queue, now + command.delay_ms, waits_for))
+
+
+def decide_fail(command: Fail, effects: Effects) -> Reply:
+    """A reported failure: tried again by policy, or final."""
+    job = held(effects, command.job_id, command.proof, command.queue)
+    if isinstance(job, Refusal):
+        return job
+    refusal = bad_payload(command.payload) or bad_payload(command.failure.payload)
+    refusal = refusal or bad_delay(command.delay_ms or 0)
+    if refusal is not None:
+        return refusal
+    failure = command.failure
+    if len(failure.message) > limits.FAILURE_MESSAGE_BYTES_MAX:
+        failure = replace(failure, message=failure.message[: limits.FAILURE_MESSAGE_BYTES_MAX])
+    if command.payload is not None:
+        job = replace(job, payload=command.payload, encoding=command.encoding)
+    if job.state is State.READY:
+        # A lapsed lease speaks up: what follows is as if it had not lapsed.
+        job = _renewed(effects, job, None, {})
+    if command.retry:
+        return Changed(ending.fail_and_retry(effects, job, failure, command.delay_ms))
+    return Changed(ending.fail_for_good(effects, job, failure, "failed"))
+
+
+def decide_release(command: Release, effects: Effects) -> Reply:
+    """Given back, perhaps with something to wait for first."""
+    found = _releasable(effects, command)
+    return found if isinstance(found, Refusal) else Changed(_release(effects, found, command))
+
+
+def decide_release_all(command: ReleaseAll, effects: Effects) -> Reply:
+    """All or nothing: every item is checked before the first is given back."""
+    if not command.items:
+        return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
+    found = []
+    for item in command.items:
+        job = _releasable(effects, item)
+        if isinstance(job, Refusal):
+            return job
+        found.append(job)
+    pairs = zip(found, command.items, strict=True)
+    return ChangedMany(tuple(_release(effects, job, item) for job, item in pairs))
+
+
+def _releasable(effects: Effects, command: Release) -> Job | Refusal:
+    job = held(effects, command.job_id, command.proof, None)
+    if isinstance(job, Refusal) or not command.depends_on:
+        return job
+    resolved = graph.resolve(
+        effects,
+        command.depends_on,
+        job.namespace,
+        command.on_unknown_dependency,
+        graph.on_dependency_failure_of(job),
+        {},
+    )
+    if isinstance(resolved, Refusal):
+        return resolved
+    if graph.closes_cycle(effects, job.job_id, resolved.waits_for):
+        return graph.cycle_refusal(job.job_id)
+    more = tuple(key for key in resolved.depends_on if key not in job.depends_on)
+    fresh = tuple(key for key in resolved.waits_for if key not in job.waits_for)
+    return replace(
+        job, depends_on=(*job.depends_on, *more), waits_for=(*job.waits_for, *fresh)
+    )
+
+
+def _release(effects: Effects, job: Job, command: Release) -> Job:
+    if job.state is State.READY:
+        job = _renewed(effects, job, None, {})
+    return ending.give_back(effects, job, command.reason, command.reentry)

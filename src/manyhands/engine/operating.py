@@ -1,0 +1,246 @@
+"""What operators and submitters do to jobs: cancel, requeue, move, change, attach, depart."""
+
+from msgspec.structs import replace
+
+from manyhands.engine import ending, graph, timers
+from manyhands.engine.effects import Effects
+from manyhands.engine.submit import add_dependencies, attach, relocate
+from manyhands.engine.validate import bad_delay, bad_priority, bad_queue, bad_tags
+from manyhands.model import limits
+from manyhands.model.commands import (
+    Attach,
+    Cancel,
+    Depart,
+    Detach,
+    ExpireLease,
+    Move,
+    Requeue,
+    SetDependencies,
+    SetPriority,
+    SetTags,
+)
+from manyhands.model.job import FINISHED, EndReason, Job, State
+from manyhands.model.outcome import Accepted, Changed, ChangedMany, Refusal, Reply, Why
+from manyhands.model.policy import Queue, Reentry
+
+
+def _unknown(job_id: str) -> Refusal:
+    return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
+
+
+def _unfinished(effects: Effects, job_id: str) -> Job | Refusal:
+    job = effects.job(job_id)
+    if job is None:
+        return _unknown(job_id)
+    if job.state is State.COMPLETED:
+        return Refusal(Why.ALREADY_COMPLETED, f"job {job_id} is completed already", job)
+    if job.state is State.FAILED:
+        return Refusal(Why.ALREADY_FAILED, f"job {job_id} has failed already", job)
+    if job.state is State.CANCELLED:
+        return Refusal(Why.ALREADY_CANCELLED, f"job {job_id} is cancelled already", job)
+    return job
+
+
+def decide_cancel(command: Cancel, effects: Effects) -> Reply:
+    """Cancel jobs together with those that depend on them, or refuse while there are any."""
+    ids = dict.fromkeys(command.job_ids)
+    if not ids:
+        return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
+    if len(ids) > limits.BATCH_COUNT_MAX:
+        sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items, this one {len(ids)}"
+        return Refusal(Why.BATCH_TOO_LARGE, sentence)
+    if len(ids) == 1:
+        only = _cancellable(effects, command.job_ids[0])
+        if isinstance(only, Refusal):
+            return only
+    jobs = [job for job in map(effects.job, ids) if job is not None]
+    jobs = [job for job in jobs if job.state not in (State.COMPLETED, State.CANCELLED)]
+    if command.with_dependants:
+        jobs = _with_dependants(effects, jobs)
+    else:
+        for job in jobs:
+            for dependant in graph.dependants_of(effects, job):
+                if dependant.job_id not in ids:
+                    sentence = f"job {dependant.job_id} depends on job {job.job_id}"
+                    return Refusal(Why.HAS_DEPENDANTS, sentence, job)
+    # Those that depend on others go first, so that no policy about lost dependencies speaks.
+    cancelled = [ending.cancel(effects, job, command.reason) for job in reversed(jobs)]
+    return ChangedMany(tuple(reversed(cancelled)))
+
+
+def _cancellable(effects: Effects, job_id: str) -> Job | Refusal:
+    job = _unfinished(effects, job_id)
+    if isinstance(job, Refusal) and job.job is not None and job.job.state is State.FAILED:
+        return job.job
+    return job
+
+
+def _with_dependants(effects: Effects, jobs: list[Job]) -> list[Job]:
+    found = {job.job_id: job for job in jobs}
+    stack = list(jobs)
+    while stack:
+        for dependant in graph.dependants_of(effects, stack.pop()):
+            if dependant.job_id not in found:
+                found[dependant.job_id] = dependant
+                stack.append(dependant)
+    return list(found.values())
+
+
+def decide_requeue(command: Requeue, effects: Effects) -> Reply:
+    """Rule 15: the same id once more, with a fresh budget; the fence goes on."""
+    job = effects.job(command.job_id)
+    if job is None:
+        return _unknown(command.job_id)
+    if job.state not in FINISHED:
+        return Refusal(Why.NOT_FINISHED, f"job {job.job_id} is {job.state}", job)
+    queue = command.queue or job.queue
+    refusal = bad_queue(effects, queue) or bad_delay(command.delay_ms)
+    if refusal is not None:
+        return refusal
+    if job.unique_key is not None and effects.key_holder(queue, job.unique_key) is not None:
+        return Refusal(Why.DUPLICATE_KEY, "another unfinished job holds its unique key", job)
+    now = effects.now
+    if job.deadline_at is not None and job.deadline_at <= now:
+        job = replace(job, deadline_at=None)
+    if effects.queue(queue) is None:
+        effects.queues[queue] = Queue(queue)
+    job = replace(
+        job,
+        incarnation=job.incarnation + 1,
+        attempts_used=0,
+        finished_at=None,
+        result=None,
+        progress=None,
+        partials_count=0,
+        durable_interest=True,
+        waits_for=(),
+        history=ending.with_history(job, now, "requeued", job.state.value),
+    )
+    return Changed(
+        ending.place(effects, job, run_at=now + command.delay_ms, reason="requeued", queue=queue)
+    )
+
+
+def decide_move(command: Move, effects: Effects) -> Reply:
+    """Into another queue, whatever it does now."""
+    job = _unfinished(effects, command.job_id)
+    if isinstance(job, Refusal):
+        return job
+    refusal = bad_queue(effects, command.queue) or bad_delay(command.delay_ms)
+    if refusal is not None:
+        return refusal
+    if job.unique_key is not None and command.queue != job.queue:
+        holder = effects.key_holder(command.queue, job.unique_key)
+        if holder is not None:
+            return Refusal(Why.DUPLICATE_KEY, f"job {holder} holds its unique key there", job)
+    run_at = effects.now + command.delay_ms
+    return Changed(relocate(effects, job, command.queue, run_at, job.waits_for))
+
+
+def decide_set_priority(command: SetPriority, effects: Effects) -> Reply:
+    """A ready job stands behind its new equals."""
+    job = _unfinished(effects, command.job_id)
+    if isinstance(job, Refusal):
+        return job
+    refusal = bad_priority(command.priority)
+    if refusal is not None:
+        return refusal
+    if job.priority == command.priority:
+        return Changed(job)
+    ready = job.state is State.READY
+    position = effects.position(Reentry.TAIL) if ready else job.position
+    job = replace(job, priority=command.priority, position=position)
+    effects.put(job)
+    return Changed(job)
+
+
+def decide_set_tags(command: SetTags, effects: Effects) -> Reply:
+    """Tags keep the order in which they were added."""
+    job = effects.job(command.job_id)
+    if job is None:
+        return _unknown(command.job_id)
+    tags = dict.fromkeys((*job.tags, *command.add))
+    for tag in command.remove:
+        tags.pop(tag, None)
+    refusal = bad_tags(tuple(tags))
+    if refusal is not None:
+        return refusal
+    job = replace(job, tags=tuple(tags))
+    effects.put(job)
+    return Changed(job)
+
+
+def decide_set_dependencies(command: SetDependencies, effects: Effects) -> Reply:
+    """Edges of a job that has not finished."""
+    job = _unfinished(effects, command.job_id)
+    if isinstance(job, Refusal):
+        return job
+    if command.add:
+        added = add_dependencies(effects, job, command.add, command.on_unknown_dependency)
+        if isinstance(added, Refusal):
+            return added
+        job = added.job
+    if command.remove:
+        removed = set(command.remove)
+        if job.namespace is not None:
+            names = (effects.named(job.namespace, name) for name in command.remove)
+            removed.update(name for name in names if name is not None)
+            removed.update(graph.name_key(job.namespace, name) for name in command.remove)
+        kept = tuple(key for key in job.depends_on if key not in removed)
+        job = replace(job, depends_on=kept)
+        graph.free(effects, job, tuple(key for key in job.waits_for if key not in removed))
+        job = effects.jobs[job.job_id]
+    return Changed(job)
+
+
+def decide_expire_lease(command: ExpireLease, effects: Effects) -> Reply:
+    """As if the lease's time were up; no grace, since somebody decided it."""
+    job = _unfinished(effects, command.job_id)
+    if isinstance(job, Refusal):
+        return job
+    if job.state is not State.LEASED or job.lease is None:
+        return Refusal(Why.NOT_LEASED, f"job {job.job_id} is {job.state}, nobody holds it", job)
+    effects.tell_holder(job, job.lease)
+    timers.expire(job, replace(job.lease, in_grace=True), effects)
+    return Changed(effects.jobs[job.job_id])
+
+
+def decide_attach(command: Attach, effects: Effects) -> Reply:
+    """Interest in a job, also in one that has ended: then the answer is its end."""
+    job = effects.job(command.job_id)
+    if job is None:
+        return _unknown(command.job_id)
+    if job.state in FINISHED:
+        return Changed(job)
+    return Changed(attach(effects, job, command.waiter, durable=command.durable))
+
+
+def decide_detach(command: Detach, effects: Effects) -> Reply:
+    """A waiter is gone, from all jobs it waited for."""
+    ids = effects.view.waited_by(command.waiter)
+    for job_id in ids:
+        job = effects.job(job_id)
+        assert job is not None
+        ending.drop_waiters(effects, job, (command.waiter,))
+    return Accepted(len(ids))
+
+
+def decide_depart(command: Depart, effects: Effects) -> Reply:
+    """A worker is gone: what it held goes back, charged only if it was lost."""
+    ids: list[str] = []
+    if command.connection is not None:
+        ids.extend(effects.view.leased_by_connection(command.connection))
+    if command.holder is not None:
+        ids.extend(effects.view.leased_by_holder(command.holder))
+    count = 0
+    for job_id in dict.fromkeys(ids):
+        job = effects.job(job_id)
+        assert job is not None
+        if job.state is not State.LEASED:
+            continue  # lapsed: somebody else may claim it already
+        count += 1
+        if command.reason is EndReason.LOST:
+            ending.lose(effects, job, EndReason.LOST)
+        else:
+            ending.give_back(effects, job, command.reason)
+    return Accepted(count)

@@ -1,0 +1,169 @@
+"""Queues, named limits and schedules: what is set rather than worked on."""
+
+from msgspec.structs import replace
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.submit import admit
+from manyhands.engine.validate import (
+    bad_durations,
+    bad_instant,
+    bad_limits,
+    bad_name_sentence,
+    bad_payload,
+    bad_priority,
+    bad_queue,
+    bad_tags,
+)
+from manyhands.model import limits
+from manyhands.model.commands import (
+    Fire,
+    ForgetQueue,
+    NewJob,
+    PutSchedule,
+    RemoveSchedule,
+    SetLimit,
+    SetQueue,
+)
+from manyhands.model.job import FINISHED, Origin, Schedule
+from manyhands.model.outcome import Accepted, Refusal, Reply, SubmittedMany, Why
+from manyhands.model.policy import NamedLimit, Queue, QueuePolicy
+
+_SCHEDULE_ORIGIN = Origin("schedule")
+
+
+def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
+    """Settings of a queue; it comes into being if it was not there."""
+    refusal = bad_queue(effects, command.queue)
+    if refusal is not None:
+        return refusal
+    queue = effects.queue(command.queue) or Queue(command.queue)
+    if command.policy is not None:
+        sentence = _bad_policy(command.policy)
+        if sentence is not None:
+            return Refusal(Why.BAD_POLICY, sentence)
+        queue = replace(queue, policy=command.policy)
+    if command.paused is not None:
+        queue = replace(queue, paused=command.paused)
+    effects.queues[queue.name] = queue
+    effects.urgent = True
+    return Accepted(1)
+
+
+def _bad_policy(policy: QueuePolicy) -> str | None:
+    sentence = bad_durations(policy)
+    if sentence is not None:
+        return sentence
+    for field in ("concurrency_max", "jobs_max", "record_ms", "records_max", "grace_ms"):
+        number = getattr(policy, field)
+        if number is not None and not 0 <= number <= limits.TIME_MS_MAX:
+            return f"{field} must be 0 or more"
+    if policy.rate is not None and (policy.rate.count < 1 or policy.rate.per_ms < 1):
+        return "a rate needs a count and a duration of 1 or more"
+    if policy.lease_forced and policy.lease_ms is None:
+        return "a forced lease term needs lease_ms"
+    return None
+
+
+def decide_forget_queue(command: ForgetQueue, effects: Effects) -> Reply:
+    """Only a queue with nothing left to do can be forgotten."""
+    if effects.queue(command.queue) is None:
+        return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
+    count = effects.view.unfinished_count(command.queue)
+    if count:
+        sentence = f"queue {command.queue!r} has {count} unfinished jobs"
+        return Refusal(Why.QUEUE_IN_USE, sentence)
+    effects.forgotten_queues.append(command.queue)
+    return Accepted(1)
+
+
+def decide_set_limit(command: SetLimit, effects: Effects) -> Reply:
+    """A named concurrency limit, for all jobs that carry its name."""
+    refusal = bad_limits((command.name,))
+    if refusal is not None:
+        return refusal
+    if command.concurrency_max is None:
+        effects.removed_limits.append(command.name)
+    elif command.concurrency_max < 0:
+        return Refusal(Why.BAD_LIMIT, "a limit must be 0 or more")
+    else:
+        effects.limits.append(NamedLimit(command.name, command.concurrency_max))
+    effects.urgent = True
+    return Accepted(1)
+
+
+def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
+    """A schedule under that id, whether there was one or not. Its count goes on."""
+    schedule = command.schedule
+    refusal = _bad_schedule(schedule, effects)
+    if refusal is not None:
+        return refusal
+    known = effects.view.schedule(schedule.schedule_id)
+    if known is None and effects.view.schedules_count() >= limits.SCHEDULES_COUNT_MAX:
+        sentence = f"there are {limits.SCHEDULES_COUNT_MAX} schedules already"
+        return Refusal(Why.TOO_MANY_SCHEDULES, sentence)
+    if known is not None:
+        schedule = replace(
+            schedule, fired_count=known.fired_count, last_job_id=known.last_job_id
+        )
+    effects.schedules[schedule.schedule_id] = schedule
+    return Accepted(1)
+
+
+def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
+    sentence = bad_name_sentence(schedule.schedule_id, limits.QUEUE_NAME_BYTES_MAX)
+    if sentence is not None:
+        return Refusal(Why.BAD_SCHEDULE, f"the schedule's id {sentence}")
+    if (schedule.interval_ms is None) == (schedule.cron is None):
+        return Refusal(Why.BAD_SCHEDULE, "a schedule has an interval or a cron line, not both")
+    if schedule.interval_ms is not None and not 0 < schedule.interval_ms <= limits.TIME_MS_MAX:
+        return Refusal(Why.BAD_SCHEDULE, "the interval must be more than 0")
+    if not 0 <= schedule.backlog_max <= limits.BATCH_COUNT_MAX:
+        return Refusal(Why.BAD_SCHEDULE, "the backlog must be 0 or more")
+    return (
+        bad_queue(effects, schedule.queue)
+        or bad_instant(schedule.next_at, effects.now, "next time")
+        or bad_payload(schedule.payload)
+        or bad_priority(schedule.priority)
+        or bad_tags(schedule.tags)
+        or bad_limits(schedule.limits)
+    )
+
+
+def decide_remove_schedule(command: RemoveSchedule, effects: Effects) -> Reply:
+    """Jobs that it made stay."""
+    if effects.view.schedule(command.schedule_id) is None:
+        return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {command.schedule_id!r}")
+    effects.removed_schedules.append(command.schedule_id)
+    return Accepted(1)
+
+
+def decide_fire(command: Fire, effects: Effects) -> Reply:
+    """Submit the schedule's job once. Fenced by the instant, so that nobody fires it twice."""
+    schedule = effects.view.schedule(command.schedule_id)
+    if schedule is None or schedule.paused or schedule.next_at != command.due_at:
+        return Accepted(0)
+    last = effects.job(schedule.last_job_id) if schedule.last_job_id is not None else None
+    if schedule.unique and last is not None and last.state not in FINISHED:
+        effects.schedules[schedule.schedule_id] = replace(schedule, next_at=command.next_at)
+        return Accepted(0)
+    item = NewJob(
+        job_id=command.job_id,
+        queue=schedule.queue,
+        payload=schedule.payload,
+        encoding=schedule.encoding,
+        terms=schedule.terms,
+        origin=_SCHEDULE_ORIGIN,
+        priority=schedule.priority,
+        tags=schedule.tags,
+        limits=schedule.limits,
+        schedule=schedule.schedule_id,
+    )
+    reply = admit(effects, item)
+    fired = not isinstance(reply, Refusal)
+    effects.schedules[schedule.schedule_id] = replace(
+        schedule,
+        next_at=command.next_at,
+        fired_count=schedule.fired_count + int(fired),
+        last_job_id=command.job_id if fired else schedule.last_job_id,
+    )
+    return SubmittedMany((reply,))

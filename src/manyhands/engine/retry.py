@@ -1,0 +1,50 @@
+"""How often a job is tried, and how long it rests in between."""
+
+import hashlib
+
+from manyhands.model.job import Job
+from manyhands.model.policy import Backoff, OnExpiry, QueuePolicy, Reentry
+
+
+def attempts_max(job: Job, policy: QueuePolicy) -> int:
+    """The budget: the job's own, else its queue's, else its front's. -1 is unlimited."""
+    terms = job.terms
+    if terms.attempts_max is not None:
+        return terms.attempts_max
+    if policy.attempts_max is not None:
+        return policy.attempts_max
+    return terms.defaults.attempts_max
+
+
+def budget_is_spent(job: Job, policy: QueuePolicy, attempts_used: int) -> bool:
+    """Whether no further attempt is allowed once so many were used."""
+    allowed = attempts_max(job, policy)
+    return allowed != -1 and attempts_used >= allowed
+
+
+def backoff_of(job: Job, policy: QueuePolicy) -> Backoff:
+    """The job's own, else its queue's, else its front's."""
+    return job.terms.backoff or policy.backoff or job.terms.defaults.backoff
+
+
+def on_expiry_of(job: Job, policy: QueuePolicy) -> OnExpiry:
+    """The job's own, else its queue's, else its front's."""
+    return job.terms.on_expiry or policy.on_expiry or job.terms.defaults.on_expiry
+
+
+def reentry_of(job: Job) -> Reentry:
+    """The job's own, else its front's."""
+    return job.terms.reentry or job.terms.defaults.reentry
+
+
+def backoff_ms(job: Job, backoff: Backoff, attempts_used: int) -> int:
+    """The rest before the next attempt.
+
+    The jitter comes from the job's id and the attempt, so that the same decision is made again
+    after a crash, and a thousand jobs that failed together do not return together.
+    """
+    exponent = min(max(attempts_used - 1, 0), 64)
+    delay = min(backoff.first_ms * backoff.factor**exponent, float(backoff.ms_max))
+    seed = hashlib.blake2b(f"{job.job_id}/{attempts_used}".encode(), digest_size=4).digest()
+    share = int.from_bytes(seed, "big") / 2**32
+    return int(delay * (1.0 - backoff.jitter * share))

@@ -1,0 +1,323 @@
+"""Submitting: new jobs, joined jobs, finished jobs put to work again."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from manyhands.engine import ending, graph
+from manyhands.engine.effects import Effects
+from manyhands.engine.graph import Resolved
+from manyhands.engine.validate import bad_new_job
+from manyhands.model import limits
+from manyhands.model.commands import NewJob, OnExisting, Submit
+from manyhands.model.job import FINISHED, EndReason, Job, State
+from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
+from manyhands.model.policy import (
+    OnDuplicate,
+    OnUnknownDependency,
+    Queue,
+    Reentry,
+)
+
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+def decide_submit(command: Submit, effects: Effects) -> Reply:
+    """Each item by itself; or, all or nothing, with later items known to earlier ones."""
+    items = command.items
+    if len(items) == 1:
+        return SubmittedMany((admit(effects, items[0]),))
+    if not items:
+        return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
+    if len(items) > limits.BATCH_COUNT_MAX:
+        sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items, this one {len(items)}"
+        return Refusal(Why.BATCH_TOO_LARGE, sentence)
+    if command.all_or_nothing:
+        return _submit_together(items, effects)
+    return SubmittedMany(tuple(admit(effects, item) for item in items))
+
+
+def admit(
+    effects: Effects, item: NewJob, coming: Mapping[str, str] = _NOTHING
+) -> Submitted | Refusal:
+    """One new job, as its id, name and key allow. ``coming`` are later items of its batch."""
+    refusal = bad_new_job(effects, item)
+    if refusal is not None:
+        return refusal
+    known = _known(effects, item)
+    if known is not None and known.state not in FINISHED:
+        return _meet_live(effects, item, known, coming)
+    if item.unique_key is not None:
+        holder_id = effects.key_holder(item.queue, item.unique_key)
+        if holder_id is not None:
+            met = _meet_key_holder(effects, item, holder_id)
+            if met is not None:
+                return met
+    policy_jobs_max = effects.policy(item.queue).jobs_max
+    if policy_jobs_max is not None and _unfinished(effects, item.queue) >= policy_jobs_max:
+        return Refusal(Why.QUEUE_FULL, f"queue {item.queue!r} holds {policy_jobs_max} jobs already")
+    if not item.depends_on:
+        return _create(effects, item, known if item.id_chosen else None, None)
+    terms = item.terms
+    resolved = graph.resolve(
+        effects,
+        item.depends_on,
+        item.namespace,
+        item.on_unknown_dependency,
+        terms.on_dependency_failure or terms.defaults.on_dependency_failure,
+        coming,
+    )
+    if isinstance(resolved, Refusal):
+        return resolved
+    return _create(effects, item, known if item.id_chosen else None, resolved)
+
+
+def _known(effects: Effects, item: NewJob) -> Job | None:
+    if item.id_chosen:
+        return effects.job(item.job_id)
+    if item.name is not None:
+        job_id = effects.named(item.namespace or "", item.name)
+        return effects.job(job_id) if job_id is not None else None
+    return None
+
+
+def _unfinished(effects: Effects, queue: str) -> int:
+    created = sum(
+        1
+        for job in effects.jobs.values()
+        if job.queue == queue and job.serial == 0 and job.state not in FINISHED
+    )
+    return effects.view.unfinished_count(queue) + created
+
+
+def _meet_live(
+    effects: Effects, item: NewJob, known: Job, coming: Mapping[str, str]
+) -> Submitted | Refusal:
+    if item.on_existing is OnExisting.ADD_DEPENDENCIES:
+        on_unknown = item.on_unknown_dependency
+        return add_dependencies(effects, known, item.depends_on, on_unknown, coming)
+    if item.on_existing is OnExisting.MOVE:
+        return _move_in(effects, item, known)
+    why = Why.DUPLICATE_JOB if known.queue == item.queue else Why.IN_OTHER_QUEUE
+    sentence = f"job {known.job_id} is {known.state} in queue {known.queue!r}"
+    return Refusal(why, sentence, known)
+
+
+def _meet_key_holder(effects: Effects, item: NewJob, holder_id: str) -> Submitted | Refusal | None:
+    """Rule 16. None: the way is free (again)."""
+    holder = effects.job(holder_id)
+    assert holder is not None
+    if item.on_duplicate is OnDuplicate.ATTACH:
+        return Submitted(
+            attach(effects, holder, item.waiter, durable=item.durable_interest), created=False
+        )
+    if item.on_duplicate is OnDuplicate.REPLACE and holder.state is not State.LEASED:
+        ending.cancel(effects, holder, "replaced")
+        return None
+    sentence = f"job {holder_id} holds this unique key and is {holder.state}"
+    return Refusal(Why.DUPLICATE_KEY, sentence, holder)
+
+
+def attach(effects: Effects, job: Job, waiter: str | None, *, durable: bool) -> Job:
+    """Rule 22: one more that is interested. A joiner only adds."""
+    waiters = job.waiters if waiter is None else (*job.waiters, waiter)
+    durable = durable or job.durable_interest
+    if waiters is job.waiters and durable == job.durable_interest:
+        return job
+    job = replace(job, waiters=waiters, durable_interest=durable)
+    effects.put(job)
+    return job
+
+
+def _create(
+    effects: Effects, item: NewJob, known: Job | None, resolved: Resolved | None
+) -> Submitted | Refusal:
+    now = effects.now
+    run_at = item.run_at if item.run_at is not None else now + item.delay_ms
+    waits_for = tuple(resolved.waits_for) if resolved is not None else ()
+    depends_on = tuple(resolved.depends_on) if resolved is not None else ()
+    if waits_for and _closes_cycle(effects, item, waits_for):
+        return graph.cycle_refusal(item.job_id)
+    if waits_for:
+        state = State.BLOCKED
+    elif run_at > now:
+        state = State.DELAYED
+    else:
+        state = State.READY
+    job = Job(
+        job_id=item.job_id,
+        queue=item.queue,
+        state=state,
+        payload=item.payload,
+        encoding=item.encoding,
+        terms=item.terms,
+        origin=item.origin,
+        priority=item.priority,
+        position=effects.position(Reentry.TAIL) if state is State.READY else 0,
+        submitted_at=now,
+        entered_at=now,
+        run_at=run_at if run_at > now else None,
+        deadline_at=item.deadline_at,
+        unique_key=item.unique_key,
+        namespace=item.namespace,
+        name=item.name,
+        tags=item.tags,
+        limits=tuple(sorted(item.limits)) if item.limits else (),
+        depends_on=depends_on,
+        waits_for=waits_for,
+        durable_interest=item.durable_interest,
+        waiters=(item.waiter,) if item.waiter is not None else (),
+        schedule=item.schedule,
+        metadata=item.metadata,
+    )
+    if known is not None:
+        # Rule 15: the same id again. The fence goes on, the budget starts anew.
+        job = replace(
+            job,
+            serial=known.serial,
+            incarnation=known.incarnation + 1,
+            lease_number=known.lease_number,
+            attempts=known.attempts,
+            history=ending.with_history(known, now, "submitted again"),
+        )
+    if effects.queue(item.queue) is None:
+        effects.queues[item.queue] = Queue(item.queue)
+    effects.enter(job)
+    if resolved is not None and resolved.lost is not None:
+        graph.lose_dependant(effects, job, resolved.lost)
+        job = effects.jobs[job.job_id]
+    return Submitted(job)
+
+
+def _closes_cycle(effects: Effects, item: NewJob, waits_for: tuple[str, ...]) -> bool:
+    """A brand-new job closes a cycle only if somebody waits for its id or name already."""
+    if item.job_id in waits_for:
+        return True
+    keys = [item.job_id]
+    if item.name is not None:
+        keys.append(graph.name_key(item.namespace or "", item.name))
+    return any(
+        effects.view.dependants(key) and graph.closes_cycle(effects, key, waits_for)
+        for key in keys
+    )
+
+
+def _move_in(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
+    """Submitted under a live id, with the wish to take that job over."""
+    if known.unique_key is not None and known.queue != item.queue:
+        holder = effects.key_holder(item.queue, known.unique_key)
+        if holder is not None:
+            return Refusal(Why.DUPLICATE_KEY, f"job {holder} holds its unique key there", known)
+    waits_for, depends_on = known.waits_for, known.depends_on
+    if item.depends_on:
+        resolved = graph.resolve(
+            effects,
+            item.depends_on,
+            item.namespace,
+            item.on_unknown_dependency,
+            graph.on_dependency_failure_of(known),
+            _NOTHING,
+        )
+        if isinstance(resolved, Refusal):
+            return resolved
+        if graph.closes_cycle(effects, known.job_id, resolved.waits_for):
+            return graph.cycle_refusal(known.job_id)
+        waits_for, depends_on = tuple(resolved.waits_for), tuple(resolved.depends_on)
+    now = effects.now
+    job = replace(
+        known,
+        payload=item.payload,
+        encoding=item.encoding,
+        tags=item.tags or known.tags,
+        priority=item.priority or known.priority,
+        depends_on=depends_on,
+    )
+    return Submitted(
+        relocate(effects, job, item.queue, now + item.delay_ms, waits_for), created=False
+    )
+
+
+def relocate(
+    effects: Effects, job: Job, queue: str, run_at: int, waits_for: tuple[str, ...]
+) -> Job:
+    """Into a queue, from wherever it is; a lease ends, the budget starts anew."""
+    now = effects.now
+    lease = job.lease
+    if lease is not None:
+        attempts = ending.ended_attempts(job, lease, now, EndReason.MOVED)
+        job = replace(job, attempts=attempts)
+        effects.tell_holder(job, lease)
+    if effects.queue(queue) is None:
+        effects.queues[queue] = Queue(queue)
+    return ending.place(
+        effects,
+        job,
+        lease=lease,
+        run_at=run_at,
+        reason="moved",
+        queue=queue,
+        attempts_used=0,
+        progress=None,
+        waits_for=waits_for,
+        history=ending.with_history(job, now, "moved", f"from {job.queue} to {queue}"),
+    )
+
+
+def add_dependencies(
+    effects: Effects,
+    job: Job,
+    names: tuple[str, ...],
+    on_unknown: OnUnknownDependency,
+    coming: Mapping[str, str] = _NOTHING,
+) -> Submitted | Refusal:
+    """More to wait for. A leased job goes on; the new edges bind only if it comes back."""
+    resolved = graph.resolve(
+        effects, names, job.namespace, on_unknown, graph.on_dependency_failure_of(job), coming
+    )
+    if isinstance(resolved, Refusal):
+        return resolved
+    fresh = [key for key in resolved.waits_for if key not in job.waits_for]
+    if job.job_id in fresh or graph.closes_cycle(effects, job.job_id, fresh):
+        return graph.cycle_refusal(job.job_id)
+    more = [key for key in resolved.depends_on if key not in job.depends_on]
+    if len(job.depends_on) + len(more) > limits.DEPENDENCIES_COUNT_MAX:
+        sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
+        return Refusal(Why.TOO_MANY_DEPENDENCIES, sentence, job)
+    job = replace(job, depends_on=(*job.depends_on, *more))
+    if not fresh:
+        if more:
+            effects.put(job)
+    elif job.state in (State.READY, State.DELAYED):
+        job = ending.place(
+            effects, job, lease=job.lease, run_at=job.run_at, waits_for=tuple(fresh)
+        )
+    else:
+        job = replace(job, waits_for=(*job.waits_for, *fresh))
+        effects.put(job)
+    if resolved.lost is not None and job.state is not State.LEASED:
+        graph.lose_dependant(effects, job, resolved.lost)
+        job = effects.jobs[job.job_id]
+    return Submitted(job, created=False)
+
+
+def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
+    """All or nothing. Items may name each other in any order, so their ids are known first."""
+    coming: dict[str, str] = {}
+    for item in items:
+        known = _known(effects, item)
+        if known is None or known.state in FINISHED:
+            coming.setdefault(item.name or item.job_id, item.job_id)
+    replies: list[Submitted | Refusal] = []
+    for item in items:
+        reply = admit(effects, item, coming)
+        if isinstance(reply, Refusal):
+            return reply
+        coming.pop(item.name or item.job_id, None)
+        replies.append(reply)
+    created = [reply.job.job_id for reply in replies if isinstance(reply, Submitted)]
+    looped = graph.find_cycle(effects, created)
+    if looped is not None:
+        return graph.cycle_refusal(looped)
+    return SubmittedMany(tuple(replies))

@@ -1,0 +1,77 @@
+"""What the engine may look at. A store answers these questions for one command."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from manyhands.model.job import Holder, Job, Schedule
+from manyhands.model.policy import NamedLimit, Queue
+
+
+class View(Protocol):
+    """The part of the world that a decision may depend on."""
+
+    def job(self, job_id: str) -> Job | None:
+        """Any job that is still on record, finished ones included."""
+
+    def key_holder(self, queue: str, key: bytes) -> str | None:
+        """The id of the unfinished job that holds a unique key."""
+
+    def key_holder_anywhere(self, key: bytes) -> str | None:
+        """The same over all queues; the first match."""
+
+    def named(self, namespace: str, name: str) -> str | None:
+        """The id that a name points to."""
+
+    def dependants(self, key: str) -> Sequence[str]:
+        """Ids of unfinished jobs that wait for this id (or name key), in order of arrival."""
+
+    def first_ready(self, queue: str) -> Job | None:
+        """The next job of a queue whose named limits leave room."""
+
+    def ready(self, queue: str) -> Iterator[Job]:
+        """All ready jobs of a queue in the order in which they are to be handed out."""
+
+    def queue(self, name: str) -> Queue | None:
+        """A queue that is known, by its first job or by its settings."""
+
+    def queues_count(self) -> int:
+        """How many queues are known."""
+
+    def unfinished_count(self, queue: str) -> int:
+        """Jobs of a queue that have not finished."""
+
+    def leased_count(self, queue: str) -> int:
+        """Live leases of a queue."""
+
+    def limit(self, name: str) -> NamedLimit | None:
+        """A named concurrency limit."""
+
+    def limit_used(self, name: str) -> int:
+        """Live leases that count against a named limit."""
+
+    def leased_by_connection(self, connection: str) -> Sequence[str]:
+        """Ids of jobs whose leases are bound to a connection."""
+
+    def leased_by_holder(self, holder: Holder) -> Sequence[str]:
+        """Ids of jobs leased to a worker, by realm and name."""
+
+    def leased(self) -> Iterable[str]:
+        """Ids of all jobs that have a live or lapsed lease."""
+
+    def waited_by(self, waiter: str) -> Sequence[str]:
+        """Ids of jobs that a connection waits for."""
+
+    def waited(self) -> Iterable[str]:
+        """Ids of all jobs that somebody waits for, or that nobody wants durably."""
+
+    def due(self, now: int, count_max: int) -> Sequence[str]:
+        """Ids of jobs for which something is due, earliest first."""
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule."""
+
+    def schedules_count(self) -> int:
+        """How many schedules there are."""
+
+    def take_position(self) -> int:
+        """The next number of the one sequence that orders ready jobs. Never given twice."""

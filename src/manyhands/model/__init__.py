@@ -1,0 +1,1 @@
+"""Frozen values: jobs, commands, events, refusals and bounds. Nothing here does I/O."""

@@ -1,0 +1,32 @@
+"""Ids of jobs and servers: their form, and the 32-digit uid that every protocol can carry."""
+
+import hashlib
+
+from manyhands.model import limits
+
+_DIGITS = frozenset("0123456789abcdef")
+# The name space of uids made from foreign ids, so that nobody else's UUIDv5 can meet ours.
+_NAMESPACE = bytes.fromhex("6d616e7968616e64732e6a6f622e6964")
+
+
+def is_job_id(text: str) -> bool:
+    """One to 128 lower-case hexadecimal digits."""
+    return 0 < len(text) <= limits.JOB_ID_DIGITS_MAX and _DIGITS.issuperset(text)
+
+
+def uid_of(job_id: str) -> str:
+    """The job's 32-digit uid: the id itself where it has 32 digits, else a UUIDv5 of it."""
+    if len(job_id) == 32:
+        return job_id
+    digest = bytearray(hashlib.sha1(_NAMESPACE + job_id.encode(), usedforsecurity=False).digest())
+    digest[6] = digest[6] & 0x0F | 0x50
+    digest[8] = digest[8] & 0x3F | 0x80
+    return digest[:16].hex()
+
+
+def make_job_id(now: int, randomness: bytes) -> str:
+    """A UUIDv7 as 32 hexadecimal digits, from the time and ten random bytes."""
+    body = bytearray(now.to_bytes(6, "big") + randomness[:10])
+    body[6] = body[6] & 0x0F | 0x70
+    body[8] = body[8] & 0x3F | 0x80
+    return body.hex()

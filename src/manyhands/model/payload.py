@@ -1,0 +1,34 @@
+"""How a payload looks to a peer that speaks JSON, and to one that speaks bytes. Written once."""
+
+import base64
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Encoding(enum.StrEnum):
+    """What the submitter said the bytes are."""
+
+    BINARY = "binary"
+    TEXT = "text"
+    JSON = "json"
+
+
+def as_json_value(payload: bytes, encoding: Encoding) -> Any:  # noqa: ANN401 - any JSON value
+    """The value a JSON peer is given: the JSON text itself, a string, or ``{"base64": …}``."""
+    if encoding is Encoding.JSON:
+        return msgspec.Raw(payload)
+    try:
+        return payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(payload).decode("ascii")}
+
+
+def guess_encoding(payload: bytes) -> Encoding:
+    """Text if it is UTF-8, else binary; JSON is never guessed, only declared."""
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return Encoding.BINARY
+    return Encoding.TEXT

@@ -1,0 +1,164 @@
+"""How jobs and queues are treated: terms of a job, policy of a queue, defaults of each front.
+
+A value is looked up in three places: the job's own terms, its queue's policy, the defaults of the
+front that submitted it. ``None`` means "not said here".
+"""
+
+import enum
+from typing import Final
+
+from msgspec import Struct
+
+
+class OnExpiry(enum.StrEnum):
+    """What an expired lease leaves behind."""
+
+    REVOKE = "revoke"  # charged at once; the old token is dead
+    LAPSE = "lapse"  # ready again, but its last holder may go on until somebody else claims it
+
+
+class Reentry(enum.StrEnum):
+    """Where a job that comes back stands among jobs of its priority."""
+
+    AHEAD = "ahead"  # before all others, first come first served
+    FRONT = "front"  # before all but those ahead, last come first served
+    TAIL = "tail"
+
+
+class Completion(enum.StrEnum):
+    """Who may complete a job."""
+
+    HOLDER = "holder"
+    OPEN = "open"  # anybody, also while it is ready; the first one wins
+
+
+class OnDependencyFailure(enum.StrEnum):
+    """What becomes of a job when one of its dependencies failed for good or was cancelled."""
+
+    HOLD = "hold"
+    CANCEL = "cancel"
+    FAIL = "fail"
+    RUN = "run"
+
+
+class OnUnknownDependency(enum.StrEnum):
+    """What a dependency that names no job means at submit."""
+
+    SATISFIED = "satisfied"
+    REFUSE = "refuse"
+    WAIT = "wait"  # until a job of that id or name appears and completes
+
+
+class OnDuplicate(enum.StrEnum):
+    """What a submit does when a live job holds its unique key."""
+
+    ATTACH = "attach"
+    REPLACE = "replace"  # never a leased one
+    REFUSE = "refuse"
+
+
+class Backoff(Struct, frozen=True):
+    """Delay before attempt n+1: ``first_ms * factor**(n-1)``, at most ``ms_max``, with jitter."""
+
+    first_ms: int = 1_000
+    factor: float = 2.0
+    ms_max: int = 3_600_000
+    jitter: float = 0.2  # share of the delay that the job's id may take away, 0 to 1
+
+
+class Rate(Struct, frozen=True):
+    """At most ``count`` claims in ``per_ms`` milliseconds."""
+
+    count: int
+    per_ms: int
+
+
+class Defaults(Struct, frozen=True):
+    """What a front takes for granted where neither job nor queue says otherwise."""
+
+    attempts_max: int = 5  # -1: unlimited
+    backoff: Backoff = Backoff()
+    on_expiry: OnExpiry = OnExpiry.REVOKE
+    reentry: Reentry = Reentry.TAIL
+    completion: Completion = Completion.HOLDER
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
+    result_ms: int | None = None  # how long a result is kept; None: as long as the record
+
+
+# Rules 6, 9, 10, 18 and 21 as one table. The keys are the fronts that submit jobs.
+DEFAULTS: Final[dict[str, Defaults]] = {
+    "native": Defaults(),
+    "http": Defaults(
+        attempts_max=6,
+        on_expiry=OnExpiry.LAPSE,
+        reentry=Reentry.AHEAD,
+        on_dependency_failure=OnDependencyFailure.HOLD,
+    ),
+    "gearman": Defaults(),
+    "draft": Defaults(result_ms=3_600_000),
+    "wmp": Defaults(),
+    "taskcluster": Defaults(
+        attempts_max=6,
+        on_dependency_failure=OnDependencyFailure.FAIL,
+    ),
+    "dwork": Defaults(
+        attempts_max=-1,
+        reentry=Reentry.FRONT,
+        completion=Completion.OPEN,
+        on_dependency_failure=OnDependencyFailure.HOLD,
+    ),
+}
+
+
+class Terms(Struct, frozen=True, omit_defaults=True):
+    """A job's own wishes. Shared between jobs that wish the same, so keep them few and plain."""
+
+    defaults: Defaults = DEFAULTS["native"]
+    attempts_max: int | None = None  # -1: unlimited
+    backoff: Backoff | None = None
+    lease_ms: int | None = None  # 0: no expiry; honoured by claims that ask for the job's term
+    attempt_ms_max: int | None = None  # longest attempt, from claim to end
+    on_expiry: OnExpiry | None = None
+    reentry: Reentry | None = None
+    on_dependency_failure: OnDependencyFailure | None = None
+    result_ms: int | None = None  # how long the result is kept; 0: thrown away at once
+
+
+TERMS: Final[dict[str, Terms]] = {front: Terms(row) for front, row in DEFAULTS.items()}
+
+
+class QueuePolicy(Struct, frozen=True, omit_defaults=True):
+    """What an operator set for a queue."""
+
+    attempts_max: int | None = None
+    backoff: Backoff | None = None
+    lease_ms: int | None = None
+    lease_forced: bool = False  # lease_ms binds every claim, whatever its protocol
+    attempt_ms_max: int | None = None
+    on_expiry: OnExpiry | None = None
+    grace_ms: int = 0  # a lapsed lease is kept from others for that long
+    concurrency_max: int | None = None  # live leases at once
+    rate: Rate | None = None
+    jobs_max: int | None = None  # unfinished jobs; a submit above is refused
+    record_ms: int | None = None  # retention of finished records, by age
+    records_max: int | None = None  # retention of finished records, by number and outcome
+
+
+NO_POLICY: Final = QueuePolicy()
+
+
+class Queue(Struct, frozen=True, omit_defaults=True):
+    """A queue as it is stored: its policy and what moves with it."""
+
+    name: str
+    policy: QueuePolicy = NO_POLICY
+    paused: bool = False
+    rate_started_at: int = 0  # start of the current rate window
+    rate_used: int = 0
+
+
+class NamedLimit(Struct, frozen=True):
+    """A named concurrency limit: live leases at once of all jobs that carry the name."""
+
+    name: str
+    concurrency_max: int

@@ -1,0 +1,1 @@
+"""Where the world is: event loop, clock, dispatcher, listeners."""

@@ -1,0 +1,74 @@
+"""What one commit makes durable: the last value of each job that changed, events in order."""
+
+from manyhands.engine.effects import Effects, Partial
+from manyhands.model.events import Event
+from manyhands.model.job import Job, Schedule
+from manyhands.model.policy import NamedLimit, Queue
+
+
+class Batch:
+    """Changes of many commands, folded. Commits are strict prefixes of decisions."""
+
+    __slots__ = (
+        "alive_at",
+        "events",
+        "forgotten_queues",
+        "full",
+        "jobs",
+        "limits",
+        "number",
+        "partials",
+        "queues",
+        "removed_limits",
+        "removed_schedules",
+        "schedules",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.jobs: dict[str, Job] = {}
+        self.full: set[str] = set()  # ids whose whole row is written: new, or a new payload
+        self.events: list[tuple[int, Event]] = []
+        self.partials: list[tuple[int, Partial]] = []  # with the job's serial
+        self.queues: dict[str, Queue] = {}
+        self.forgotten_queues: dict[str, None] = {}
+        self.limits: dict[str, NamedLimit] = {}
+        self.removed_limits: dict[str, None] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.removed_schedules: dict[str, None] = {}
+        self.alive_at = 0  # the server's time when the batch was sealed
+
+    def is_empty(self) -> bool:
+        """Nothing would be written."""
+        return not (
+            self.jobs
+            or self.events
+            or self.queues
+            or self.partials
+            or self.schedules
+            or self.limits
+            or self.removed_schedules
+            or self.removed_limits
+            or self.forgotten_queues
+        )
+
+    def take_settings(self, effects: Effects) -> None:
+        """Everything of a command's effects but jobs and events. The last word counts."""
+        for queue in effects.queues.values():
+            self.queues[queue.name] = queue
+            self.forgotten_queues.pop(queue.name, None)
+        for name in effects.forgotten_queues:
+            self.queues.pop(name, None)
+            self.forgotten_queues[name] = None
+        for limit in effects.limits:
+            self.limits[limit.name] = limit
+            self.removed_limits.pop(limit.name, None)
+        for name in effects.removed_limits:
+            self.limits.pop(name, None)
+            self.removed_limits[name] = None
+        for schedule in effects.schedules.values():
+            self.schedules[schedule.schedule_id] = schedule
+            self.removed_schedules.pop(schedule.schedule_id, None)
+        for schedule_id in effects.removed_schedules:
+            self.schedules.pop(schedule_id, None)
+            self.removed_schedules[schedule_id] = None

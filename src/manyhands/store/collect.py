@@ -1,0 +1,83 @@
+"""What stores with an index in memory share: effects go into the index and into the open batch;
+committed jobs that have finished leave the index.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from manyhands.engine.effects import Effects
+from manyhands.model.job import FINISHED, Job
+from manyhands.store.batch import Batch
+from manyhands.store.index import Index
+
+
+class Collector:
+    """The index, the open batch, and the batches on their way to the disk."""
+
+    def __init__(self, read_finished: Callable[[str], Job | None]) -> None:
+        self.index = Index(read_finished)
+        self.batch = Batch(1)
+        self.sealed: deque[Batch] = deque()
+        self.seq = 0  # of the newest event, committed or not
+
+    def write(self, effects: Effects) -> None:
+        """Make the effects of one command true in memory."""
+        index, batch = self.index, self.batch
+        if effects.queues:
+            for queue in effects.queues.values():
+                index.put_queue(queue)
+        for job in effects.jobs.values():
+            old = index.jobs.get(job.job_id)
+            if job.serial == 0:
+                index.serial += 1
+                job = replace(job, serial=index.serial)  # noqa: PLW2901 - its stored value
+            elif old is None:
+                old = index.take_back(job.job_id)
+            if old is None or old.payload is not job.payload or old.tags is not job.tags:
+                batch.full.add(job.job_id)
+            index.put(job)
+            batch.jobs[job.job_id] = job
+        if effects.events:
+            seq = self.seq
+            events = batch.events
+            for event in effects.events:
+                seq += 1
+                events.append((seq, event))
+            self.seq = seq
+        if effects.partials:
+            for partial in effects.partials:
+                batch.partials.append((index.jobs[partial.job_id].serial, partial))
+        if effects.has_settings():
+            index.take_settings(effects)
+            batch.take_settings(effects)
+
+    def is_unsaved(self, job_id: str) -> bool:
+        """Whether the job's present value has not been committed yet."""
+        if job_id in self.batch.jobs:
+            return True
+        return any(job_id in batch.jobs for batch in self.sealed)
+
+    def seal(self, now: int) -> Batch | None:
+        """Close the open batch; the next commands go into a new one."""
+        batch = self.batch
+        if batch.is_empty():
+            return None
+        batch.alive_at = now
+        self.sealed.append(batch)
+        self.batch = Batch(batch.number + 1)
+        return batch
+
+    def committed(self, number: int) -> list[Batch]:
+        """All batches up to this number are durable. Their finished jobs leave the memory."""
+        settled = []
+        while self.sealed and self.sealed[0].number <= number:
+            batch = self.sealed.popleft()
+            settled.append(batch)
+            index_jobs = self.index.jobs
+            for job_id, job in batch.jobs.items():
+                # Only if nothing newer is on its way: that value is not on disk yet.
+                if job.state in FINISHED and index_jobs.get(job_id) is job:
+                    self.index.forget(job_id)
+        return settled

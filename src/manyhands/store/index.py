@@ -1,0 +1,370 @@
+"""The live jobs in memory, and every way to find them that a decision needs.
+
+An index answers the engine's questions (``engine/view.py``) and takes in its effects. It holds no
+rule: whatever it keeps can be worked out again from the jobs themselves.
+"""
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.timers import due_at
+from manyhands.model.identity import uid_of
+from manyhands.model.job import FINISHED, Holder, Job, Schedule, State
+from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.ready import ReadyQueue
+
+_READY, _LEASED = State.READY, State.LEASED
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class QueueIndex:
+    """One queue: its settings, its ready jobs, its counts."""
+
+    __slots__ = ("counts", "keys", "queue", "ready")
+
+    def __init__(self, queue: Queue, current: Callable[[str], Job | None]) -> None:
+        self.queue = queue
+        self.ready = ReadyQueue(queue.name, current)
+        self.counts: dict[State, int] = dict.fromkeys(State, 0)  # all on record, finished too
+        self.keys: dict[bytes, str] = {}  # unique key -> id of the unfinished job that holds it
+
+    @property
+    def unfinished_count(self) -> int:
+        """Jobs that have not finished."""
+        counts = self.counts
+        return counts[State.BLOCKED] + counts[State.DELAYED] + counts[_READY] + counts[_LEASED]
+
+
+class Index:
+    """All unfinished jobs, and finished ones as long as something needs them here."""
+
+    def __init__(self, read_finished: Callable[[str], Job | None]) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.queues: dict[str, QueueIndex] = {}
+        self.limits: dict[str, NamedLimit] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.serial = 0  # of the job that was stored last
+        self.position = 0
+        self._read_finished = read_finished
+        self._get = self.jobs.get
+        self._limits_used: dict[str, int] = {}
+        self._dependants: dict[str, dict[str, None]] = {}
+        self._names: dict[str, dict[str, str]] = {}  # namespace -> name -> job id
+        self._namespace_unfinished: dict[str, int] = {}
+        self._namespace_finished: dict[str, list[str]] = {}  # ids kept until it is drained
+        self._odd_uids: dict[str, str] = {}
+        self._by_connection: dict[str, dict[str, None]] = {}
+        self._by_holder: dict[tuple[str, str | None], dict[str, None]] = {}
+        self._by_waiter: dict[str, dict[str, None]] = {}
+        self._unwanted: dict[str, None] = {}  # jobs without durable interest
+        self._due: list[tuple[int, str]] = []
+        self._due_entry: dict[str, int] = {}  # job id -> its earliest entry in the heap
+
+    # The engine's questions.
+
+    def job(self, job_id: str) -> Job | None:
+        job = self._get(job_id)
+        return job if job is not None else self._read_finished(job_id)
+
+    def key_holder(self, queue: str, key: bytes) -> str | None:
+        found = self.queues.get(queue)
+        return found.keys.get(key) if found is not None else None
+
+    def key_holder_anywhere(self, key: bytes) -> str | None:
+        for queue in self.queues.values():
+            if key in queue.keys:
+                return queue.keys[key]
+        return None
+
+    def named(self, namespace: str, name: str) -> str | None:
+        names = self._names.get(namespace)
+        return names.get(name) if names is not None else None
+
+    def dependants(self, key: str) -> Sequence[str]:
+        found = self._dependants.get(key)
+        return tuple(found) if found is not None else ()
+
+    def first_ready(self, queue: str) -> Job | None:
+        return self.queues[queue].ready.first()
+
+    def ready(self, queue: str) -> Iterator[Job]:
+        return iter(self.queues[queue].ready)
+
+    def queue(self, name: str) -> Queue | None:
+        found = self.queues.get(name)
+        return found.queue if found is not None else None
+
+    def queues_count(self) -> int:
+        return len(self.queues)
+
+    def unfinished_count(self, queue: str) -> int:
+        found = self.queues.get(queue)
+        return found.unfinished_count if found is not None else 0
+
+    def leased_count(self, queue: str) -> int:
+        return self.queues[queue].counts[_LEASED]
+
+    def limit(self, name: str) -> NamedLimit | None:
+        return self.limits.get(name)
+
+    def limit_used(self, name: str) -> int:
+        return self._limits_used.get(name, 0)
+
+    def leased_by_connection(self, connection: str) -> Sequence[str]:
+        return tuple(self._by_connection.get(connection, ()))
+
+    def leased_by_holder(self, holder: Holder) -> Sequence[str]:
+        return tuple(self._by_holder.get((holder.realm, holder.name), ()))
+
+    def leased(self) -> Iterable[str]:
+        return [job_id for ids in self._by_holder.values() for job_id in ids]
+
+    def waited_by(self, waiter: str) -> Sequence[str]:
+        return tuple(self._by_waiter.get(waiter, ()))
+
+    def waited(self) -> Iterable[str]:
+        ids = dict.fromkeys(job_id for ids in self._by_waiter.values() for job_id in ids)
+        ids.update(self._unwanted)
+        return list(ids)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        return self.schedules.get(schedule_id)
+
+    def schedules_count(self) -> int:
+        return len(self.schedules)
+
+    def take_position(self) -> int:
+        self.position += 1
+        return self.position
+
+    def due(self, now: int, count_max: int) -> Sequence[str]:
+        found: list[str] = []
+        again: list[tuple[int, str]] = []
+        while self._due and self._due[0][0] <= now and len(found) < count_max:
+            entry = heapq.heappop(self._due)
+            job_id = entry[1]
+            if self._due_entry.get(job_id) != entry[0]:
+                continue  # an earlier entry was pushed later
+            del self._due_entry[job_id]
+            job = self._get(job_id)
+            instant = due_at(job) if job is not None else None
+            if instant is None:
+                continue
+            again.append((instant, job_id))
+            if instant <= now:
+                found.append(job_id)
+        # A decision that fails must not lose them: entries stay until the jobs really change.
+        for instant, job_id in again:
+            self._schedule(instant, job_id)
+        return found
+
+    def next_due_at(self) -> int | None:
+        """The instant at which to look again; it may be too early, never too late."""
+        return self._due[0][0] if self._due else None
+
+    def job_by_uid(self, uid: str) -> Job | None:
+        """An unfinished job whose own id has not 32 digits."""
+        job_id = self._odd_uids.get(uid)
+        return self._get(job_id) if job_id is not None else None
+
+    # Taking in what was decided.
+
+    def take_back(self, job_id: str) -> Job:
+        """A finished job that was let go of is about to change: have its last value here."""
+        job = self._read_finished(job_id)
+        assert job is not None
+        if job.queue not in self.queues:
+            self.put_queue(Queue(job.queue))
+        self.jobs[job_id] = job
+        if len(job_id) != 32:
+            self._odd_uids[uid_of(job_id)] = job_id
+        return job
+
+    def take_settings(self, effects: Effects) -> None:
+        """Limits, schedules and forgotten queues of one command."""
+        self.limits.update((limit.name, limit) for limit in effects.limits)
+        for name in effects.removed_limits:
+            self.limits.pop(name, None)
+        self.schedules.update(effects.schedules)
+        for schedule_id in effects.removed_schedules:
+            self.schedules.pop(schedule_id, None)
+        for name in effects.forgotten_queues:
+            self.queues.pop(name, None)
+
+    def put_queue(self, queue: Queue) -> None:
+        """A queue with these settings."""
+        found = self.queues.get(queue.name)
+        if found is None:
+            self.queues[queue.name] = QueueIndex(queue, self._get)
+        else:
+            found.queue = queue
+
+    def put(self, job: Job) -> None:
+        """A job with this value, replacing the one before."""
+        job_id = job.job_id
+        old = self._get(job_id)
+        self.jobs[job_id] = job
+        queue = self.queues[job.queue]
+        if old is None:
+            self._put_new(job, queue)
+        elif old.state is not job.state or old.queue != job.queue:
+            before = self.queues[old.queue]
+            before.counts[old.state] -= 1
+            queue.counts[job.state] += 1
+            if old.state is _READY:
+                before.ready.count -= 1
+            if job.state is _READY:
+                queue.ready.count += 1
+                queue.ready.add(job)
+            self._move_key(old, job, before, queue)
+            if job.namespace is not None:
+                self._count_namespace(old, job)
+        elif job.state is _READY and (
+            old.position != job.position or old.priority != job.priority
+        ):
+            queue.ready.add(job)
+        if old is None or old.lease is not job.lease:
+            self._put_lease(old, job)
+        if job.waits_for or (old is not None and old.waits_for):
+            self._put_edges(old, job)
+        if job.waiters or not job.durable_interest or old is not None:
+            self._put_waiters(old, job)
+        instant = due_at(job)
+        if instant is not None:
+            self._schedule(instant, job_id)
+
+    def _put_new(self, job: Job, queue: QueueIndex) -> None:
+        queue.counts[job.state] += 1
+        if job.state is _READY:
+            queue.ready.count += 1
+            queue.ready.add(job)
+        if job.unique_key is not None and job.state not in FINISHED:
+            queue.keys[job.unique_key] = job.job_id
+        if job.name is not None:
+            namespace = job.namespace or ""
+            self._names.setdefault(namespace, {})[job.name] = job.job_id
+        if job.namespace is not None:
+            self._count_namespace(None, job)
+        if len(job.job_id) != 32:
+            self._odd_uids[uid_of(job.job_id)] = job.job_id
+
+    def _move_key(self, old: Job, job: Job, before: QueueIndex, queue: QueueIndex) -> None:
+        key = old.unique_key
+        if key is not None and before.keys.get(key) == job.job_id:
+            del before.keys[key]
+        if job.unique_key is not None and job.state not in FINISHED:
+            queue.keys[job.unique_key] = job.job_id
+
+    def _count_namespace(self, old: Job | None, job: Job) -> None:
+        assert job.namespace is not None
+        counts = self._namespace_unfinished
+        before = old is not None and old.state not in FINISHED
+        after = job.state not in FINISHED
+        if before != after:
+            counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
+        if before and not after:
+            self._namespace_finished.setdefault(job.namespace, []).append(job.job_id)
+
+    def _put_lease(self, old: Job | None, job: Job) -> None:
+        before = old.lease if old is not None else None
+        after = job.lease
+        if before is not None:
+            holder = before.holder
+            _discard(self._by_holder, (holder.realm, holder.name), job.job_id)
+            if before.connection is not None:
+                _discard(self._by_connection, before.connection, job.job_id)
+        if after is not None:
+            holder = after.holder
+            ids = self._by_holder.get((holder.realm, holder.name))
+            if ids is None:
+                ids = self._by_holder[holder.realm, holder.name] = {}
+            ids[job.job_id] = None
+            if after.connection is not None:
+                bound = self._by_connection.get(after.connection)
+                if bound is None:
+                    bound = self._by_connection[after.connection] = {}
+                bound[job.job_id] = None
+        if job.limits:
+            held_before = old is not None and old.state is _LEASED
+            held = job.state is _LEASED
+            if held != held_before:
+                for name in job.limits:
+                    step = 1 if held else -1
+                    self._limits_used[name] = self._limits_used.get(name, 0) + step
+
+    def _put_edges(self, old: Job | None, job: Job) -> None:
+        before = old.waits_for if old is not None and old.state not in FINISHED else ()
+        after = job.waits_for if job.state not in FINISHED else ()
+        if before is after:
+            return
+        for key in before:
+            if key not in after:
+                _discard(self._dependants, key, job.job_id)
+        for key in after:
+            self._dependants.setdefault(key, {})[job.job_id] = None
+
+    def _put_waiters(self, old: Job | None, job: Job) -> None:
+        before = old.waiters if old is not None else ()
+        if before is not job.waiters:
+            for waiter in before:
+                if waiter not in job.waiters:
+                    _discard(self._by_waiter, waiter, job.job_id)
+            for waiter in job.waiters:
+                self._by_waiter.setdefault(waiter, {})[job.job_id] = None
+        if job.durable_interest or job.state in FINISHED:
+            if self._unwanted:
+                self._unwanted.pop(job.job_id, None)
+        else:
+            self._unwanted[job.job_id] = None
+
+    def _schedule(self, instant: int, job_id: str) -> None:
+        entry = self._due_entry.get(job_id)
+        if entry is not None and entry <= instant:
+            return  # looked at by then anyway, and put off if it is too early
+        self._due_entry[job_id] = instant
+        heapq.heappush(self._due, (instant, job_id))
+
+    def forget(self, job_id: str) -> None:
+        """Let go of a finished job that is safely stored. Names of a graph that is still being
+        worked on stay, with their outcome, until the last job of the graph has finished.
+        """
+        job = self._get(job_id)
+        if job is None or job.state not in FINISHED:
+            return
+        namespace = job.namespace
+        if namespace is not None:
+            if self._namespace_unfinished.get(namespace, 0) > 0:
+                return
+            for other in self._namespace_finished.pop(namespace, ()):
+                self._drop(other)
+        self._drop(job_id)
+
+    def _drop(self, job_id: str) -> None:
+        job = self._get(job_id)
+        if job is None or job.state not in FINISHED:
+            return
+        del self.jobs[job_id]
+        if job.name is not None:
+            names = self._names.get(job.namespace or "")
+            if names is not None and names.get(job.name) == job_id:
+                del names[job.name]
+        if len(job_id) != 32:
+            self._odd_uids.pop(uid_of(job_id), None)
+
+    def unfinished_in(self, namespace: str) -> int:
+        """Unfinished jobs of a namespace."""
+        return self._namespace_unfinished.get(namespace, 0)
+
+    def holders(self) -> dict[tuple[str, str | None], dict[str, None]]:
+        """Workers that hold leases, with the ids of what they hold."""
+        return self._by_holder
+
+
+def _discard(table: dict[_Key, dict[str, None]], key: _Key, job_id: str) -> None:
+    ids = table.get(key)
+    if ids is not None:
+        ids.pop(job_id, None)
+        if not ids:
+            del table[key]

@@ -1,0 +1,211 @@
+"""The reference store: everything in memory, committed at once, gone with the process."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.ending import result_ms_of
+from manyhands.engine.view import View
+from manyhands.model import limits
+from manyhands.model.commands import Command
+from manyhands.model.identity import uid_of
+from manyhands.model.job import FINISHED, Job, State
+from manyhands.store.collect import Collector
+from manyhands.store.retention import Retention
+from manyhands.store.store import (
+    Filter,
+    Order,
+    Page,
+    PartialResult,
+    StoredEvent,
+    StoreError,
+)
+
+
+class MemoryStore:
+    """The test twin of every other store."""
+
+    def __init__(self, retention: Retention | None = None) -> None:
+        self.alive_at: int | None = None
+        self._retention = retention or Retention()
+        self._finished: dict[str, Job] = {}
+        self._finished_order: dict[tuple[str, State], deque[tuple[int, str]]] = {}
+        self._collector = Collector(self._finished.get)
+        self.index = self._collector.index
+        self._events: deque[StoredEvent] = deque()
+        self._partials: dict[str, deque[PartialResult]] = {}
+        self._committed = 0
+        self._last_seq = 0
+
+    def load(self, command: Command) -> View:
+        return self.index
+
+    def write(self, effects: Effects) -> None:
+        self._collector.write(effects)
+
+    def is_unsaved(self, job_id: str) -> bool:
+        return self._collector.is_unsaved(job_id)
+
+    def begin_commit(self, now: int) -> int | None:
+        batch = self._collector.seal(now)
+        if batch is None:
+            return None
+        for job in batch.jobs.values():
+            self._keep(job)
+        for seq, event in batch.events:
+            self._events.append(StoredEvent(seq, event))
+            self._last_seq = seq
+        for _, partial in batch.partials:
+            kept = self._partials.setdefault(
+                partial.job_id, deque(maxlen=limits.PARTIALS_KEPT_MAX)
+            )
+            kept.append(
+                PartialResult(partial.number, partial.at, partial.payload, partial.warning)
+            )
+        self._collector.committed(batch.number)
+        self._committed = batch.number
+        return batch.number
+
+    def _keep(self, job: Job) -> None:
+        if job.state not in FINISHED:
+            self._finished.pop(job.job_id, None)
+            return
+        self._finished[job.job_id] = job
+        assert job.finished_at is not None
+        order = self._finished_order.setdefault((job.queue, job.state), deque())
+        order.append((job.finished_at, job.job_id))
+
+    def fileno(self) -> int | None:
+        return None
+
+    def has_unsent(self) -> bool:
+        return False
+
+    def send_more(self) -> None:
+        """Nothing ever waits."""
+
+    def finish_commits(self) -> int:
+        return self._committed
+
+    def events_after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        if not self._events:
+            return ()
+        start = max(0, seq - self._events[0].seq + 1)
+        stop = min(len(self._events), start + count_max)
+        return [self._events[i] for i in range(start, stop)]
+
+    def last_seq(self) -> int:
+        return self._last_seq
+
+    def first_seq(self) -> int:
+        return self._events[0].seq if self._events else self._last_seq + 1
+
+    def partials(self, job_id: str) -> Sequence[PartialResult]:
+        return tuple(self._partials.get(job_id, ()))
+
+    def find(self, job_id: str) -> Job | None:
+        job = self.index.jobs.get(job_id) or self._finished.get(job_id)
+        if job is None and len(job_id) == 32:
+            job = self.index.job_by_uid(job_id) or next(
+                (job for job in self._finished.values() if uid_of(job.job_id) == job_id), None
+            )
+        return job
+
+    def search(self, wanted: Filter) -> Page:
+        jobs = {**self._finished, **self.index.jobs}
+        newest = wanted.order is Order.NEWEST
+        found: list[Job] = []
+        for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
+            if wanted.after is not None and (
+                job.serial >= wanted.after if newest else job.serial <= wanted.after
+            ):
+                continue
+            if _matches(job, wanted):
+                if len(found) == wanted.count_max:
+                    return Page(tuple(found), found[-1].serial)
+                found.append(job)
+        return Page(tuple(found), None)
+
+    def prune(self, now: int, count_max: int) -> int:
+        count = 0
+        for (queue, state), order in self._finished_order.items():
+            known = self.index.queues.get(queue)
+            if known is None:
+                continue
+            age = self._retention.record_ms_of(known.queue.policy)
+            records_max = self._retention.records_max_of(known.queue.policy)
+            kept_back = []
+            while order and count < count_max:
+                finished_at, job_id = order[0]
+                job = self._finished.get(job_id)
+                stale = job is None or job.finished_at != finished_at or job.state is not state
+                if not stale and finished_at + age > now and known.counts[state] <= records_max:
+                    break
+                order.popleft()
+                if stale:
+                    continue
+                if self.index.dependants(job_id) or job_id in self.index.jobs:
+                    kept_back.append((finished_at, job_id))
+                    continue
+                del self._finished[job_id]
+                self._partials.pop(job_id, None)
+                known.counts[state] -= 1
+                count += 1
+            order.extendleft(reversed(kept_back))
+        count += self._drop_results(now, count_max - count)
+        while self._events and self._events[0].event.at + self._retention.event_ms <= now:
+            self._events.popleft()
+        return count
+
+    def _drop_results(self, now: int, count_max: int) -> int:
+        expired: list[Job] = []
+        for job in self._finished.values():
+            kept = result_ms_of(job)
+            if kept is None:
+                kept = self._retention.result_ms
+            if kept is None or job.result is None or job.finished_at is None:
+                continue
+            if job.finished_at + kept <= now and len(expired) < count_max:
+                expired.append(job)
+        for job in expired:
+            self._finished[job.job_id] = replace(job, result=None)
+        return len(expired)
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def facts(self) -> dict[str, str | int]:
+        return {
+            "kind": "memory",
+            "unfinished_jobs": len(self.index.jobs),
+            "finished_jobs": len(self._finished),
+            "events": len(self._events),
+        }
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        raise StoreError("a memory store has nothing on disk to copy; use export instead")
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def _matches(job: Job, wanted: Filter) -> bool:
+    holders = [attempt.holder.name for attempt in job.attempts]
+    if job.lease is not None:
+        holders.append(job.lease.holder.name)
+    return (
+        (not wanted.states or job.state in wanted.states)
+        and wanted.queue in (None, job.queue)
+        and (wanted.tag is None or wanted.tag in job.tags)
+        and (wanted.worker is None or wanted.worker in holders)
+        and wanted.realm in (None, job.origin.realm)
+        and wanted.unique_key in (None, job.unique_key)
+        and wanted.name in (None, job.name)
+        and (wanted.submitted_before is None or job.submitted_at < wanted.submitted_before)
+        and (wanted.submitted_after is None or job.submitted_at > wanted.submitted_after)
+        and (wanted.text is None or wanted.text.encode() in job.payload)
+    )
+
+

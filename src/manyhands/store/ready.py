@@ -1,0 +1,187 @@
+"""The ready jobs of one queue, in the order in which they are handed out.
+
+Order is a rule of the engine: higher priority first, then lower position. This file only makes it
+cheap: a level for each priority, three queues in it for the three ranges of positions, all with
+constant-time ends. Entries whose job has moved on are skipped and swept.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from manyhands.model.job import Job, State
+
+_READY = State.READY
+_AHEAD_MAX = -(1 << 61)  # positions of jobs that go ahead lie far below those at the front
+
+
+class _Level:
+    """Ready jobs of one priority and one set of named limits."""
+
+    __slots__ = ("ahead", "front", "tail")
+
+    def __init__(self) -> None:
+        self.ahead: deque[Job] = deque()
+        self.front: deque[Job] = deque()
+        self.tail: deque[Job] = deque()
+
+
+class ReadyQueue:
+    """Lanes by named limits; in each lane, levels by priority."""
+
+    __slots__ = ("_current", "_entries", "_lanes", "_only", "_order", "count", "name")
+
+    def __init__(self, name: str, current: Callable[[str], Job | None]) -> None:
+        self.name = name
+        self.count = 0  # jobs that are ready; entries may be more, while stale ones are around
+        self._current = current
+        self._entries = 0
+        self._lanes: dict[tuple[str, ...], dict[float, _Level]] = {}
+        self._order: dict[tuple[str, ...], list[float]] = {}  # priorities, highest first
+        self._only: _Level | None = None  # the one level, while there is just one
+
+    def add(self, job: Job) -> None:
+        """A job became ready, or changed its place."""
+        level = self._level(job.limits, job.priority)
+        position = job.position
+        if position > 0:
+            if level.tail and level.tail[-1].position > position:
+                _insert(level.tail, job)
+            else:
+                level.tail.append(job)
+        elif position <= _AHEAD_MAX:
+            level.ahead.append(job)
+        else:
+            level.front.appendleft(job)
+        self._entries += 1
+        if self._entries > 64 and self._entries > 2 * self.count:
+            self._sweep()
+
+    def _level(self, limits: tuple[str, ...], priority: float) -> _Level:
+        lane = self._lanes.get(limits)
+        if lane is None:
+            lane = self._lanes[limits] = {}
+            self._order[limits] = []
+        level = lane.get(priority)
+        if level is None:
+            level = lane[priority] = _Level()
+            self._order[limits] = sorted(lane, reverse=True)
+            only = len(self._lanes) == 1 and len(lane) == 1 and not limits
+            self._only = level if only else None
+        return level
+
+    def first(self) -> Job | None:
+        """The next job, whatever its named limits say."""
+        if self._only is not None:
+            return self._head(self._only)
+        best: Job | None = None
+        for limits in list(self._lanes):
+            job = self._first_of_lane(limits)
+            if job is not None and (best is None or _goes_before(job, best)):
+                best = job
+        return best
+
+    def _first_of_lane(self, limits: tuple[str, ...]) -> Job | None:
+        lane = self._lanes[limits]
+        for priority in list(self._order[limits]):
+            job = self._head(lane[priority])
+            if job is not None:
+                return job
+            self._drop_level(limits, priority)
+        return None
+
+    def _drop_level(self, limits: tuple[str, ...], priority: float) -> None:
+        """Forget an empty level, so that odd priorities do not pile up."""
+        lane = self._lanes[limits]
+        del lane[priority]
+        if lane:
+            self._order[limits] = sorted(lane, reverse=True)
+        else:
+            del self._lanes[limits]
+            del self._order[limits]
+        self._only = None
+        if len(self._lanes) == 1 and () in self._lanes and len(self._lanes[()]) == 1:
+            self._only = next(iter(self._lanes[()].values()))
+
+    def _head(self, level: _Level) -> Job | None:
+        for entries in (level.ahead, level.front, level.tail):
+            while entries:
+                job = self._fresh(entries[0])
+                if job is not None:
+                    return job
+                entries.popleft()
+                self._entries -= 1
+        return None
+
+    def _fresh(self, entry: Job) -> Job | None:
+        """The present value of an entry's job, if it still stands where the entry says."""
+        job = self._current(entry.job_id)
+        if job is entry:
+            return job
+        if (
+            job is not None
+            and job.state is _READY
+            and job.position == entry.position
+            and job.priority == entry.priority
+            and job.queue == self.name
+        ):
+            return job
+        return None
+
+    def __iter__(self) -> Iterator[Job]:
+        """All ready jobs in order. The jobs may be claimed while this goes on."""
+        self.first()  # sweeps stale entries off the heads, so that they are not walked each time
+        lanes = [self._iterate_lane(limits) for limits in self._lanes]
+        if len(lanes) == 1:
+            yield from lanes[0]
+            return
+        heads = [next(lane, None) for lane in lanes]
+        while True:
+            best = -1
+            for index, head in enumerate(heads):
+                if head is not None:
+                    other = heads[best] if best >= 0 else None
+                    if other is None or _goes_before(head, other):
+                        best = index
+            if best == -1:
+                return
+            chosen = heads[best]
+            assert chosen is not None
+            yield chosen
+            heads[best] = next(lanes[best], None)
+
+    def _iterate_lane(self, limits: tuple[str, ...]) -> Iterator[Job]:
+        lane = self._lanes[limits]
+        for priority in self._order[limits]:
+            level = lane[priority]
+            for entries in (level.ahead, level.front, level.tail):
+                for entry in entries:
+                    job = self._fresh(entry)
+                    if job is not None:
+                        yield job
+
+    def _sweep(self) -> None:
+        """Drop all stale entries: they outnumber the living."""
+        self._entries = 0
+        for limits, lane in list(self._lanes.items()):
+            for priority, level in list(lane.items()):
+                level.ahead = deque(filter(self._fresh, level.ahead))
+                level.front = deque(filter(self._fresh, level.front))
+                level.tail = deque(filter(self._fresh, level.tail))
+                entries = len(level.ahead) + len(level.front) + len(level.tail)
+                self._entries += entries
+                if not entries:
+                    self._drop_level(limits, priority)
+
+
+def _goes_before(job: Job, other: Job) -> bool:
+    if job.priority != other.priority:
+        return job.priority > other.priority
+    return job.position < other.position
+
+
+def _insert(entries: deque[Job], job: Job) -> None:
+    """Rare: a job with an earlier position than the last, as when a whole store is loaded."""
+    index = len(entries)
+    while index > 0 and entries[index - 1].position > job.position:
+        index -= 1
+    entries.insert(index, job)

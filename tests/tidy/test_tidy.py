@@ -1,0 +1,163 @@
+"""Rules that linters cannot say: dead modules, loose ends, and words that belong elsewhere."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+MODULES = sorted((SOURCE / "manyhands").rglob("*.py"))
+SCRIPTS = sorted((ROOT / "tools").rglob("*.py"))
+WRITTEN_BY_HAND = [
+    *MODULES,
+    *SCRIPTS,
+    *sorted((ROOT / "bench").rglob("*.py")),
+    *sorted((ROOT / "tests").rglob("*.py")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "Makefile",
+    ROOT / "pyproject.toml",
+]
+
+# Started by name from outside, so nothing needs to import them.
+ENTRY_POINTS = frozenset({"manyhands", "manyhands.__main__", "manyhands.cli"})
+
+# Each means something different in each protocol, so below `protocols/` none of them is used.
+FOREIGN_WORDS = frozenset(
+    [
+        "task",
+        "stage",
+        "handle",
+        "location",
+        "meta",
+        "status",
+        "steal",
+        "heartbeat",
+        "done",
+        "pending",
+        "waiting",
+        "running",
+    ]
+)
+OUR_WORDS_ONLY = ("model", "engine", "store")
+# (file below src/manyhands, identifier): names that others prescribe, each with its reason.
+FOREIGN_WORDS_ALLOWED: frozenset[tuple[str, str]] = frozenset()
+
+# Reading the environment is the command's business; everything else gets arguments.
+ENVIRONMENT_READERS = "cli"
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    """Every dotted name that an import in the file may load, wherever in the file it stands."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def defined_names(file: Path) -> Iterator[tuple[str, int]]:
+    """Every name that the file gives to something, with its line."""
+    for node in ast.walk(tree(file)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+            case ast.alias(asname=str(name)):
+                yield name, node.lineno
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno
+
+
+def words(identifier: str) -> set[str]:
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", identifier)
+    return set(spaced.lower().split("_"))
+
+
+@pytest.mark.parametrize("file", MODULES, ids=module_name)
+def test_every_module_says_what_it_holds(file):
+    assert ast.get_docstring(tree(file)), f"{file} has no docstring"
+
+
+def test_every_module_is_imported_by_another():
+    imported: set[str] = set()
+    for file in [*MODULES, *SCRIPTS]:
+        own = module_name(file) if file in MODULES else ""
+        for name in imported_names(file):
+            # Loading a module loads the packages above it, except that none loads itself.
+            parts = name.split(".")
+            imported |= {".".join(parts[: end + 1]) for end in range(len(parts))} - {own}
+
+    unused = {module_name(file) for file in MODULES} - imported - ENTRY_POINTS
+
+    assert not unused, f"imported by nobody: {sorted(unused)}"
+
+
+def test_every_loose_end_names_its_issue():
+    loose = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|BU" + r"G)\b(?=[:(\s])(?!\(#\d+\))")
+
+    found = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in WRITTEN_BY_HAND
+        if file.exists()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if loose.search(line)
+    ]
+
+    assert not found, f"a loose end without (#issue): {found}"
+
+
+def test_constraints_pin_versions_and_name_no_place_to_fetch_them_from():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+    wrong = [
+        line
+        for line in lines
+        if not line.startswith("#") and not re.fullmatch(r"[a-z0-9-]+==[A-Za-z0-9.]+", line)
+    ]
+
+    assert not wrong
+    assert not any("://" in line for line in lines)
+
+
+def test_words_of_a_protocol_stay_out_of_model_engine_and_store():
+    found = [
+        f"{file.relative_to(SOURCE)}:{line} {name}"
+        for folder in OUR_WORDS_ONLY
+        for file in sorted((SOURCE / "manyhands" / folder).rglob("*.py"))
+        for name, line in defined_names(file)
+        if words(name) & FOREIGN_WORDS
+        and (str(file.relative_to(SOURCE / "manyhands")), name) not in FOREIGN_WORDS_ALLOWED
+    ]
+
+    assert not found, f"a word that means something else in some protocol: {found}"
+
+
+def test_only_the_command_reads_the_environment():
+    found = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in MODULES
+        if ENVIRONMENT_READERS not in file.relative_to(SOURCE).parts
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    ]
+
+    assert not found, f"an option belongs into config.py and comes in as an argument: {found}"

@@ -1,0 +1,251 @@
+"""Where values come from, which win, and what a user is told about a wrong one."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands import config as config_module
+from manyhands.config import (
+    LISTENERS_BUILT,
+    OPTIONS,
+    Address,
+    Config,
+    ConfigError,
+    Listen,
+    as_toml,
+    load_config,
+)
+
+
+def a_file(folder: Path, text: str) -> Path:
+    file = folder / "manyhands.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def refusal(
+    flags: dict[str, str | None] | None = None,
+    environ: dict[str, str] | None = None,
+    file: Path | None = None,
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags or {}, environ or {}, file)
+    return str(caught.value)
+
+
+def test_without_anything_given_every_value_is_the_default():
+    loaded = load_config({}, {}, None)
+
+    assert loaded.config == Config()
+    assert set(loaded.sources.values()) == {"default"}
+    assert loaded.config.http == Address("127.0.0.1", 7700)
+    assert loaded.config.payload_bytes_max == 64 * 1024 * 1024
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
+    file = a_file(tmp_path, "ride_ms = 1\ncommit_pace_ms = 1\ndrain_seconds = 1\n")
+    environ = {"MANYHANDS_RIDE_MS": "2", "MANYHANDS_COMMIT_PACE_MS": "2"}
+
+    loaded = load_config({"ride_ms": "3", "log_level": None}, environ, file)
+
+    assert loaded.config.ride_ms == 3
+    assert loaded.config.commit_pace_ms == 2
+    assert loaded.config.drain_seconds == 1
+    assert loaded.sources["ride_ms"] == "flag --ride-ms"
+    assert loaded.sources["commit_pace_ms"] == "environment variable MANYHANDS_COMMIT_PACE_MS"
+    assert loaded.sources["drain_seconds"] == f"file {file} line 3"
+    assert loaded.sources["log_level"] == "default"
+
+
+def test_a_wrong_key_is_named_with_file_and_line_and_the_nearest_key(tmp_path):
+    file = a_file(tmp_path, '# ours\n\ndata = "x"\nretention_day = 3\n')
+
+    assert refusal(file=file) == (
+        f"file {file} line 4: retention_day is not an option; did you mean retention_days?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("\n[zzz]\nhttp = 1\n", 2),
+        ("\n\n[[zzz]]\n", 3),
+        ('\n"zzz" = 1\n', 2),
+        ("zzz.http = 1\n", 1),
+    ],
+)
+def test_a_wrong_key_is_found_however_it_is_written(tmp_path, text, line):
+    file = a_file(tmp_path, text)
+
+    assert refusal(file=file) == (
+        f"file {file} line {line}: zzz is not an option; `manyhands config` lists all options."
+    )
+
+
+def test_a_wrong_value_is_named_with_file_and_line_and_what_is_accepted(tmp_path):
+    file = a_file(tmp_path, '\nlog_format = "xml"\n')
+
+    assert refusal(file=file) == (
+        f'file {file} line 2: log_format cannot be "xml" because there is no such choice; '
+        "accepted is auto, console or json."
+    )
+
+
+def test_a_wrong_variable_is_named_with_the_nearest_one():
+    assert refusal(environ={"MANYHANDS_HTPP": "127.0.0.1:1"}) == (
+        "environment: MANYHANDS_HTPP is not an option; did you mean MANYHANDS_HTTP?"
+    )
+
+
+def test_variables_of_others_and_empty_ones_are_left_alone():
+    environ = {
+        "HOME": "/root",
+        "MANYHANDS_CONFIG": "manyhands.toml",
+        "MANYHANDS_HTTP": "",
+        "MANYHANDS_PORT": "tcp://10.0.0.1:7700",
+        "MANYHANDS_PORT_7700_TCP_ADDR": "10.0.0.1",
+        "MANYHANDS_SERVICE_HOST": "10.0.0.1",
+    }
+
+    assert load_config({}, environ, None).config == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "sentence"),
+    [
+        ("http", "7700", "it is not an address with a port"),
+        ("http", ":7700", "it is not an address with a port"),
+        ("http", "::1:7700", "it is not an address with a port"),
+        ("http", "127.0.0.1:70000", "a port is at most 65535"),
+        ("http", "[::zz]:1", "there is no IPv6 address in the brackets"),
+        ("ride_ms", "soon", "it is not a whole number"),
+        ("ride_ms", "1.5", "it is not a whole number"),
+        ("ride_ms", "-1", "it is out of range"),
+        ("payload_bytes_max", str(512 * 1024 * 1024 + 1), "it is out of range"),
+        ("insecure", "maybe", "it is neither true nor false"),
+        ("server_name", "with space", "it cannot be part of a job handle"),
+        ("server_name", "x" * 25, "it cannot be part of a job handle"),
+        ("data", "", "it is not a path"),
+        ("store", "redis", "there is no such choice"),
+    ],
+)
+def test_a_wrong_flag_is_answered_with_the_flag_the_key_and_the_reason(name, raw, sentence):
+    text = refusal({name: raw})
+
+    assert text == (
+        f'flag {OPTIONS[name].flag}: {name} cannot be "{raw}" because {sentence}; '
+        f"accepted is {OPTIONS[name].kind.accepted}."
+    )
+
+
+@pytest.mark.parametrize("line", ["http = 7700", "ride_ms = true", "ride_ms = [1]", "data = {}"])
+def test_a_value_of_the_wrong_toml_type_is_refused(tmp_path, line):
+    file = a_file(tmp_path, line)
+
+    assert refusal(file=file).startswith(f"file {file} line 1: {line.split()[0]} cannot be ")
+
+
+def test_a_database_address_is_refused_without_showing_its_password():
+    text = refusal({"store": "postgresql://jobs:secret@db/jobs"})
+
+    assert "the PostgreSQL store is not available yet" in text
+    assert "secret" not in text
+
+
+def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path):
+    file = a_file(tmp_path, "ride_ms = 1\nhttp = \n")
+
+    assert refusal(file=file).startswith(f"file {file} is not valid TOML: ")
+    assert "line 2" in refusal(file=file)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    missing = tmp_path / "missing.toml"
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+
+    assert refusal(file=missing) == f"file {missing} cannot be read: No such file or directory."
+    assert refusal(file=binary) == f"file {binary} is not UTF-8 text, as TOML has to be."
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.0.2.1", "example.org"])
+def test_an_address_that_others_can_reach_is_refused_unless_insecure(host):
+    text = refusal({"http": f"{host}:80"})
+
+    assert text.startswith(f'flag --http: http cannot be "{host}:80" because other machines could')
+    assert "insecure = true" in text
+    assert str(load_config({"http": f"{host}:80", "insecure": "true"}, {}, None).config.http) == (
+        f"{host}:80"
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "[::1]", "localhost"])
+def test_a_loopback_address_is_accepted_with_any_port(host):
+    assert str(load_config({"http": f"{host}:0"}, {}, None).config.http) == f"{host}:0"
+
+
+def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch):
+    listeners = [name for name, option in OPTIONS.items() if isinstance(option.kind, Listen)]
+
+    for name in listeners:
+        assert (OPTIONS[name].default == "off") is (name not in LISTENERS_BUILT)
+    monkeypatch.setattr(config_module, "LISTENERS_BUILT", ())
+    assert refusal({"http": "127.0.0.1:1"}) == (
+        'flag --http: http cannot be "127.0.0.1:1" because this version has no such listener yet; '
+        "accepted is off."
+    )
+    assert load_config({"http": "off"}, {}, None).config.http is None
+
+
+@pytest.mark.parametrize(
+    ("host_name", "server_name"),
+    [
+        ("jobs-1.example.org", "jobs-1"),
+        ("under_score", "under-score"),
+        ("a" * 60, "a" * 24),
+        ("", "manyhands"),
+    ],
+)
+def test_the_server_is_named_after_the_host(monkeypatch, host_name, server_name):
+    monkeypatch.setattr("socket.gethostname", lambda: host_name)
+
+    assert Config().server_name == server_name
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_every_option_has_a_help_text_and_an_example_that_its_kind_accepts(name, monkeypatch):
+    monkeypatch.setattr(config_module, "LISTENERS_BUILT", (name,))
+    option = OPTIONS[name]
+
+    assert option.help.endswith(".")
+    assert option.kind.read(option.example) is not None
+
+
+def test_every_default_can_be_written_as_flag_variable_and_file(tmp_path):
+    texts = {
+        name: str(option.default).lower() if isinstance(option.default, bool) else option.default
+        for name, option in OPTIONS.items()
+    }
+    as_flags = {name: str(text) for name, text in texts.items()}
+    as_environ = {OPTIONS[name].variable: str(text) for name, text in texts.items()}
+    lines = [f"{name} = {as_toml(option.default)}" for name, option in OPTIONS.items()]
+
+    assert load_config(as_flags, {}, None).config == Config()
+    assert load_config({}, as_environ, None).config == Config()
+    assert load_config({}, {}, a_file(tmp_path, "\n".join(lines))).config == Config()
+
+
+# TOML forbids the one control character that JSON leaves as it is.
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x7f"), max_size=20)
+
+
+@given(st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), TEXTS))
+def test_a_plain_value_written_as_toml_is_read_back(plain):
+    assert tomllib.loads(f"key = {as_toml(plain)}")["key"] == plain
+
+
+def test_a_value_that_is_not_unicode_can_still_be_shown():
+    assert as_toml("caf\udce9") == '"caf?"'
