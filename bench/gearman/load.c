@@ -25,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -76,7 +75,7 @@ static struct {
     .in_flight = 16,
     .payload = 100,
     .jobs = 20000,
-    .ahead = 1000,
+    .ahead = 256,
     .seconds = 10,
 };
 

@@ -27,17 +27,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 REFERENCE = "gearmand"
-QUEUED_FUNCTION = "queued"
 START_LIMIT = 20.0
 STOP_LIMIT = 20.0
 FILL_LIMIT = 600.0
 # More than this many cores busy with neither server nor generator spoils a cell.
 NOISE_LIMIT = 0.15
+TABLE_WIDTH = 140
 
 Cell = dict[str, Any]
 
@@ -52,7 +53,7 @@ class Workload(NamedTuple):
     clients: int = 0
     in_flight: int = 1
     workers: int = 0
-    ahead: int = 1000
+    ahead: int = 256
     fill: int = 0
 
 
@@ -67,15 +68,24 @@ WORKLOADS = (
     Workload("cycle-4", "life cycle, 4 x 16 in flight, 4 workers", "cycle", 200_000, 4, 16, 4),
     Workload("cycle-16", "life cycle, 4 x 16 in flight, 16 workers", "cycle", 200_000, 4, 16, 16),
     Workload(
-        "burst-4", "the same, 4 workers, queue unbounded", "cycle", 20_000, 4, 16, 4, ahead=20_000
+        "burst-4", "life cycle, 4 workers, queue unbounded", "cycle", 20_000, 4, 16, 4, ahead=20_000
     ),
-    Workload("wide-16", "life cycle, 16 x 16 in flight, 16 workers", "cycle", 200_000, 16, 16, 16),
+    Workload(
+        "wide-16", "life cycle, 16 x 16 in flight, 16 workers", "cycle", 200_000, 16, 16, 16, 1024
+    ),
     Workload("waiting-1", "life cycle, 1 waiting client, 4 workers", "cycle", 100_000, 1, 1, 4),
     Workload("waiting-4", "life cycle, 4 waiting clients, 4 workers", "cycle", 200_000, 4, 1, 4),
     Workload("waiting-16", "life cycle, 16 waiting clients, 4 workers", "cycle", 200_000, 16, 1, 4),
     Workload("foreground-1", "foreground, 1 client, 4 workers", "foreground", 50_000, 1, 1, 4),
     Workload("foreground-32", "foreground, 32 clients, 4 workers", "foreground", 200_000, 32, 1, 4),
 )
+
+
+class Setup(NamedTuple):
+    """How to start a server, and how to find its port once it accepts connections."""
+
+    command: list[str]
+    find_port: Callable[[], int | None]
 
 
 class Server(NamedTuple):
@@ -85,42 +95,44 @@ class Server(NamedTuple):
     port: int
 
 
-def gearmand(*options: str) -> Callable[[Path], Server]:
-    """Make a starter for gearmand; ``{data}`` in an option becomes the cell's own directory."""
+def gearmand(*options: str) -> Callable[[Path], Setup]:
+    """Set up gearmand; ``{data}`` in an option becomes the cell's own directory."""
 
-    def start(data: Path) -> Server:
+    def set_up(data: Path) -> Setup:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port: int = probe.getsockname()[1]
         command = ["gearmand", "-L", "127.0.0.1", "-p", str(port), "-l", str(data / "log")]
         command += [option.format(data=data) for option in options]
-        server = Server(launch(command, data), port)
-        deadline = time.monotonic() + START_LIMIT
-        while True:
+
+        def find_port() -> int | None:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
             except OSError:
-                wait_a_little(server.process, deadline, data)
-            else:
-                return server
+                return None
+            return port
 
-    return start
+        return Setup(command, find_port)
+
+    return set_up
 
 
-def manyhands(data: Path) -> Server:
+def manyhands(data: Path) -> Setup:
     ready = data / "ready.json"
     command = [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
     command += ["--http", "off", "--data", str(data / "store"), "--ready-file", str(ready)]
-    process = launch(command, data)
-    deadline = time.monotonic() + START_LIMIT
-    while True:
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+
+    def find_port() -> int | None:
+        try:
             address: str = json.loads(ready.read_bytes())["gearman"]
-            return Server(process, int(address.rpartition(":")[2]))
-        wait_a_little(process, deadline, data)
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return int(address.rpartition(":")[2])
+
+    return Setup(command, find_port)
 
 
-SERVERS: dict[str, Callable[[Path], Server]] = {
+SERVERS: dict[str, Callable[[Path], Setup]] = {
     "gearmand": gearmand(),
     "gearmand-t1": gearmand("-t", "1"),
     "gearmand-buckets": gearmand("--hashtable-buckets", "1000003"),
@@ -136,11 +148,15 @@ def launch(command: list[str], data: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def wait_a_little(process: subprocess.Popen[bytes], deadline: float, data: Path) -> None:
-    if process.poll() is None and time.monotonic() < deadline:
+def wait_for_port(
+    process: subprocess.Popen[bytes], find_port: Callable[[], int | None], data: Path
+) -> int:
+    deadline = time.monotonic() + START_LIMIT
+    while process.poll() is None and time.monotonic() < deadline:
+        port = find_port()
+        if port is not None:
+            return port
         time.sleep(0.02)
-        return
-    stop(process)
     lines = (data / "output").read_text(errors="replace").strip().splitlines()
     raise RuntimeError(f"did not start: {lines[-1] if lines else 'no output'}")
 
@@ -194,7 +210,6 @@ def machine_seconds() -> float:
 
 def generate(generator: Path, server: Server, workload: Workload, seconds: float) -> Cell:
     """Run the generator once, and add what the server spent meanwhile."""
-    queues = workload.mode in ("submit", "drain")
     options = {
         "mode": workload.mode,
         "port": server.port,
@@ -204,7 +219,6 @@ def generate(generator: Path, server: Server, workload: Workload, seconds: float
         "in-flight": workload.in_flight,
         "workers": workload.workers,
         "ahead": workload.ahead,
-        "function": QUEUED_FUNCTION if queues else "bench",
     }
     command = [str(generator)]
     for name, value in options.items():
@@ -236,11 +250,13 @@ def generate(generator: Path, server: Server, workload: Workload, seconds: float
 @contextlib.contextmanager
 def serving(name: str, root: Path) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(dir=root) as directory:
-        server = SERVERS[name](Path(directory))
+        data = Path(directory)
+        setup = SERVERS[name](data)
+        process = launch(setup.command, data)
         try:
-            yield server
+            yield Server(process, wait_for_port(process, setup.find_port, data))
         finally:
-            stop(server.process)
+            stop(process)
 
 
 def measure(generator: Path, name: str, workload: Workload, seconds: float, root: Path) -> Cell:
@@ -300,39 +316,49 @@ def summarise(rounds: list[dict[str, Cell]]) -> dict[str, Cell]:
     return summary
 
 
+def short(number: float) -> str:
+    """Write a figure in at most five characters or so: a table with twelve columns is wide."""
+    return f"{number:,.0f}" if number < 9_999.5 else f"{number / 1000:,.1f}k"
+
+
+def ratio(number: float) -> str:
+    return f"{number:.2f}" if number >= 0.1 else f"{number:.4f}"
+
+
 def make_table(title: str, results: dict[str, dict[str, Cell]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("workload")
-    table.add_column("server")
+    caption = f"ratio: to {REFERENCE}; CPU us: of the server, per job; cores: how many were busy"
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD)
+    table.add_column("workload", no_wrap=True)
+    table.add_column("server", no_wrap=True)
     for heading in (
         "jobs/s",
-        "slowest-fastest",
-        f"x {REFERENCE}",
+        "spread",
+        "ratio",
         "p50 us",
         "p99 us",
         "max ms",
-        "CPU us/job",
-        "cores: server",
-        "generator",
-        "others",
+        "CPU us",
+        "cores",
+        "load's",
+        "others'",
         "B/job",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for workload, servers in results.items():
         for name, row in servers.items():
             if "error" in row:
-                table.add_row(workload, name, f"[red]{row['error']}[/red]")
+                table.add_row(workload, name, "[red]failed[/red]")
                 continue
             others = f"{row['other_cores']:.2f}"
             table.add_row(
                 workload,
                 name,
-                f"{row['jobs_per_second']:,.0f}",
-                f"{row['slowest']:,.0f}-{row['fastest']:,.0f}" if "slowest" in row else "",
-                f"{row['ratio']:.2f}" if "ratio" in row else "",
-                f"{row['ack_p50_us']:,.0f}",
-                f"{row['ack_p99_us']:,.0f}",
-                f"{row['ack_max_us'] / 1000:,.1f}",
+                short(row["jobs_per_second"]),
+                f"{short(row['slowest'])}-{short(row['fastest'])}" if "slowest" in row else "",
+                ratio(row["ratio"]) if "ratio" in row else "",
+                short(row["ack_p50_us"]) if row["acknowledged"] else "",
+                short(row["ack_p99_us"]) if row["acknowledged"] else "",
+                f"{row['ack_max_us'] / 1000:,.1f}" if row["acknowledged"] else "",
                 f"{row['server_cpu_us_per_job']:.1f}",
                 f"{row['server_cores']:.2f}",
                 f"{row['generator_cores']:.2f}",
@@ -463,7 +489,12 @@ def main() -> None:
                 name: summarise(rounds) for name, rounds in report["rounds"].items()
             }
             title = f"medians of {arguments.rounds} rounds"
-    console.print(make_table(title, report["summary"]))
+    # Cut-off figures are useless: on a narrow terminal, or in a file, let the lines be long.
+    Console(width=max(console.width, TABLE_WIDTH)).print(make_table(title, report["summary"]))
+    for workload, servers in report["summary"].items():
+        for name, row in servers.items():
+            if "error" in row:
+                console.print(f"{workload}: {name}: {row['error']}", style="red", markup=False)
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Final, Literal, Protocol, get_args
 
 import msgspec
 
+from manyhands.model import limits
+
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http",)
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman")
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
@@ -26,7 +28,7 @@ _FOREIGN_VARIABLE: Final = re.compile(r"MANYHANDS_(SERVICE|PORT)(_.*)?")
 
 _MIB: Final = 1024 * 1024
 # A payload is held in memory whole, more than once; beyond this one job could end the server.
-_PAYLOAD_BYTES_CEILING: Final = 512 * _MIB
+_PAYLOAD_BYTES_CEILING: Final = limits.PAYLOAD_BYTES_MAX
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
 _SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{_SERVER_NAME_BYTES_MAX}}}")

@@ -6,14 +6,16 @@ from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.ending import ended_attempts
-from manyhands.engine.transitions import Trigger, advance
+from manyhands.engine.transitions import Trigger, moved
 from manyhands.model import limits
 from manyhands.model.commands import Claim, ClaimOrder
 from manyhands.model.job import EndReason, Job, Lease, State
 from manyhands.model.outcome import Claimed, Refusal, Reply, Why
 from manyhands.model.policy import Queue, QueuePolicy
 
-_NOBODY: tuple[Job, ...] = ()
+_READY = State.READY
+_CLAIMED = Trigger.CLAIMED
+_LISTED = ClaimOrder.LISTED
 
 
 def decide_claim(command: Claim, effects: Effects) -> Reply:
@@ -27,29 +29,25 @@ def decide_claim(command: Claim, effects: Effects) -> Reply:
     gate = Gate(effects)
     jobs: list[Job] = []
     if count == 1:
-        job = _first(command, effects, gate)
+        job = _first(command, gate)
         if job is not None:
             jobs.append(grant(effects, job, command, command.tokens[0]))
-    elif command.order is ClaimOrder.LISTED:
-        for queue in command.queues:
-            for job in gate.claimable(queue):
-                jobs.append(grant(effects, job, command, command.tokens[len(jobs)]))
-                if len(jobs) == count:
-                    return Claimed(tuple(jobs))
-    else:
-        for job in _in_turns(command, gate):
+    elif count:
+        found = _as_listed if command.order is _LISTED else _in_turns
+        for job in found(command, gate):
             jobs.append(grant(effects, job, command, command.tokens[len(jobs)]))
             if len(jobs) == count:
-                break
+                return Claimed(tuple(jobs))
+            gate.count(job)
     return Claimed(tuple(jobs), gate.retry_at)
 
 
-def _first(command: Claim, effects: Effects, gate: "Gate") -> Job | None:
+def _first(command: Claim, gate: "Gate") -> Job | None:
     """The one job of a claim for one: the hot path."""
     queues = command.queues
     if len(queues) == 1:
         return gate.first(queues[0])
-    if command.order is ClaimOrder.LISTED:
+    if command.order is _LISTED:
         for queue in queues:
             job = gate.first(queue)
             if job is not None:
@@ -63,10 +61,17 @@ def _first(command: Claim, effects: Effects, gate: "Gate") -> Job | None:
     return best
 
 
+def _as_listed(command: Claim, gate: "Gate") -> Iterator[Job]:
+    """One queue until it is empty, then the next."""
+    for queue in command.queues:
+        yield from gate.claimable(queue)
+
+
 def _in_turns(command: Claim, gate: "Gate") -> Iterator[Job]:
     """Highest priority anywhere; equals take turns."""
-    count = len(command.queues)
-    streams = [gate.claimable(command.queues[(command.turn + i) % count]) for i in range(count)]
+    queues = tuple(dict.fromkeys(command.queues))  # or a job could head two streams
+    count = len(queues)
+    streams = [gate.claimable(queues[(command.turn + i) % count]) for i in range(count)]
     heads = [next(stream, None) for stream in streams]
     turn = 0
     while True:
@@ -80,9 +85,11 @@ def _in_turns(command: Claim, gate: "Gate") -> Iterator[Job]:
             return
         chosen = heads[best]
         assert chosen is not None
-        yield chosen
+        # Since it became the head another queue may have used up a limit that both name.
+        if gate.has_room(chosen):
+            yield chosen
+            turn = best + 1
         heads[best] = next(streams[best], None)
-        turn = best + 1
 
 
 class Gate:
@@ -114,7 +121,7 @@ class Gate:
 
     def claimable(self, name: str) -> Iterator[Job]:
         """All jobs of a queue that may be handed out, in order, while its gate is open. The
-        caller grants each one before it asks for the next.
+        caller grants and counts each one before it asks for the next.
         """
         effects = self._effects
         queue = effects.queue(name)
@@ -124,7 +131,7 @@ class Gate:
         for job in effects.view.ready(name):
             if not self.is_open(effects.queue(name) or queue):
                 return
-            if job.job_id in effects.jobs and effects.jobs[job.job_id].state is not State.READY:
+            if job.job_id in effects.jobs and effects.jobs[job.job_id].state is not _READY:
                 continue
             if job.lease is not None and job.lease.spent:
                 continue
@@ -133,9 +140,12 @@ class Gate:
             if job.limits and not self.has_room(job):
                 continue
             yield job
-            self._queues_granted[name] = self._queues_granted.get(name, 0) + 1
-            for limit in job.limits:
-                self._limits_granted[limit] = self._limits_granted.get(limit, 0) + 1
+
+    def count(self, job: Job) -> None:
+        """A job was granted, and another one is to follow."""
+        self._queues_granted[job.queue] = self._queues_granted.get(job.queue, 0) + 1
+        for limit in job.limits:
+            self._limits_granted[limit] = self._limits_granted.get(limit, 0) + 1
 
     def is_open(self, queue: Queue) -> bool:
         """Whether the queue may hand out one more job now."""
@@ -174,11 +184,13 @@ def _claim_one(command: Claim, effects: Effects, job_id: str) -> Reply:
     job = effects.job(job_id)
     if job is None:
         return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
-    if job.state is not State.READY or (job.lease is not None and job.lease.spent):
+    if job.state is not _READY or (job.lease is not None and job.lease.spent):
         return Refusal(Why.NOT_CLAIMABLE, f"job {job_id} is {job.state}", job)
     queue = effects.queue(job.queue)
     gate = Gate(effects)
     open_ = queue is not None and gate.is_open(queue) and gate.has_room(job)
+    if job.deadline_at is not None and job.deadline_at <= effects.now:
+        open_ = False
     if not open_ or not command.tokens:
         return Refusal(Why.NOT_CLAIMABLE, f"queue {job.queue!r} hands nothing out now", job)
     return Claimed((grant(effects, job, command, command.tokens[0]),))
@@ -194,12 +206,6 @@ def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
         if now >= queue.rate_started_at + policy.rate.per_ms:
             queue = replace(queue, rate_started_at=now, rate_used=0)
         effects.use_rate(queue)
-    attempts, used = job.attempts, job.attempts_used
-    if job.lease is not None:
-        sentence = "the lease expired and another worker claimed the job"
-        attempts = ended_attempts(job, job.lease, now, EndReason.EXPIRED, sentence)
-        used += 1
-        effects.tell_holder(job, job.lease)
     term_ms = _term_ms(command, job, policy)
     longest = job.terms.attempt_ms_max
     if longest is None:
@@ -215,24 +221,32 @@ def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
         now + longest if longest else None,
         command.connection,
     )
-    job = advance(
+    leased = replace(
         job,
-        Trigger.CLAIMED,
-        now,
+        state=moved(job, _CLAIMED),
+        entered_at=now,
         lease=lease,
         lease_number=number,
-        attempts=attempts,
-        attempts_used=used,
-        progress=None,
         reason="",
     )
-    effects.enter(job)
-    return job
+    if job.lease is not None:
+        sentence = "the lease expired and another worker claimed the job"
+        leased = replace(
+            leased,
+            attempts=ended_attempts(job, job.lease, now, EndReason.EXPIRED, sentence),
+            attempts_used=job.attempts_used + 1,
+            progress=None,
+        )
+        effects.tell_holder(job, job.lease)
+    effects.enter(leased, job.entered_at, policy=policy)
+    return leased
 
 
 def _term_ms(command: Claim, job: Job, policy: QueuePolicy) -> int | None:
     """Rule 1: the term comes from the claim, which may honour the job's and the queue's."""
     term_ms = command.term_ms
+    if command.terms_ms and job.queue in command.queues:
+        term_ms = command.terms_ms[command.queues.index(job.queue)]
     if policy.lease_forced:
         term_ms = policy.lease_ms
     elif command.term_of_job:

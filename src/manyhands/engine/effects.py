@@ -2,7 +2,6 @@
 
 from msgspec.structs import replace
 
-from manyhands.engine.retry import attempts_max
 from manyhands.engine.view import View
 from manyhands.model.events import Event, Signal
 from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State
@@ -29,20 +28,15 @@ class Effects:
     """The changes of one command, folded: the last value of each job, all events in order."""
 
     __slots__ = (
+        "_awaited",
         "_keys",
         "_names",
         "ended",
         "events",
-        "forgotten_queues",
         "held",
         "jobs",
-        "limits",
         "now",
-        "partials",
-        "queues",
-        "removed_limits",
-        "removed_schedules",
-        "schedules",
+        "settings",
         "signals",
         "urgent",
         "view",
@@ -54,18 +48,18 @@ class Effects:
         self.jobs: dict[str, Job] = {}
         self.events: list[Event] = []
         self.signals: list[Signal] = []
-        self.partials: list[Partial] = []
-        self.queues: dict[str, Queue] = {}
-        self.forgotten_queues: list[str] = []
-        self.limits: list[NamedLimit] = []
-        self.removed_limits: list[str] = []
-        self.schedules: dict[str, Schedule] = {}
-        self.removed_schedules: list[str] = []
         self.ended: list[Job] = []  # finished by this command; their dependants are yet to hear
         self.held: list[Job] = []  # blocked by this command; a dependency may be lost already
         self.urgent = False  # somebody waits for this, or work became ready by it
-        self._keys: dict[tuple[str, bytes], str | None] = {}
-        self._names: dict[tuple[str, str], str] = {}
+        self.settings: Settings | None = None  # what is not jobs and events, where there is any
+        self._keys: dict[tuple[str, bytes], str | None] | None = None
+        self._names: dict[tuple[str, str], str] | None = None
+
+    def track(self) -> None:
+        """Several jobs are submitted: let later ones see the keys and names of earlier ones."""
+        self._keys = {}
+        self._names = {}
+        self._awaited: set[str] = set()
 
     # Reading: what this command changed already, else the view.
 
@@ -74,38 +68,77 @@ class Effects:
         return job if job is not None else self.view.job(job_id)
 
     def policy(self, queue: str) -> QueuePolicy:
-        known = self.queues.get(queue) or self.view.queue(queue)
+        known = self.queue(queue)
         return known.policy if known is not None else NO_POLICY
 
     def queue(self, name: str) -> Queue | None:
-        return self.queues.get(name) or self.view.queue(name)
+        if self.settings is not None and name in self.settings.queues:
+            return self.settings.queues[name]
+        return self.view.queue(name)
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
-        if (queue, key) in self._keys:
+        if self._keys is not None and (queue, key) in self._keys:
             return self._keys[queue, key]
         return self.view.key_holder(queue, key)
 
     def named(self, namespace: str, name: str) -> str | None:
-        return self._names.get((namespace, name)) or self.view.named(namespace, name)
+        if self._names is not None and (namespace, name) in self._names:
+            return self._names[namespace, name]
+        return self.view.named(namespace, name)
+
+    def is_awaited(self, key: str) -> bool:
+        """Whether an unfinished job waits for this id (or name key)."""
+        return bool(self.view.dependants(key)) or (
+            self._keys is not None and key in self._awaited
+        )
 
     # Writing.
 
     def put(self, job: Job) -> None:
         """A new value of a job, without a change of its state."""
+        if self._keys is not None:
+            self._track(job)
+        self.jobs[job.job_id] = job
+
+    def _track(self, job: Job) -> None:
+        assert self._keys is not None
+        assert self._names is not None
+        old = self.job(job.job_id) if job.serial else self.jobs.get(job.job_id)
+        if old is not None and old.unique_key is not None and old.state not in FINISHED:
+            self._keys[old.queue, old.unique_key] = None
+        if job.state is State.BLOCKED:
+            self._awaited.update(job.waits_for)
         if job.unique_key is not None:
-            old = self.job(job.job_id)
-            if old is not None and old.unique_key is not None:
-                self._keys[old.queue, old.unique_key] = None
             free = job.state in FINISHED
             self._keys[job.queue, job.unique_key] = None if free else job.job_id
         if job.name is not None:
             self._names[job.namespace or "", job.name] = job.job_id
-        self.jobs[job.job_id] = job
 
-    def enter(self, job: Job, lease: Lease | None = None, holder: Holder | None = None) -> None:
-        """A job that entered a state: stored and published. ``lease`` is the one that ended."""
-        self.put(job)
-        shown = job.lease or lease
+    def enter(
+        self,
+        job: Job,
+        since: int,
+        lease: Lease | None = None,
+        holder: Holder | None = None,
+        policy: QueuePolicy | None = None,
+    ) -> None:
+        """A job that entered a state: stored and published. ``since`` is when it entered the
+        state before, ``lease`` the one that ended, ``holder`` who spoke without one.
+        """
+        if self._keys is not None:
+            self._track(job)
+        self.jobs[job.job_id] = job
+        held = job.lease
+        if held is not None:
+            holder = held.holder
+        elif lease is not None:
+            holder = lease.holder
+        allowed = job.terms.attempts_max
+        if allowed is None:
+            policy = policy or self.policy(job.queue)
+            allowed = policy.attempts_max
+            if allowed is None:
+                allowed = job.terms.defaults.attempts_max
         self.events.append(
             Event(
                 self.now,
@@ -116,13 +149,14 @@ class Effects:
                 job.incarnation,
                 job.lease_number,
                 job.attempts_used,
-                attempts_max(job, self.policy(job.queue)),
-                shown.holder if shown is not None else holder,
-                job.lease.expires_at if job.lease is not None else None,
+                allowed,
+                holder,
+                held.expires_at if held is not None else None,
                 job.priority,
                 job.submitted_at,
                 job.deadline_at,
                 job.origin,
+                self.now - since,
             )
         )
         if job.state is _READY:
@@ -146,21 +180,45 @@ class Effects:
             return number
         return -number if reentry is Reentry.FRONT else _AHEAD_BASE + number
 
-    def has_settings(self) -> bool:
-        """Whether anything but jobs and events changed."""
-        return bool(
-            self.queues
-            or self.limits
-            or self.removed_limits
-            or self.schedules
-            or self.removed_schedules
-            or self.forgotten_queues
-        )
-
     def is_empty(self) -> bool:
         """Whether nothing at all changed."""
-        return not (self.jobs or self.events or self.partials or self.has_settings())
+        return not (self.jobs or self.settings is not None)
+
+    # Settings.
+
+    def set(self) -> "Settings":
+        """Where changes of settings are written down."""
+        if self.settings is None:
+            self.settings = Settings()
+        return self.settings
+
+    def put_queue(self, queue: Queue) -> None:
+        """New settings of a queue, or a new queue."""
+        self.set().queues[queue.name] = queue
 
     def use_rate(self, queue: Queue) -> None:
         """One more claim in the present rate window."""
-        self.queues[queue.name] = replace(queue, rate_used=queue.rate_used + 1)
+        self.put_queue(replace(queue, rate_used=queue.rate_used + 1))
+
+
+class Settings:
+    """What a command changed besides jobs and events."""
+
+    __slots__ = (
+        "forgotten_queues",
+        "limits",
+        "partials",
+        "queues",
+        "removed_limits",
+        "removed_schedules",
+        "schedules",
+    )
+
+    def __init__(self) -> None:
+        self.partials: list[Partial] = []
+        self.queues: dict[str, Queue] = {}
+        self.forgotten_queues: list[str] = []
+        self.limits: list[NamedLimit] = []
+        self.removed_limits: list[str] = []
+        self.schedules: dict[str, Schedule] = {}
+        self.removed_schedules: list[str] = []

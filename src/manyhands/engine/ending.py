@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.retry import backoff_ms, backoff_of, budget_is_spent, reentry_of
-from manyhands.engine.transitions import Trigger, advance
+from manyhands.engine.transitions import Trigger, advance, moved
 from manyhands.model import limits
 from manyhands.model.job import (
     CHARGED,
@@ -20,7 +20,11 @@ from manyhands.model.job import (
     Lease,
     State,
 )
+from manyhands.model.payload import Encoding
 from manyhands.model.policy import Reentry
+
+_COMPLETE = Trigger.COMPLETED
+_COMPLETED = EndReason.COMPLETED
 
 
 def ended_attempts(
@@ -65,6 +69,7 @@ def place(  # noqa: PLR0913 - one decision, and each of these is part of it
 ) -> Job:
     """Put a job where it belongs: blocked, delayed or ready. ``lease`` is the one that ended."""
     now = effects.now
+    since = job.entered_at
     if changes.get("waits_for", job.waits_for):
         job = advance(job, Trigger.HELD, now, lease=None, run_at=run_at, reason=reason, **changes)
         effects.held.append(job)
@@ -83,7 +88,7 @@ def place(  # noqa: PLR0913 - one decision, and each of these is part of it
             position=effects.position(reentry),
             **changes,
         )
-    effects.enter(job, lease)
+    effects.enter(job, since, lease)
     return job
 
 
@@ -167,7 +172,7 @@ def fail_for_good(
 def _end_failed(
     effects: Effects, job: Job, failure: Failure, reason: str, lease: Lease | None
 ) -> Job:
-    now = effects.now
+    now, since = effects.now, job.entered_at
     job = advance(
         job,
         Trigger.FAILED,
@@ -178,14 +183,14 @@ def _end_failed(
         reason=reason,
         run_at=None,
     )
-    _conclude(effects, job, lease)
+    _conclude(effects, job, since, lease)
     effects.ended.append(job)
     return job
 
 
 def cancel(effects: Effects, job: Job, reason: str) -> Job:
     """The job is not wanted any more. Its holder is told."""
-    now = effects.now
+    now, since = effects.now, job.entered_at
     lease = job.lease
     if lease is not None:
         if not job.attempts or job.attempts[-1].number != lease.number:
@@ -195,51 +200,49 @@ def cancel(effects: Effects, job: Job, reason: str) -> Job:
     job = advance(
         job, Trigger.CANCELLED, now, lease=None, finished_at=now, reason=reason, run_at=None
     )
-    _conclude(effects, job, lease)
+    _conclude(effects, job, since, lease)
     effects.ended.append(job)
     return job
 
 
-def complete(
+def complete(  # noqa: PLR0913 - the hot path: collected changes would cost more than the rest
     effects: Effects,
     job: Job,
     holder: Holder,
-    **changes: Any,  # noqa: ANN401 - fields of Job
+    result: bytes | None,
+    result_encoding: Encoding,
 ) -> Job:
     """The work is finished. ``holder`` is who said so, leased or not."""
     now = effects.now
     lease = job.lease
     if lease is not None:
         attempt = Attempt(
-            lease.number,
-            lease.holder,
-            lease.claimed_at,
-            now,
-            EndReason.COMPLETED,
-            lease.token,
+            lease.number, lease.holder, lease.claimed_at, now, _COMPLETED, lease.token
         )
     else:
-        attempt = Attempt(job.lease_number, holder, now, now, EndReason.COMPLETED)
-    job = advance(
+        attempt = Attempt(job.lease_number, holder, now, now, _COMPLETED)
+    attempts = job.attempts
+    completed = replace(
         job,
-        Trigger.COMPLETED,
-        now,
+        state=moved(job, _COMPLETE),
+        entered_at=now,
         lease=None,
         finished_at=now,
-        attempts=with_attempt(job.attempts, attempt),
+        attempts=(attempt,) if not attempts else with_attempt(attempts, attempt),
         failure=None,
         reason="",
         run_at=None,
         waits_for=(),
-        **changes,
+        result=result,
+        result_encoding=result_encoding,
     )
-    _conclude(effects, job, lease, holder)
-    effects.ended.append(job)
-    return job
+    _conclude(effects, completed, job.entered_at, lease, holder)
+    effects.ended.append(completed)
+    return completed
 
 
 def _conclude(
-    effects: Effects, job: Job, lease: Lease | None, holder: Holder | None = None
+    effects: Effects, job: Job, since: int, lease: Lease | None, holder: Holder | None = None
 ) -> None:
     assert job.state in FINISHED
     if job.waiters:
@@ -247,7 +250,7 @@ def _conclude(
         job = replace(job, waiters=())
     if job.result is not None and result_ms_of(job) == 0:
         job = replace(job, result=None)  # thrown away, now that those who wait have it
-    effects.enter(job, lease, holder)
+    effects.enter(job, since, lease, holder)
 
 
 def result_ms_of(job: Job) -> int | None:

@@ -1,16 +1,23 @@
 """Dependencies: resolving them, refusing cycles, freeing and losing dependants."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from manyhands.engine import ending
 from manyhands.engine.effects import Effects
 from manyhands.engine.retry import reentry_of
+from manyhands.engine.validate import bad_job_name
 from manyhands.model import limits
+from manyhands.model.identity import is_job_id
 from manyhands.model.job import FINISHED, Failure, Job, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
+
+Edges = Mapping[str, Sequence[str]]  # what is waited for -> ids of those that wait
+_NO_EDGES: Final[Edges] = {}
+_LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 
 
 class Resolved:
@@ -20,13 +27,22 @@ class Resolved:
 
     def __init__(self) -> None:
         self.depends_on: list[str] = []
-        self.waits_for: list[str] = []
+        self.waits_for: list[str] = []  # those that are not satisfied, lost ones too
         self.lost: Job | None = None  # one that failed or was cancelled, under cancel or fail
 
 
 def name_key(namespace: str, name: str) -> str:
     """How a dependency on a name that nobody has yet is written. No job id looks like it."""
     return f"{namespace}\0{name}"
+
+
+def job_of_key(effects: Effects, key: str) -> Job | None:
+    """The job that a dependency means now, whether it was written as an id or as a name."""
+    namespace, nul, name = key.partition("\0")
+    if not nul:
+        return effects.job(key)
+    job_id = effects.named(namespace, name)
+    return effects.job(job_id) if job_id is not None else None
 
 
 def on_dependency_failure_of(job: Job) -> OnDependencyFailure:
@@ -60,6 +76,9 @@ def resolve(
             if on_unknown is OnUnknownDependency.REFUSE:
                 return Refusal(Why.UNKNOWN_DEPENDENCY, f"there is no job {name!r} to depend on")
             if on_unknown is OnUnknownDependency.WAIT:
+                refusal = _bad_key(name, namespace)
+                if refusal is not None:
+                    return refusal
                 key = name if namespace is None else name_key(namespace, name)
                 resolved.depends_on.append(key)
                 resolved.waits_for.append(key)
@@ -68,11 +87,20 @@ def resolve(
         if job.state is State.COMPLETED:
             continue
         if job.state in FINISHED and on_failure is not OnDependencyFailure.HOLD:
-            if on_failure is not OnDependencyFailure.RUN:
-                resolved.lost = job
-            continue
+            if on_failure is OnDependencyFailure.RUN:
+                continue
+            resolved.lost = job
         resolved.waits_for.append(job.job_id)
     return resolved
+
+
+def _bad_key(name: str, namespace: str | None) -> Refusal | None:
+    """What could never be the id or the name of a job is not worth waiting for."""
+    if namespace is not None:
+        return bad_job_name(name)
+    if is_job_id(name):
+        return None
+    return Refusal(Why.BAD_JOB_ID, f"no job will ever have the id {name[:200]!r}")
 
 
 def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> bool:
@@ -86,7 +114,9 @@ def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> boo
         if current in seen:
             continue
         seen.add(current)
-        job = effects.job(current)
+        job = job_of_key(effects, current)
+        if job is not None and job.job_id == job_id:
+            return True
         if job is not None and job.state not in FINISHED:
             stack.extend(job.waits_for)
     return False
@@ -114,10 +144,13 @@ def find_cycle(effects: Effects, job_ids: Sequence[str]) -> str | None:
             path.add(current)
             stack.append((current, True))
             for key in job.waits_for:
-                if key in path:
-                    return key
-                if key not in finished:
-                    stack.append((key, False))
+                other = job_of_key(effects, key)
+                if other is None:
+                    continue
+                if other.job_id in path:
+                    return other.job_id
+                if other.job_id not in finished:
+                    stack.append((other.job_id, False))
     return None
 
 
@@ -133,21 +166,21 @@ def keys_of(job: Job) -> tuple[str, ...]:
     return (job.job_id, name_key(job.namespace or "", job.name))
 
 
-def dependants_of(effects: Effects, job: Job) -> list[Job]:
-    """Unfinished jobs that wait for this one now."""
-    found = []
+def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> list[Job]:
+    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command."""
+    found: dict[str, Job] = {}
     for key in keys_of(job):
-        for job_id in effects.view.dependants(key):
+        for job_id in (*effects.view.dependants(key), *edges.get(key, ())):
             other = effects.job(job_id)
             if other is not None and other.state not in FINISHED and key in other.waits_for:
-                found.append(other)
-    return found
+                found[job_id] = other
+    return list(found.values())
 
 
-def dependency_is_met(effects: Effects, job: Job) -> None:
+def dependency_is_met(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> None:
     """The job completed: those that waited only for it may go on."""
     keys = keys_of(job)
-    for dependant in dependants_of(effects, job):
+    for dependant in dependants_of(effects, job, edges):
         free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
 
 
@@ -171,37 +204,49 @@ def settle(effects: Effects) -> None:
     """Let dependants hear of everything that this command finished. A chain of any length is
     walked here, not by recursion.
     """
+    edges: dict[str, list[str]] = {}  # which the view does not know yet
+    for job in effects.held:
+        for key in job.waits_for:
+            edges.setdefault(key, []).append(job.job_id)
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
+            if not edges and not effects.view.dependants(job.job_id) and job.name is None:
+                continue
             if job.state is State.COMPLETED:
-                dependency_is_met(effects, job)
+                dependency_is_met(effects, job, edges)
             else:
-                dependency_is_lost(effects, job)
+                dependency_is_lost(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
 
 
 def _look_for_lost(effects: Effects, job: Job) -> None:
-    if on_dependency_failure_of(job) is OnDependencyFailure.HOLD:
-        return
+    """A job that was blocked just now may wait for something that is lost already."""
     for key in job.waits_for:
-        other = effects.job(key)
-        if other is not None and other.state in FINISHED:
-            dependency_is_lost(effects, other)
-
-
-def dependency_is_lost(effects: Effects, job: Job) -> None:
-    """Rule 10: the job failed for good or was cancelled. Each dependant by its own policy."""
-    keys = keys_of(job)
-    for dependant in dependants_of(effects, job):
-        policy = on_dependency_failure_of(dependant)
-        if policy is OnDependencyFailure.HOLD:
+        current = effects.job(job.job_id)
+        other = job_of_key(effects, key)
+        if other is None or other.state not in _LOST:
             continue
-        if policy is OnDependencyFailure.RUN:
-            free(effects, dependant, tuple(k for k in dependant.waits_for if k not in keys))
-        elif dependant.state is not State.LEASED:  # else the edge binds only if it comes back
-            lose_dependant(effects, dependant, job)
+        if current is not None and current.state is State.BLOCKED and key in current.waits_for:
+            _lose_edge(effects, current, other)
+
+
+def dependency_is_lost(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> None:
+    """Rule 10: the job failed for good or was cancelled. Each dependant by its own policy."""
+    for dependant in dependants_of(effects, job, edges):
+        _lose_edge(effects, dependant, job)
+
+
+def _lose_edge(effects: Effects, dependant: Job, job: Job) -> None:
+    policy = on_dependency_failure_of(dependant)
+    if policy is OnDependencyFailure.HOLD:
+        return
+    if policy is OnDependencyFailure.RUN:
+        keys = keys_of(job)
+        free(effects, dependant, tuple(k for k in dependant.waits_for if k not in keys))
+    elif dependant.state is not State.LEASED:  # else the edge binds only if it comes back
+        lose_dependant(effects, dependant, job)
 
 
 def lose_dependant(effects: Effects, dependant: Job, job: Job) -> None:

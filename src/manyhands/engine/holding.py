@@ -37,6 +37,8 @@ from manyhands.model.job import (
 from manyhands.model.outcome import Changed, ChangedMany, Refusal, Reply, Why
 from manyhands.model.policy import Completion, OnUnknownDependency
 
+_COMPLETED, _OPEN = State.COMPLETED, Completion.OPEN
+_NOBODY = Holder("native", None)
 _ENDED = {
     State.COMPLETED: Why.ALREADY_COMPLETED,
     State.FAILED: Why.ALREADY_FAILED,
@@ -65,6 +67,11 @@ def held(effects: Effects, job_id: str, proof: Proof, queue: str | None) -> Job 
     job = effects.job(job_id)
     if job is None:
         return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
+    return _proven(effects, job, proof, queue)
+
+
+def _proven(effects: Effects, job: Job, proof: Proof, queue: str | None) -> Job | Refusal:
+    job_id = job.job_id
     lease = job.lease
     if lease is None:
         if job.state in FINISHED:
@@ -104,12 +111,14 @@ def _renewed(
     lease = job.lease
     assert lease is not None
     now = effects.now
-    term_ms = term_ms or lease.term_ms
+    policy = effects.policy(job.queue)
+    term_ms = (policy.lease_ms or None) if policy.lease_forced else term_ms or lease.term_ms
     expires_at = now + term_ms if term_ms is not None else None
     lease = replace(lease, expires_at=expires_at, in_grace=False, lapsed=False, spent=False)
     if job.state is State.READY:
+        since = job.entered_at
         job = advance(job, Trigger.CLAIMED, now, lease=lease, reason="renewed", **changes)
-        effects.enter(job)
+        effects.enter(job, since)
     else:
         job = replace(job, lease=lease, **changes)
         effects.put(job)
@@ -133,7 +142,7 @@ def decide_report(command: Report, effects: Effects) -> Reply:
     else:
         job = replace(job, progress=progress)
         effects.put(job)
-    effects.signal("progress", job)
+    effects.signal("progress", job, command.payload)
     return Changed(job)
 
 
@@ -150,7 +159,7 @@ def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
     if len(command.payload) <= limits.PARTIAL_BYTES_MAX:
         # A larger piece still reaches those who wait; only the record does without it.
         piece = Partial(job, effects.now, command.payload, warning=command.warning)
-        effects.partials.append(piece)
+        effects.set().partials.append(piece)
     effects.signal("warning" if command.warning else "partial", job, command.payload)
     return Changed(job)
 
@@ -158,13 +167,20 @@ def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
 def decide_complete(command: Complete, effects: Effects) -> Reply:
     """The end of a job, or its step into the next queue."""
     job = effects.job(command.job_id)
-    if job is not None and job.state is State.COMPLETED and _repeats(job, command):
+    if job is None:
+        return Refusal(Why.UNKNOWN_JOB, f"there is no job {command.job_id}")
+    if job.state is _COMPLETED and _repeats(job, command):
         return Changed(job, repeated=True)
-    found = _completable(effects, job, command)
-    if isinstance(found, Refusal):
-        return found
-    job = found
-    refusal = bad_payload(command.result) or bad_delay(command.delay_ms)
+    if job.terms.defaults.completion is _OPEN and job.state not in FINISHED:
+        if job.state is State.BLOCKED:
+            return Refusal(Why.NOT_LEASED, f"job {job.job_id} waits for other jobs", job)
+    else:
+        found = _proven(effects, job, command.proof, command.queue)
+        if type(found) is not Job:
+            return found  # type: ignore[return-value]
+        job = found
+    result = command.result
+    refusal = bad_payload(result)
     if refusal is not None:
         return refusal
     if command.next_queue is not None:
@@ -172,34 +188,15 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
     if command.depends_on or command.delay_ms:
         sentence = "a delay or dependencies need a next queue to wait in"
         return Refusal(Why.BAD_TIME, sentence, job)
-    changes: dict[str, Any] = {}
-    if command.replaces_payload and command.result is not None:
-        changes = {"payload": command.result, "encoding": command.encoding}
-    speaker = _speaker(command.proof)
-    result, encoding = command.result, command.encoding
-    return Changed(
-        ending.complete(effects, job, speaker, result=result, result_encoding=encoding, **changes)
-    )
-
-
-def _completable(effects: Effects, job: Job | None, command: Complete) -> Job | Refusal:
-    if (
-        job is not None
-        and job.terms.defaults.completion is Completion.OPEN
-        and job.state not in FINISHED
-    ):
-        if job.state is State.BLOCKED:
-            return Refusal(Why.NOT_LEASED, f"job {job.job_id} waits for other jobs", job)
-        return job
-    return held(effects, command.job_id, command.proof, command.queue)
+    if command.replaces_payload and result is not None:
+        job = replace(job, payload=result, encoding=command.encoding)
+    return Changed(ending.complete(effects, job, _speaker(command.proof), result, command.encoding))
 
 
 def _speaker(proof: Proof) -> Holder:
     if type(proof) is ByHolder:
         return Holder(proof.realm, proof.name, proof.address)
-    if type(proof) is ByAnyone:
-        return Holder("native", proof.name)
-    return Holder("native", None)
+    return Holder("native", proof.name) if type(proof) is ByAnyone else _NOBODY
 
 
 def _repeats(job: Job, command: Complete) -> bool:
@@ -227,7 +224,7 @@ def _attempt_is_of(attempt: Attempt, proof: ByHolder) -> bool:
 
 def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) -> Reply:
     """One step: out of this queue, into the next. What was the result is the payload there."""
-    refusal = bad_queue(effects, queue)
+    refusal = bad_queue(effects, queue) or bad_delay(command.delay_ms)
     if refusal is not None:
         return refusal
     resolved = graph.resolve(
@@ -290,14 +287,23 @@ def decide_release_all(command: ReleaseAll, effects: Effects) -> Reply:
     """All or nothing: every item is checked before the first is given back."""
     if not command.items:
         return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
-    found = []
+    if len(command.items) > limits.BATCH_COUNT_MAX:
+        sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items"
+        return Refusal(Why.BATCH_TOO_LARGE, sentence)
+    found: dict[str, Job] = {}
     for item in command.items:
         job = _releasable(effects, item)
         if isinstance(job, Refusal):
             return job
-        found.append(job)
-    pairs = zip(found, command.items, strict=True)
-    return ChangedMany(tuple(_release(effects, job, item) for job, item in pairs))
+        if item.job_id in found:
+            sentence = f"job {item.job_id} cannot be given back twice"
+            return Refusal(Why.NOT_LEASED, sentence, job)
+        found[item.job_id] = job
+    released = [_release(effects, found[item.job_id], item) for item in command.items]
+    looped = graph.find_cycle(effects, list(found))
+    if looped is not None:
+        return graph.cycle_refusal(looped)
+    return ChangedMany(tuple(released))
 
 
 def _releasable(effects: Effects, command: Release) -> Job | Refusal:
@@ -318,6 +324,9 @@ def _releasable(effects: Effects, command: Release) -> Job | Refusal:
         return graph.cycle_refusal(job.job_id)
     more = tuple(key for key in resolved.depends_on if key not in job.depends_on)
     fresh = tuple(key for key in resolved.waits_for if key not in job.waits_for)
+    if len(job.depends_on) + len(more) > limits.DEPENDENCIES_COUNT_MAX:
+        sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
+        return Refusal(Why.TOO_MANY_DEPENDENCIES, sentence, job)
     return replace(
         job, depends_on=(*job.depends_on, *more), waits_for=(*job.waits_for, *fresh)
     )

@@ -99,17 +99,20 @@ def decide_requeue(command: Requeue, effects: Effects) -> Reply:
         return refusal
     if job.unique_key is not None and effects.key_holder(queue, job.unique_key) is not None:
         return Refusal(Why.DUPLICATE_KEY, "another unfinished job holds its unique key", job)
+    if job.name is not None and _name_is_taken(effects, job):
+        return Refusal(Why.DUPLICATE_NAME, "another unfinished job has its name", job)
     now = effects.now
     if job.deadline_at is not None and job.deadline_at <= now:
         job = replace(job, deadline_at=None)
     if effects.queue(queue) is None:
-        effects.queues[queue] = Queue(queue)
+        effects.put_queue(Queue(queue))
     job = replace(
         job,
         incarnation=job.incarnation + 1,
         attempts_used=0,
         finished_at=None,
         result=None,
+        failure=None,
         progress=None,
         partials_count=0,
         durable_interest=True,
@@ -119,6 +122,12 @@ def decide_requeue(command: Requeue, effects: Effects) -> Reply:
     return Changed(
         ending.place(effects, job, run_at=now + command.delay_ms, reason="requeued", queue=queue)
     )
+
+
+def _name_is_taken(effects: Effects, job: Job) -> bool:
+    job_id = effects.named(job.namespace or "", job.name or "")
+    other = effects.job(job_id) if job_id is not None else None
+    return other is not None and other.job_id != job.job_id and other.state not in FINISHED
 
 
 def decide_move(command: Move, effects: Effects) -> Reply:
@@ -238,9 +247,21 @@ def decide_depart(command: Depart, effects: Effects) -> Reply:
         assert job is not None
         if job.state is not State.LEASED:
             continue  # lapsed: somebody else may claim it already
+        if command.holder is not None and not _is_of(job, command):
+            continue  # of another worker without a name
         count += 1
         if command.reason is EndReason.LOST:
             ending.lose(effects, job, EndReason.LOST)
         else:
             ending.give_back(effects, job, command.reason)
     return Accepted(count)
+
+
+def _is_of(job: Job, command: Depart) -> bool:
+    """Rule 3: workers without a name are told apart by their address."""
+    lease, holder = job.lease, command.holder
+    assert lease is not None
+    assert holder is not None
+    if command.connection is not None and lease.connection == command.connection:
+        return True
+    return holder.name is not None or lease.holder.address == holder.address

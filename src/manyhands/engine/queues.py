@@ -26,9 +26,18 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import FINISHED, Origin, Schedule
 from manyhands.model.outcome import Accepted, Refusal, Reply, SubmittedMany, Why
-from manyhands.model.policy import NamedLimit, Queue, QueuePolicy
+from manyhands.model.policy import NamedLimit, Queue, QueuePolicy, Terms
 
 _SCHEDULE_ORIGIN = Origin("schedule")
+_COUNTS = (
+    "concurrency_max",
+    "jobs_max",
+    "jobs_max_high",
+    "jobs_max_low",
+    "record_ms",
+    "records_max",
+    "grace_ms",
+)
 
 
 def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
@@ -42,9 +51,13 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
         if sentence is not None:
             return Refusal(Why.BAD_POLICY, sentence)
         queue = replace(queue, policy=command.policy)
+    if command.jobs_max is not None:
+        normal, high, low = command.jobs_max
+        policy = replace(queue.policy, jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
+        queue = replace(queue, policy=policy)
     if command.paused is not None:
         queue = replace(queue, paused=command.paused)
-    effects.queues[queue.name] = queue
+    effects.put_queue(queue)
     effects.urgent = True
     return Accepted(1)
 
@@ -53,7 +66,7 @@ def _bad_policy(policy: QueuePolicy) -> str | None:
     sentence = bad_durations(policy)
     if sentence is not None:
         return sentence
-    for field in ("concurrency_max", "jobs_max", "record_ms", "records_max", "grace_ms"):
+    for field in _COUNTS:
         number = getattr(policy, field)
         if number is not None and not 0 <= number <= limits.TIME_MS_MAX:
             return f"{field} must be 0 or more"
@@ -72,7 +85,7 @@ def decide_forget_queue(command: ForgetQueue, effects: Effects) -> Reply:
     if count:
         sentence = f"queue {command.queue!r} has {count} unfinished jobs"
         return Refusal(Why.QUEUE_IN_USE, sentence)
-    effects.forgotten_queues.append(command.queue)
+    effects.set().forgotten_queues.append(command.queue)
     return Accepted(1)
 
 
@@ -82,11 +95,11 @@ def decide_set_limit(command: SetLimit, effects: Effects) -> Reply:
     if refusal is not None:
         return refusal
     if command.concurrency_max is None:
-        effects.removed_limits.append(command.name)
+        effects.set().removed_limits.append(command.name)
     elif command.concurrency_max < 0:
         return Refusal(Why.BAD_LIMIT, "a limit must be 0 or more")
     else:
-        effects.limits.append(NamedLimit(command.name, command.concurrency_max))
+        effects.set().limits.append(NamedLimit(command.name, command.concurrency_max))
     effects.urgent = True
     return Accepted(1)
 
@@ -105,7 +118,7 @@ def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
         schedule = replace(
             schedule, fired_count=known.fired_count, last_job_id=known.last_job_id
         )
-    effects.schedules[schedule.schedule_id] = schedule
+    effects.set().schedules[schedule.schedule_id] = schedule
     return Accepted(1)
 
 
@@ -117,8 +130,8 @@ def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
         return Refusal(Why.BAD_SCHEDULE, "a schedule has an interval or a cron line, not both")
     if schedule.interval_ms is not None and not 0 < schedule.interval_ms <= limits.TIME_MS_MAX:
         return Refusal(Why.BAD_SCHEDULE, "the interval must be more than 0")
-    if not 0 <= schedule.backlog_max <= limits.BATCH_COUNT_MAX:
-        return Refusal(Why.BAD_SCHEDULE, "the backlog must be 0 or more")
+    if not 1 <= schedule.backlog_max <= limits.BATCH_COUNT_MAX:
+        return Refusal(Why.BAD_SCHEDULE, "the backlog must be 1 or more")
     return (
         bad_queue(effects, schedule.queue)
         or bad_instant(schedule.next_at, effects.now, "next time")
@@ -126,14 +139,20 @@ def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
         or bad_priority(schedule.priority)
         or bad_tags(schedule.tags)
         or bad_limits(schedule.limits)
+        or _bad_terms(schedule.terms)
     )
+
+
+def _bad_terms(terms: Terms) -> Refusal | None:
+    sentence = bad_durations(terms)
+    return Refusal(Why.BAD_POLICY, sentence) if sentence is not None else None
 
 
 def decide_remove_schedule(command: RemoveSchedule, effects: Effects) -> Reply:
     """Jobs that it made stay."""
     if effects.view.schedule(command.schedule_id) is None:
         return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {command.schedule_id!r}")
-    effects.removed_schedules.append(command.schedule_id)
+    effects.set().removed_schedules.append(command.schedule_id)
     return Accepted(1)
 
 
@@ -144,7 +163,7 @@ def decide_fire(command: Fire, effects: Effects) -> Reply:
         return Accepted(0)
     last = effects.job(schedule.last_job_id) if schedule.last_job_id is not None else None
     if schedule.unique and last is not None and last.state not in FINISHED:
-        effects.schedules[schedule.schedule_id] = replace(schedule, next_at=command.next_at)
+        effects.set().schedules[schedule.schedule_id] = replace(schedule, next_at=command.next_at)
         return Accepted(0)
     item = NewJob(
         job_id=command.job_id,
@@ -160,7 +179,7 @@ def decide_fire(command: Fire, effects: Effects) -> Reply:
     )
     reply = admit(effects, item)
     fired = not isinstance(reply, Refusal)
-    effects.schedules[schedule.schedule_id] = replace(
+    effects.set().schedules[schedule.schedule_id] = replace(
         schedule,
         next_at=command.next_at,
         fired_count=schedule.fired_count + int(fired),

@@ -1,6 +1,6 @@
 """Submitting: new jobs, joined jobs, finished jobs put to work again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -8,19 +8,21 @@ from msgspec.structs import replace
 from manyhands.engine import ending, graph
 from manyhands.engine.effects import Effects
 from manyhands.engine.graph import Resolved
-from manyhands.engine.validate import bad_new_job
+from manyhands.engine.validate import bad_new_job, bad_new_queue
 from manyhands.model import limits
 from manyhands.model.commands import NewJob, OnExisting, Submit
 from manyhands.model.job import FINISHED, EndReason, Job, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.model.policy import (
+    NO_POLICY,
     OnDuplicate,
     OnUnknownDependency,
     Queue,
+    QueuePolicy,
     Reentry,
 )
 
-
+_READY = State.READY
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -34,6 +36,7 @@ def decide_submit(command: Submit, effects: Effects) -> Reply:
     if len(items) > limits.BATCH_COUNT_MAX:
         sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items, this one {len(items)}"
         return Refusal(Why.BATCH_TOO_LARGE, sentence)
+    effects.track()
     if command.all_or_nothing:
         return _submit_together(items, effects)
     return SubmittedMany(tuple(admit(effects, item) for item in items))
@@ -43,23 +46,41 @@ def admit(
     effects: Effects, item: NewJob, coming: Mapping[str, str] = _NOTHING
 ) -> Submitted | Refusal:
     """One new job, as its id, name and key allow. ``coming`` are later items of its batch."""
-    refusal = bad_new_job(effects, item)
+    queue = effects.queue(item.queue)
+    refusal = bad_new_queue(effects, item.queue) if queue is None else None
+    refusal = refusal or bad_new_job(effects, item)
     if refusal is not None:
         return refusal
-    known = _known(effects, item)
+    known = _known(effects, item) if item.id_chosen or item.name is not None else None
     if known is not None and known.state not in FINISHED:
         return _meet_live(effects, item, known, coming)
+    if item.id_chosen and item.name is not None and _name_is_taken(effects, item):
+        return Refusal(Why.DUPLICATE_NAME, f"another unfinished job has the name {item.name!r}")
+    replaced: Job | None = None
     if item.unique_key is not None:
         holder_id = effects.key_holder(item.queue, item.unique_key)
         if holder_id is not None:
             met = _meet_key_holder(effects, item, holder_id)
-            if met is not None:
+            if not isinstance(met, Job):
                 return met
-    policy_jobs_max = effects.policy(item.queue).jobs_max
-    if policy_jobs_max is not None and _unfinished(effects, item.queue) >= policy_jobs_max:
-        return Refusal(Why.QUEUE_FULL, f"queue {item.queue!r} holds {policy_jobs_max} jobs already")
-    if not item.depends_on:
-        return _create(effects, item, known if item.id_chosen else None, None)
+            replaced = met
+    if queue is not None and queue.policy is not NO_POLICY:
+        refusal = _full_queue(effects, item, queue.policy, replaced)
+        if refusal is not None:
+            return refusal
+    resolved = _resolve(effects, item, coming) if item.depends_on else None
+    if isinstance(resolved, Refusal):
+        return resolved
+    # Nothing refuses it any more: from here on things may change.
+    if replaced is not None:
+        ending.cancel(effects, replaced, "replaced")
+    if queue is None:
+        queue = Queue(item.queue)
+        effects.put_queue(queue)
+    return _create(effects, item, queue, known if item.id_chosen else None, resolved)
+
+
+def _resolve(effects: Effects, item: NewJob, coming: Mapping[str, str]) -> Resolved | Refusal:
     terms = item.terms
     resolved = graph.resolve(
         effects,
@@ -71,7 +92,9 @@ def admit(
     )
     if isinstance(resolved, Refusal):
         return resolved
-    return _create(effects, item, known if item.id_chosen else None, resolved)
+    if resolved.waits_for and _closes_cycle(effects, item, resolved.waits_for):
+        return graph.cycle_refusal(item.job_id)
+    return resolved
 
 
 def _known(effects: Effects, item: NewJob) -> Job | None:
@@ -83,13 +106,33 @@ def _known(effects: Effects, item: NewJob) -> Job | None:
     return None
 
 
-def _unfinished(effects: Effects, queue: str) -> int:
-    created = sum(
-        1
-        for job in effects.jobs.values()
-        if job.queue == queue and job.serial == 0 and job.state not in FINISHED
-    )
-    return effects.view.unfinished_count(queue) + created
+def _name_is_taken(effects: Effects, item: NewJob) -> bool:
+    job_id = effects.named(item.namespace or "", item.name or "")
+    other = effects.job(job_id) if job_id is not None else None
+    return other is not None and other.job_id != item.job_id and other.state not in FINISHED
+
+
+def _full_queue(
+    effects: Effects, item: NewJob, policy: QueuePolicy, replaced: Job | None
+) -> Refusal | None:
+    jobs_max = policy.jobs_max
+    if item.priority > 0 and policy.jobs_max_high is not None:
+        jobs_max = policy.jobs_max_high
+    elif item.priority < 0 and policy.jobs_max_low is not None:
+        jobs_max = policy.jobs_max_low
+    if jobs_max is not None and _unfinished(effects, item.queue, replaced) >= jobs_max:
+        return Refusal(Why.QUEUE_FULL, f"queue {item.queue!r} holds {jobs_max} jobs already")
+    return None
+
+
+def _unfinished(effects: Effects, queue: str, replaced: Job | None) -> int:
+    """Unfinished jobs of a queue, with what this command changed, without the replaced one."""
+    count = effects.view.unfinished_count(queue) - (replaced is not None)
+    for job in effects.jobs.values():
+        before = effects.view.job(job.job_id) if job.serial else None
+        count += job.queue == queue and job.state not in FINISHED
+        count -= before is not None and before.queue == queue and before.state not in FINISHED
+    return count
 
 
 def _meet_live(
@@ -101,21 +144,25 @@ def _meet_live(
     if item.on_existing is OnExisting.MOVE:
         return _move_in(effects, item, known)
     why = Why.DUPLICATE_JOB if known.queue == item.queue else Why.IN_OTHER_QUEUE
+    if not item.id_chosen:
+        why = Why.DUPLICATE_NAME
     sentence = f"job {known.job_id} is {known.state} in queue {known.queue!r}"
     return Refusal(why, sentence, known)
 
 
-def _meet_key_holder(effects: Effects, item: NewJob, holder_id: str) -> Submitted | Refusal | None:
-    """Rule 16. None: the way is free (again)."""
+def _meet_key_holder(effects: Effects, item: NewJob, holder_id: str) -> Submitted | Refusal | Job:
+    """Rule 16. A job is given back if it is to be replaced."""
     holder = effects.job(holder_id)
     assert holder is not None
     if item.on_duplicate is OnDuplicate.ATTACH:
-        return Submitted(
-            attach(effects, holder, item.waiter, durable=item.durable_interest), created=False
-        )
+        if holder.terms.result_ms == 0 and item.terms.result_ms != 0:
+            # A joiner only adds: this one wants the result that nobody had asked to keep.
+            holder = replace(holder, terms=item.terms)
+            effects.put(holder)
+        joined = attach(effects, holder, item.waiter, durable=item.durable_interest)
+        return Submitted(joined, created=False)
     if item.on_duplicate is OnDuplicate.REPLACE and holder.state is not State.LEASED:
-        ending.cancel(effects, holder, "replaced")
-        return None
+        return holder
     sentence = f"job {holder_id} holds this unique key and is {holder.state}"
     return Refusal(Why.DUPLICATE_KEY, sentence, holder)
 
@@ -132,66 +179,92 @@ def attach(effects: Effects, job: Job, waiter: str | None, *, durable: bool) -> 
 
 
 def _create(
-    effects: Effects, item: NewJob, known: Job | None, resolved: Resolved | None
-) -> Submitted | Refusal:
+    effects: Effects, item: NewJob, queue: Queue, again: Job | None, resolved: Resolved | None
+) -> Submitted:
+    """The new job, in the state where it belongs. ``again``: a finished one of the same id."""
     now = effects.now
     run_at = item.run_at if item.run_at is not None else now + item.delay_ms
-    waits_for = tuple(resolved.waits_for) if resolved is not None else ()
-    depends_on = tuple(resolved.depends_on) if resolved is not None else ()
-    if waits_for and _closes_cycle(effects, item, waits_for):
-        return graph.cycle_refusal(item.job_id)
-    if waits_for:
-        state = State.BLOCKED
-    elif run_at > now:
-        state = State.DELAYED
-    else:
-        state = State.READY
     job = Job(
         job_id=item.job_id,
         queue=item.queue,
-        state=state,
+        state=_READY,
         payload=item.payload,
         encoding=item.encoding,
         terms=item.terms,
         origin=item.origin,
         priority=item.priority,
-        position=effects.position(Reentry.TAIL) if state is State.READY else 0,
         submitted_at=now,
         entered_at=now,
-        run_at=run_at if run_at > now else None,
-        deadline_at=item.deadline_at,
         unique_key=item.unique_key,
+        durable_interest=item.durable_interest,
+    )
+    if _is_plain(item):
+        job = replace(job, position=effects.view.take_position())
+    else:
+        job = _with_rarities(effects, job, item, run_at, resolved)
+    if again is not None:
+        # Rule 15: the same id again. The fence goes on, the budget starts anew.
+        job = replace(
+            job,
+            serial=again.serial,
+            incarnation=again.incarnation + 1,
+            lease_number=again.lease_number,
+            attempts=again.attempts,
+            history=ending.with_history(again, now, "submitted again"),
+        )
+    effects.enter(job, now, policy=queue.policy)
+    if resolved is not None and resolved.waits_for:
+        effects.held.append(job)
+        if resolved.lost is not None:
+            graph.lose_dependant(effects, job, resolved.lost)
+            job = effects.jobs[job.job_id]
+    return Submitted(job)
+
+
+def _is_plain(item: NewJob) -> bool:
+    """Ready at once, with nothing about it that most jobs have not: the hot path."""
+    return not (
+        item.depends_on
+        or item.delay_ms
+        or item.run_at is not None
+        or item.waiter is not None
+        or item.name is not None
+        or item.deadline_at is not None
+        or item.tags
+        or item.limits
+        or item.metadata
+        or item.schedule is not None
+    )
+
+
+def _with_rarities(
+    effects: Effects, job: Job, item: NewJob, run_at: int, resolved: Resolved | None
+) -> Job:
+    waits_for = tuple(resolved.waits_for) if resolved is not None else ()
+    due = run_at <= effects.now
+    if waits_for:
+        state = State.BLOCKED
+    else:
+        state = State.READY if due else State.DELAYED
+    return replace(
+        job,
+        state=state,
+        position=effects.position(Reentry.TAIL) if state is _READY else 0,
+        run_at=None if due else run_at,
+        deadline_at=item.deadline_at,
         namespace=item.namespace,
         name=item.name,
         tags=item.tags,
-        limits=tuple(sorted(item.limits)) if item.limits else (),
-        depends_on=depends_on,
+        limits=tuple(sorted(set(item.limits))),
+        depends_on=tuple(resolved.depends_on) if resolved is not None else (),
         waits_for=waits_for,
-        durable_interest=item.durable_interest,
         waiters=(item.waiter,) if item.waiter is not None else (),
         schedule=item.schedule,
         metadata=item.metadata,
     )
-    if known is not None:
-        # Rule 15: the same id again. The fence goes on, the budget starts anew.
-        job = replace(
-            job,
-            serial=known.serial,
-            incarnation=known.incarnation + 1,
-            lease_number=known.lease_number,
-            attempts=known.attempts,
-            history=ending.with_history(known, now, "submitted again"),
-        )
-    if effects.queue(item.queue) is None:
-        effects.queues[item.queue] = Queue(item.queue)
-    effects.enter(job)
-    if resolved is not None and resolved.lost is not None:
-        graph.lose_dependant(effects, job, resolved.lost)
-        job = effects.jobs[job.job_id]
-    return Submitted(job)
 
 
-def _closes_cycle(effects: Effects, item: NewJob, waits_for: tuple[str, ...]) -> bool:
+def _closes_cycle(effects: Effects, item: NewJob, waits_for: Sequence[str]) -> bool:
     """A brand-new job closes a cycle only if somebody waits for its id or name already."""
     if item.job_id in waits_for:
         return True
@@ -199,7 +272,7 @@ def _closes_cycle(effects: Effects, item: NewJob, waits_for: tuple[str, ...]) ->
     if item.name is not None:
         keys.append(graph.name_key(item.namespace or "", item.name))
     return any(
-        effects.view.dependants(key) and graph.closes_cycle(effects, key, waits_for)
+        effects.is_awaited(key) and graph.closes_cycle(effects, key, waits_for)
         for key in keys
     )
 
@@ -234,9 +307,8 @@ def _move_in(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
         priority=item.priority or known.priority,
         depends_on=depends_on,
     )
-    return Submitted(
-        relocate(effects, job, item.queue, now + item.delay_ms, waits_for), created=False
-    )
+    run_at = item.run_at if item.run_at is not None else now + item.delay_ms
+    return Submitted(relocate(effects, job, item.queue, run_at, waits_for), created=False)
 
 
 def relocate(
@@ -250,7 +322,7 @@ def relocate(
         job = replace(job, attempts=attempts)
         effects.tell_holder(job, lease)
     if effects.queue(queue) is None:
-        effects.queues[queue] = Queue(queue)
+        effects.put_queue(Queue(queue))
     return ending.place(
         effects,
         job,
@@ -289,14 +361,16 @@ def add_dependencies(
     if not fresh:
         if more:
             effects.put(job)
+    elif job.lease is not None and job.state is State.READY:
+        # A lapsed lease ends here: its job may not run now, whoever would take it up again.
+        effects.tell_holder(job, job.lease)
+        job = ending.lose(effects, replace(job, waits_for=tuple(fresh)), EndReason.EXPIRED)
     elif job.state in (State.READY, State.DELAYED):
-        job = ending.place(
-            effects, job, lease=job.lease, run_at=job.run_at, waits_for=tuple(fresh)
-        )
+        job = ending.place(effects, job, run_at=job.run_at, waits_for=tuple(fresh))
     else:
         job = replace(job, waits_for=(*job.waits_for, *fresh))
         effects.put(job)
-    if resolved.lost is not None and job.state is not State.LEASED:
+    if resolved.lost is not None and job.state is State.BLOCKED:  # else it binds when it returns
         graph.lose_dependant(effects, job, resolved.lost)
         job = effects.jobs[job.job_id]
     return Submitted(job, created=False)
@@ -310,14 +384,29 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
         if known is None or known.state in FINISHED:
             coming.setdefault(item.name or item.job_id, item.job_id)
     replies: list[Submitted | Refusal] = []
+    joined: dict[str, str] = {}  # ids of items that joined another job instead of becoming one
     for item in items:
         reply = admit(effects, item, coming)
         if isinstance(reply, Refusal):
             return reply
-        coming.pop(item.name or item.job_id, None)
+        if coming.pop(item.name or item.job_id, None) not in (None, reply.job.job_id):
+            joined[item.job_id] = reply.job.job_id
         replies.append(reply)
+    if joined:
+        _redirect(effects, joined)
     created = [reply.job.job_id for reply in replies if isinstance(reply, Submitted)]
     looped = graph.find_cycle(effects, created)
     if looped is not None:
         return graph.cycle_refusal(looped)
     return SubmittedMany(tuple(replies))
+
+
+def _redirect(effects: Effects, joined: Mapping[str, str]) -> None:
+    """Earlier items may wait for an item that joined another job: they wait for that one."""
+    for job in list(effects.jobs.values()):
+        if not joined.keys().isdisjoint(job.waits_for):
+            waits_for = dict.fromkeys(joined.get(key, key) for key in job.waits_for)
+            depends_on = dict.fromkeys(joined.get(key, key) for key in job.depends_on)
+            effects.put(
+                replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on))
+            )

@@ -12,6 +12,8 @@ from manyhands.model.job import FINISHED, EndReason, Failure, Job, Lease, State
 from manyhands.model.outcome import Accepted, Reply, Ticked
 from manyhands.model.policy import OnExpiry, Reentry
 
+_DELAYED, _LEASED = State.DELAYED, State.LEASED
+
 
 def due_at(job: Job) -> int | None:
     """The next instant at which time alone changes the job; None: never."""
@@ -20,18 +22,18 @@ def due_at(job: Job) -> int | None:
         return None
     instant = job.deadline_at
     other: int | None = None
-    if state is State.LEASED:
-        lease = job.lease
+    lease = job.lease
+    if state is _LEASED:
         assert lease is not None
         other = lease.expires_at
         if lease.cutoff_at is not None and (other is None or lease.cutoff_at < other):
             other = lease.cutoff_at
-    elif state is State.DELAYED:
+    elif state is _DELAYED:
         other = job.run_at
-    elif job.lease is not None and job.lease.spent:
+    elif lease is not None and lease.spent:
         # A lapsed lease without budget: its holder has a last moment to speak up.
-        assert job.lease.expires_at is not None
-        other = job.lease.expires_at + limits.LAPSE_GRACE_MS
+        assert lease.expires_at is not None
+        other = lease.expires_at + limits.LAPSE_GRACE_MS
     if instant is None or (other is not None and other < instant):
         return other
     return instant
@@ -61,7 +63,8 @@ def _pass_time(job: Job, effects: Effects) -> None:
                 run_at=None,
                 reason="",
                 position=effects.position(Reentry.TAIL),
-            )
+            ),
+            job.entered_at,
         )
     elif job.state is State.LEASED:
         lease = job.lease
@@ -71,8 +74,7 @@ def _pass_time(job: Job, effects: Effects) -> None:
         else:
             expire(job, lease, effects)
     else:
-        failure = job.failure or Failure("attempts", "the last allowed attempt was lost")
-        ending.fail_for_good(effects, job, failure, "out_of_attempts", EndReason.EXPIRED)
+        ending.lose(effects, job, EndReason.EXPIRED)  # its holder did not speak up
 
 
 def expire(job: Job, lease: Lease, effects: Effects) -> None:
@@ -84,11 +86,9 @@ def expire(job: Job, lease: Lease, effects: Effects) -> None:
         effects.put(replace(job, lease=kept))
         effects.tell_holder(job, lease)
         return
-    if on_expiry_of(job, policy) is OnExpiry.REVOKE:
-        ending.lose(effects, job, EndReason.EXPIRED)
-        return
-    if job.waits_for:
-        # New dependencies bind when a job comes back, so there is nothing left to lapse.
+    if on_expiry_of(job, policy) is OnExpiry.REVOKE or job.waits_for or not ending.is_wanted(job):
+        # New dependencies bind when a job comes back, and what nobody wants does not come back:
+        # in both cases there is nothing left to lapse.
         ending.lose(effects, job, EndReason.EXPIRED)
         return
     spent = budget_is_spent(job, policy, job.attempts_used + 1)
@@ -100,7 +100,8 @@ def expire(job: Job, lease: Lease, effects: Effects) -> None:
             lease=replace(lease, lapsed=True, spent=spent, in_grace=False, expires_at=now),
             position=effects.position(Reentry.AHEAD),
             reason="lapsed",
-        )
+        ),
+        job.entered_at,
     )
 
 

@@ -1,5 +1,5 @@
-"""The life of a job as one table. Two rules: every change of ``Job.state`` goes through
-``advance``, and what is not in ``TABLE`` cannot happen. The lifecycle page is drawn from it.
+"""The life of a job as one table. Two rules: every new value of ``Job.state`` comes from
+``moved``, and what is not in ``TABLE`` cannot happen. The lifecycle page is drawn from it.
 """
 
 import enum
@@ -72,9 +72,18 @@ class ImpossibleMoveError(AssertionError):
     """A defect of ours: the engine tried a move that the table does not have."""
 
 
-def advance(job: Job, trigger: Trigger, now: int, **changes: Any) -> Job:  # noqa: ANN401
-    """The job after the trigger, with further fields changed in the same step."""
+def moved(job: Job, trigger: Trigger) -> State:
+    """The state after the trigger. The only source of a job's next state."""
     state = TABLE.get((job.state, trigger))
     if state is None:
         raise ImpossibleMoveError(f"job {job.job_id} is {job.state} and cannot be {trigger}")
-    return replace(job, state=state, entered_at=now, **changes)
+    return state
+
+
+def advance(job: Job, trigger: Trigger, now: int, **changes: Any) -> Job:  # noqa: ANN401
+    """The job after the trigger, with further fields changed in the same step.
+
+    The hot paths write ``replace(job, state=moved(job, …), …)`` instead: collecting the changes
+    costs four times as much as making them.
+    """
+    return replace(job, state=moved(job, trigger), entered_at=now, **changes)

@@ -12,8 +12,11 @@ from manyhands.model.policy import QueuePolicy, Terms
 
 def bad_queue(effects: Effects, name: str) -> Refusal | None:
     """A queue that exists has a good name; a new one is looked at, and counted."""
-    if effects.queue(name) is not None:
-        return None
+    return None if effects.queue(name) is not None else bad_new_queue(effects, name)
+
+
+def bad_new_queue(effects: Effects, name: str) -> Refusal | None:
+    """A name that cannot be shown, or one queue too many."""
     sentence = bad_name_sentence(name, limits.QUEUE_NAME_BYTES_MAX)
     if sentence is not None:
         return Refusal(Why.BAD_QUEUE_NAME, f"the queue's name {sentence}")
@@ -42,6 +45,16 @@ def bad_name_sentence(name: str, bytes_max: int) -> str | None:
     if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
         return "has control characters"
     return None
+
+
+def bad_job_name(name: str) -> Refusal | None:
+    """A name is anybody's key: everything that can be stored will do, within its bound."""
+    try:
+        if 0 < len(name.encode("utf-8")) <= limits.NAME_BYTES_MAX:
+            return None
+    except UnicodeEncodeError:
+        return Refusal(Why.BAD_NAME, "the name is not valid Unicode")
+    return Refusal(Why.BAD_NAME, f"a name has 1 to {limits.NAME_BYTES_MAX} bytes")
 
 
 def bad_payload(payload: bytes | None) -> Refusal | None:
@@ -118,10 +131,9 @@ def bad_durations(policy: QueuePolicy | Terms) -> str | None:
 
 
 def bad_new_job(effects: Effects, item: NewJob) -> Refusal | None:
-    """Everything about a submitted job that can be judged without looking at other jobs."""
-    refusal = bad_queue(effects, item.queue) or bad_payload(item.payload)
-    if refusal is not None:
-        return refusal
+    """Everything about a submitted job, but its queue, that needs no look at other jobs."""
+    if len(item.payload) > limits.PAYLOAD_BYTES_MAX:
+        return bad_payload(item.payload)
     if item.priority != 0.0 and (refusal := bad_priority(item.priority)) is not None:
         return refusal
     if item.id_chosen and not is_job_id(item.job_id):
@@ -134,32 +146,35 @@ def bad_new_job(effects: Effects, item: NewJob) -> Refusal | None:
     if item.delay_ms and (refusal := bad_delay(item.delay_ms)) is not None:
         return refusal
     if item.run_at is not None or item.deadline_at is not None:
-        now = effects.now
-        refusal = bad_instant(item.run_at, now, "time to run") or bad_instant(
-            item.deadline_at, now, "deadline"
-        )
+        refusal = _bad_times(item, effects.now)
         if refusal is not None:
             return refusal
-        if item.deadline_at is not None and item.deadline_at <= now:
-            return Refusal(Why.BAD_TIME, "the deadline has passed already")
-    return _bad_rarities(item)
+    if item.name is not None or item.metadata or item.tags or item.limits:
+        refusal = _bad_rarities(item)
+        if refusal is not None:
+            return refusal
+    wrong = bad_durations(item.terms) if _is_special(item.terms) else None
+    return Refusal(Why.BAD_POLICY, wrong) if wrong is not None else None
+
+
+def _bad_times(item: NewJob, now: int) -> Refusal | None:
+    refusal = bad_instant(item.run_at, now, "time to run") or bad_instant(
+        item.deadline_at, now, "deadline"
+    )
+    if refusal is None and item.deadline_at is not None and item.deadline_at <= now:
+        refusal = Refusal(Why.BAD_TIME, "the deadline has passed already")
+    return refusal
 
 
 def _bad_rarities(item: NewJob) -> Refusal | None:
-    if item.name is not None or item.namespace is not None:
-        name = item.name or ""
-        if not name or len(name.encode("utf-8", "surrogatepass")) > limits.NAME_BYTES_MAX:
-            sentence = f"a name has 1 to {limits.NAME_BYTES_MAX} bytes"
-            return Refusal(Why.BAD_NAME, sentence)
+    if item.name is not None:
+        refusal = bad_job_name(item.name)
+        if refusal is not None:
+            return refusal
     if len(item.metadata) > limits.METADATA_BYTES_MAX:
         sentence = f"metadata may have at most {limits.METADATA_BYTES_MAX} bytes"
         return Refusal(Why.METADATA_TOO_LARGE, sentence)
-    if item.tags and (refusal := bad_tags(item.tags)) is not None:
-        return refusal
-    if item.limits and (refusal := bad_limits(item.limits)) is not None:
-        return refusal
-    sentence_or_none = bad_durations(item.terms) if _is_special(item.terms) else None
-    return Refusal(Why.BAD_POLICY, sentence_or_none) if sentence_or_none is not None else None
+    return bad_tags(item.tags) or bad_limits(item.limits)
 
 
 def _is_special(terms: Terms) -> bool:

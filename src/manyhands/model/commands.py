@@ -109,6 +109,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     order: ClaimOrder = ClaimOrder.LISTED
     turn: int = 0  # where to begin among equals
     term_ms: int | None = None  # None: no expiry
+    terms_ms: tuple[int | None, ...] = ()  # one for each queue, instead of term_ms
     term_of_job: bool = False  # the job's or the queue's term first
     connection: str | None = None  # binds the leases to this connection
     job_id: str | None = None  # this one and no other
@@ -135,6 +136,7 @@ class Report(Struct, frozen=True, gc=False, kw_only=True):
     denominator: int
     seconds_left: int | None = None
     renew: bool = True
+    payload: bytes = b""  # passed on to those who wait, as it came
 
 
 class SendPartial(Struct, frozen=True, gc=False, kw_only=True):
@@ -272,6 +274,8 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     queue: str
     paused: bool | None = None
     policy: QueuePolicy | None = None
+    # Only the bounds on unfinished jobs: normal, high and low priority.
+    jobs_max: tuple[int | None, int | None, int | None] | None = None
 
 
 class ForgetQueue(Struct, frozen=True, gc=False):
@@ -328,7 +332,7 @@ class Tick(Struct, frozen=True, gc=False):
 
 
 class Look(Struct, frozen=True, gc=False):
-    """A job as it is, in order with everything else that was asked."""
+    """A job as it is, by its id or uid, in order with everything else that was asked."""
 
     job_id: str
 

@@ -23,6 +23,7 @@ class Event(Struct, frozen=True, gc=False, array_like=True):
     submitted_at: int
     deadline_at: int | None
     origin: Origin
+    lasted_ms: int  # how long the state that was left had lasted
 
 
 class Signal(Struct, frozen=True, gc=False):

@@ -180,7 +180,7 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     cron: str | None = None
     time_zone: str = "UTC"
     next_at: int
-    backlog_max: int = 1  # missed intervals that are made up for
+    backlog_max: int = 1  # missed firings that are made up for; 1: one for all of them
     paused: bool = False
     fired_count: int = 0
     last_job_id: str | None = None

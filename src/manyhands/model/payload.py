@@ -18,7 +18,7 @@ class Encoding(enum.StrEnum):
 def as_json_value(payload: bytes, encoding: Encoding) -> Any:  # noqa: ANN401 - any JSON value
     """The value a JSON peer is given: the JSON text itself, a string, or ``{"base64": …}``."""
     if encoding is Encoding.JSON:
-        return msgspec.Raw(payload)
+        return msgspec.Raw(payload or b"null")
     try:
         return payload.decode("utf-8")
     except UnicodeDecodeError:

@@ -140,6 +140,8 @@ class QueuePolicy(Struct, frozen=True, omit_defaults=True):
     concurrency_max: int | None = None  # live leases at once
     rate: Rate | None = None
     jobs_max: int | None = None  # unfinished jobs; a submit above is refused
+    jobs_max_high: int | None = None  # the same for submits of a priority above 0
+    jobs_max_low: int | None = None  # and below 0
     record_ms: int | None = None  # retention of finished records, by age
     records_max: int | None = None  # retention of finished records, by number and outcome
 

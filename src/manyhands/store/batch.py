@@ -1,6 +1,6 @@
 """What one commit makes durable: the last value of each job that changed, events in order."""
 
-from manyhands.engine.effects import Effects, Partial
+from manyhands.engine.effects import Partial, Settings
 from manyhands.model.events import Event
 from manyhands.model.job import Job, Schedule
 from manyhands.model.policy import NamedLimit, Queue
@@ -22,6 +22,7 @@ class Batch:
         "removed_limits",
         "removed_schedules",
         "schedules",
+        "touched",
     )
 
     def __init__(self, number: int) -> None:
@@ -36,12 +37,14 @@ class Batch:
         self.removed_limits: dict[str, None] = {}
         self.schedules: dict[str, Schedule] = {}
         self.removed_schedules: dict[str, None] = {}
+        self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
 
     def is_empty(self) -> bool:
         """Nothing would be written."""
         return not (
-            self.jobs
+            self.touched
+            or self.jobs
             or self.events
             or self.queues
             or self.partials
@@ -52,23 +55,23 @@ class Batch:
             or self.forgotten_queues
         )
 
-    def take_settings(self, effects: Effects) -> None:
-        """Everything of a command's effects but jobs and events. The last word counts."""
-        for queue in effects.queues.values():
+    def take_settings(self, settings: Settings) -> None:
+        """What a command changed besides jobs and events. The last word counts."""
+        for queue in settings.queues.values():
             self.queues[queue.name] = queue
             self.forgotten_queues.pop(queue.name, None)
-        for name in effects.forgotten_queues:
+        for name in settings.forgotten_queues:
             self.queues.pop(name, None)
             self.forgotten_queues[name] = None
-        for limit in effects.limits:
+        for limit in settings.limits:
             self.limits[limit.name] = limit
             self.removed_limits.pop(limit.name, None)
-        for name in effects.removed_limits:
+        for name in settings.removed_limits:
             self.limits.pop(name, None)
             self.removed_limits[name] = None
-        for schedule in effects.schedules.values():
+        for schedule in settings.schedules.values():
             self.schedules[schedule.schedule_id] = schedule
             self.removed_schedules.pop(schedule.schedule_id, None)
-        for schedule_id in effects.removed_schedules:
+        for schedule_id in settings.removed_schedules:
             self.schedules.pop(schedule_id, None)
             self.removed_schedules[schedule_id] = None

@@ -25,8 +25,9 @@ class Collector:
     def write(self, effects: Effects) -> None:
         """Make the effects of one command true in memory."""
         index, batch = self.index, self.batch
-        if effects.queues:
-            for queue in effects.queues.values():
+        settings = effects.settings
+        if settings is not None:
+            for queue in settings.queues.values():
                 index.put_queue(queue)
         for job in effects.jobs.values():
             old = index.jobs.get(job.job_id)
@@ -35,7 +36,12 @@ class Collector:
                 job = replace(job, serial=index.serial)  # noqa: PLW2901 - its stored value
             elif old is None:
                 old = index.take_back(job.job_id)
-            if old is None or old.payload is not job.payload or old.tags is not job.tags:
+            if (
+                old is None
+                or old.payload is not job.payload
+                or old.tags is not job.tags
+                or old.incarnation != job.incarnation  # perhaps under other terms, or a new name
+            ):
                 batch.full.add(job.job_id)
             index.put(job)
             batch.jobs[job.job_id] = job
@@ -46,18 +52,24 @@ class Collector:
                 seq += 1
                 events.append((seq, event))
             self.seq = seq
-        if effects.partials:
-            for partial in effects.partials:
+        if settings is not None:
+            for partial in settings.partials:
                 batch.partials.append((index.jobs[partial.job_id].serial, partial))
-        if effects.has_settings():
-            index.take_settings(effects)
-            batch.take_settings(effects)
+            index.take_settings(settings)
+            batch.take_settings(settings)
 
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the job's present value has not been committed yet."""
         if job_id in self.batch.jobs:
             return True
         return any(job_id in batch.jobs for batch in self.sealed)
+
+    def unsaved(self, job_id: str) -> Job | None:
+        """The newest value of a job that is in a batch but not committed yet."""
+        for batch in (self.batch, *reversed(self.sealed)):
+            if job_id in batch.jobs:
+                return batch.jobs[job_id]
+        return None
 
     def seal(self, now: int) -> Batch | None:
         """Close the open batch; the next commands go into a new one."""

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from manyhands.engine.effects import Effects
+from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Holder, Job, Schedule, State
@@ -45,6 +45,7 @@ class Index:
         self.queues: dict[str, QueueIndex] = {}
         self.limits: dict[str, NamedLimit] = {}
         self.schedules: dict[str, Schedule] = {}
+        self._forgotten_counts: dict[str, dict[State, int]] = {}  # of queues with records only
         self.serial = 0  # of the job that was stored last
         self.position = 0
         self._read_finished = read_finished
@@ -66,7 +67,11 @@ class Index:
 
     def job(self, job_id: str) -> Job | None:
         job = self._get(job_id)
-        return job if job is not None else self._read_finished(job_id)
+        if job is not None:
+            return job
+        if job_id in self._odd_uids:
+            return self._get(self._odd_uids[job_id])
+        return self._read_finished(job_id)
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
         found = self.queues.get(queue)
@@ -177,27 +182,41 @@ class Index:
         assert job is not None
         if job.queue not in self.queues:
             self.put_queue(Queue(job.queue))
-        self.jobs[job_id] = job
-        if len(job_id) != 32:
-            self._odd_uids[uid_of(job_id)] = job_id
+        self.keep(job)
         return job
 
-    def take_settings(self, effects: Effects) -> None:
+    def keep(self, job: Job) -> None:
+        """Have a finished job here that is counted already. Its name points to it again, unless
+        a later job has taken the name.
+        """
+        self.jobs[job.job_id] = job
+        if job.name is not None:
+            names = self._names.setdefault(job.namespace or "", {})
+            other = self._get(names.get(job.name, ""))
+            if other is None or (other.state in FINISHED and other.serial < job.serial):
+                names[job.name] = job.job_id
+        if len(job.job_id) != 32:
+            self._odd_uids[uid_of(job.job_id)] = job.job_id
+
+    def take_settings(self, settings: Settings) -> None:
         """Limits, schedules and forgotten queues of one command."""
-        self.limits.update((limit.name, limit) for limit in effects.limits)
-        for name in effects.removed_limits:
+        self.limits.update((limit.name, limit) for limit in settings.limits)
+        for name in settings.removed_limits:
             self.limits.pop(name, None)
-        self.schedules.update(effects.schedules)
-        for schedule_id in effects.removed_schedules:
+        self.schedules.update(settings.schedules)
+        for schedule_id in settings.removed_schedules:
             self.schedules.pop(schedule_id, None)
-        for name in effects.forgotten_queues:
-            self.queues.pop(name, None)
+        for name in settings.forgotten_queues:
+            queue = self.queues.pop(name, None)
+            if queue is not None:
+                self._forgotten_counts[name] = queue.counts
 
     def put_queue(self, queue: Queue) -> None:
         """A queue with these settings."""
         found = self.queues.get(queue.name)
         if found is None:
-            self.queues[queue.name] = QueueIndex(queue, self._get)
+            found = self.queues[queue.name] = QueueIndex(queue, self._get)
+            found.counts.update(self._forgotten_counts.pop(queue.name, {}))
         else:
             found.queue = queue
 
@@ -218,18 +237,23 @@ class Index:
             if job.state is _READY:
                 queue.ready.count += 1
                 queue.ready.add(job)
-            self._move_key(old, job, before, queue)
+            if old.unique_key is not None or job.unique_key is not None:
+                self._move_key(old, job, before, queue)
             if job.namespace is not None:
                 self._count_namespace(old, job)
         elif job.state is _READY and (
             old.position != job.position or old.priority != job.priority
         ):
             queue.ready.add(job)
-        if old is None or old.lease is not job.lease:
+        if (old.lease if old is not None else None) is not job.lease:
             self._put_lease(old, job)
         if job.waits_for or (old is not None and old.waits_for):
             self._put_edges(old, job)
-        if job.waiters or not job.durable_interest or old is not None:
+        if (
+            job.waiters
+            or not job.durable_interest
+            or (old is not None and (old.waiters or not old.durable_interest))
+        ):
             self._put_waiters(old, job)
         instant = due_at(job)
         if instant is not None:
@@ -264,8 +288,6 @@ class Index:
         after = job.state not in FINISHED
         if before != after:
             counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
-        if before and not after:
-            self._namespace_finished.setdefault(job.namespace, []).append(job.job_id)
 
     def _put_lease(self, old: Job | None, job: Job) -> None:
         before = old.lease if old is not None else None
@@ -336,6 +358,7 @@ class Index:
         namespace = job.namespace
         if namespace is not None:
             if self._namespace_unfinished.get(namespace, 0) > 0:
+                self._namespace_finished.setdefault(namespace, []).append(job_id)
                 return
             for other in self._namespace_finished.pop(namespace, ()):
                 self._drop(other)
@@ -352,6 +375,21 @@ class Index:
                 del names[job.name]
         if len(job_id) != 32:
             self._odd_uids.pop(uid_of(job_id), None)
+
+    def counts_of(self, queue: str) -> dict[State, int]:
+        """Jobs on record by state, also of a queue that was forgotten while it had records."""
+        found = self.queues.get(queue)
+        if found is not None:
+            return found.counts
+        return self._forgotten_counts.setdefault(queue, dict.fromkeys(State, 0))
+
+    def recorded_queues(self) -> list[str]:
+        """Names of all queues that may have jobs on record."""
+        return [*self.queues, *self._forgotten_counts]
+
+    def namespaces(self) -> list[str]:
+        """Namespaces that have unfinished jobs."""
+        return [name for name, count in self._namespace_unfinished.items() if count > 0]
 
     def unfinished_in(self, namespace: str) -> int:
         """Unfinished jobs of a namespace."""

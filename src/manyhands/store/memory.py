@@ -12,7 +12,9 @@ from manyhands.model import limits
 from manyhands.model.commands import Command
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
+from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
+from manyhands.store.matching import matches
 from manyhands.store.retention import Retention
 from manyhands.store.store import (
     Filter,
@@ -48,7 +50,10 @@ class MemoryStore:
     def is_unsaved(self, job_id: str) -> bool:
         return self._collector.is_unsaved(job_id)
 
-    def begin_commit(self, now: int) -> int | None:
+    def touch(self) -> None:
+        self._collector.batch.touched = True
+
+    def begin_commit(self, now: int) -> Batch | None:
         batch = self._collector.seal(now)
         if batch is None:
             return None
@@ -66,7 +71,7 @@ class MemoryStore:
             )
         self._collector.committed(batch.number)
         self._committed = batch.number
-        return batch.number
+        return batch
 
     def _keep(self, job: Job) -> None:
         if job.state not in FINISHED:
@@ -122,7 +127,7 @@ class MemoryStore:
                 job.serial >= wanted.after if newest else job.serial <= wanted.after
             ):
                 continue
-            if _matches(job, wanted):
+            if matches(job, wanted):
                 if len(found) == wanted.count_max:
                     return Page(tuple(found), found[-1].serial)
                 found.append(job)
@@ -189,23 +194,3 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-
-def _matches(job: Job, wanted: Filter) -> bool:
-    holders = [attempt.holder.name for attempt in job.attempts]
-    if job.lease is not None:
-        holders.append(job.lease.holder.name)
-    return (
-        (not wanted.states or job.state in wanted.states)
-        and wanted.queue in (None, job.queue)
-        and (wanted.tag is None or wanted.tag in job.tags)
-        and (wanted.worker is None or wanted.worker in holders)
-        and wanted.realm in (None, job.origin.realm)
-        and wanted.unique_key in (None, job.unique_key)
-        and wanted.name in (None, job.name)
-        and (wanted.submitted_before is None or job.submitted_at < wanted.submitted_before)
-        and (wanted.submitted_after is None or job.submitted_at > wanted.submitted_after)
-        and (wanted.text is None or wanted.text.encode() in job.payload)
-    )
-
-

@@ -127,6 +127,18 @@ class ReadyQueue:
             return job
         return None
 
+    def count_by_priority(self) -> dict[float, int]:
+        """Ready jobs of each priority."""
+        self.first()
+        if self._entries != self.count:
+            self._sweep()
+        counts: dict[float, int] = {}
+        for lane in self._lanes.values():
+            for priority, level in lane.items():
+                entries = len(level.ahead) + len(level.front) + len(level.tail)
+                counts[priority] = counts.get(priority, 0) + entries
+        return counts
+
     def __iter__(self) -> Iterator[Job]:
         """All ready jobs in order. The jobs may be claimed while this goes on."""
         self.first()  # sweeps stale entries off the heads, so that they are not walked each time
@@ -171,6 +183,14 @@ class ReadyQueue:
                 self._entries += entries
                 if not entries:
                     self._drop_level(limits, priority)
+
+
+def entry_order(job: Job) -> int:
+    """Sorted by this, ready jobs can be added one by one to an empty queue: at the front the
+    last to come is the first.
+    """
+    position = job.position
+    return position if position > 0 or position <= _AHEAD_MAX else -position
 
 
 def _goes_before(job: Job, other: Job) -> bool:

@@ -21,7 +21,7 @@ def encode_record(job: Job) -> bytes:
     return _encode(replace(job, payload=b"", result=None, terms=_DEFAULT_TERMS))
 
 
-def decode_record(record: bytes, payload: bytes, result: bytes | None, terms: Terms) -> Job:
+def decode_record(record: bytes | str, payload: bytes, result: bytes | None, terms: Terms) -> Job:
     """The job of a row."""
     return replace(_decode_job(record), payload=payload, result=result, terms=terms)
 

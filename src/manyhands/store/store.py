@@ -17,6 +17,7 @@ from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
 from manyhands.model.job import Job, State
+from manyhands.store.batch import Batch
 from manyhands.store.index import Index
 
 
@@ -94,10 +95,11 @@ class Store(Protocol):
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the job's present value has not been committed yet."""
 
-    def begin_commit(self, now: int) -> int | None:
-        """Seal the open batch and send it to be made durable. Gives its number, or None if there
-        was nothing in it.
-        """
+    def touch(self) -> None:
+        """Let the next commit happen even if nothing changed: it tells that the server lives."""
+
+    def begin_commit(self, now: int) -> Batch | None:
+        """Seal the open batch and send it to be made durable; None if there was nothing in it."""
 
     def fileno(self) -> int | None:
         """Readable when a commit may have finished; None: commits finish at once."""

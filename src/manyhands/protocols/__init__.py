@@ -1,0 +1,1 @@
+"""Protocols, sans-IO: messages of one protocol into commands, replies into its words."""

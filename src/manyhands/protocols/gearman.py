@@ -1,0 +1,532 @@
+"""Gearman as it shipped: one connection of a client, a worker, or both.
+
+Clause numbers in comments (G…) are those of ``docs/protocols/gearman.md``.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from manyhands.model.commands import (
+    ByConnection,
+    Claim,
+    ClaimOrder,
+    Complete,
+    Depart,
+    Detach,
+    Fail,
+    Look,
+    LookByKey,
+    NewJob,
+    Report,
+    SendPartial,
+    Submit,
+)
+from manyhands.model.events import Signal
+from manyhands.model.job import FINISHED, Failure, Holder, Job, Origin, State
+from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Why
+from manyhands.model.policy import TERMS
+from manyhands.protocols.gearman_admin import Admin, Hall
+from manyhands.protocols.session import Peer, Replies, only_item
+from manyhands.wire import gearman as wire
+
+_TERMS: Final = TERMS["gearman"]
+_HIGH, _NORMAL, _LOW = 10.0, 0.0, -10.0
+_CLIENT_ID_BYTES_MAX: Final = 127
+_UNIQUE_BYTES_MAX: Final = 64
+_HANDLE_BYTES_MAX: Final = 63
+# Jobs whose exception was reported, and whose failure may be reported once more (G4.4).
+_EXCEPTED_COUNT_MAX: Final = 64
+# Answers that a peer has not been given yet; above, it is not listened to until some are.
+AWAITED_COUNT_MAX: Final = 10_000
+
+# Every refusal in Gearman's words: an upper-case code; the sentence follows.
+ERROR_CODES: Final[dict[Why, bytes]] = {
+    Why.BAD_QUEUE_NAME: b"INVALID_FUNCTION_NAME",
+    Why.BAD_JOB_ID: b"JOB_NOT_FOUND",
+    Why.BAD_NAME: b"INVALID_ARGUMENT",
+    Why.BAD_UNIQUE_KEY: b"ARGUMENT_TOO_LARGE",
+    Why.BAD_TAG: b"INVALID_ARGUMENT",
+    Why.BAD_LIMIT: b"INVALID_ARGUMENT",
+    Why.BAD_PRIORITY: b"INVALID_ARGUMENT",
+    Why.BAD_TIME: b"INVALID_ARGUMENT",
+    Why.BAD_POLICY: b"INVALID_ARGUMENT",
+    Why.BAD_SCHEDULE: b"INVALID_ARGUMENT",
+    Why.BAD_COUNT: b"INVALID_ARGUMENT",
+    Why.PAYLOAD_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.METADATA_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.EMPTY_BATCH: b"INVALID_ARGUMENT",
+    Why.BATCH_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.OTHER_ITEM_REFUSED: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_JOB: b"JOB_NOT_FOUND",
+    Why.UNKNOWN_QUEUE: b"INVALID_FUNCTION_NAME",
+    Why.UNKNOWN_SCHEDULE: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_WORKER: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_DEPENDENCY: b"INVALID_ARGUMENT",
+    Why.DUPLICATE_JOB: b"JOB_EXISTS",
+    Why.IN_OTHER_QUEUE: b"JOB_EXISTS",
+    Why.DUPLICATE_KEY: b"JOB_EXISTS",
+    Why.DUPLICATE_NAME: b"JOB_EXISTS",
+    Why.NOT_YOUR_LEASE: b"JOB_NOT_FOUND",
+    Why.NOT_LEASED: b"JOB_NOT_FOUND",
+    Why.NOT_CLAIMABLE: b"JOB_NOT_FOUND",
+    Why.WRONG_QUEUE: b"JOB_NOT_FOUND",
+    Why.ALREADY_COMPLETED: b"JOB_NOT_FOUND",
+    Why.ALREADY_FAILED: b"JOB_NOT_FOUND",
+    Why.ALREADY_CANCELLED: b"JOB_NOT_FOUND",
+    Why.NOT_FINISHED: b"INVALID_ARGUMENT",
+    Why.CYCLE: b"INVALID_ARGUMENT",
+    Why.TOO_MANY_DEPENDENCIES: b"INVALID_ARGUMENT",
+    Why.HAS_DEPENDANTS: b"INVALID_ARGUMENT",
+    Why.QUEUE_IN_USE: b"INVALID_ARGUMENT",
+    Why.QUEUE_FULL: b"JOB_QUEUE_FULL",
+    Why.TOO_MANY_QUEUES: b"QUEUE_ERROR",
+    Why.TOO_MANY_SCHEDULES: b"QUEUE_ERROR",
+    Why.STORE_FULL: b"QUEUE_ERROR",
+    Why.SHUTTING_DOWN: b"SHUTTING_DOWN",
+    Why.INTERNAL: b"INTERNAL_ERROR",
+}
+
+
+def error_packet(refusal: Refusal) -> bytes:
+    """A refusal as an ERROR packet."""
+    return wire.encode_response(
+        wire.ERROR, ERROR_CODES[refusal.why], refusal.sentence.encode("utf-8", "replace")
+    )
+
+
+class GearmanSession:
+    """One connection."""
+
+    def __init__(self, peer: Peer, hall: Hall, *, packet_bytes_max: int) -> None:
+        self.peer = peer
+        self.hall = hall
+        self.client_id = b""
+        self.abilities: dict[str, int | None] = {}  # function -> timeout in ms
+        self._decoder = wire.Decoder(packet_bytes_max)
+        self._replies = Replies(peer.send)
+        self._queues: tuple[str, ...] = ()
+        self._terms_ms: tuple[int | None, ...] = ()
+        self._turn = 0
+        self._wants_exceptions = False
+        self._excepted: dict[bytes, None] = {}
+        self._proof = ByConnection(peer.connection)
+        self._holder = Holder("gearman", peer.connection, peer.address)
+        self._origin = Origin("gearman", "", peer.address)
+        self._closed = False
+        hall.enter(self)
+
+    # The listener's side.
+
+    def receive(self, data: bytes) -> None:
+        """Bytes arrived."""
+        actions = _ACTIONS
+        for kind, args in self._decoder.feed(data):
+            actions[kind](self, kind, args)
+
+    def is_overwhelmed(self) -> bool:
+        """So many answers are outstanding that no more requests should be read."""
+        return self._replies.awaited_count > AWAITED_COUNT_MAX
+
+    def lost(self) -> None:
+        """The connection is gone: its jobs go back, nobody waits here any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self.hall.leave(self)
+        self.peer.ask(Depart(connection=self.peer.connection))
+        self.peer.ask(Detach(self.peer.connection))
+
+    def hear(self, signal: Signal) -> None:
+        """News of a job that a client here waits for."""
+        job, what = signal.job, signal.what
+        send = self.peer.send
+        handle = self.hall.handle_of(job)
+        if what == "ended":
+            send(self._ending(job, handle))
+        elif what == "partial":
+            send(wire.encode_response(wire.WORK_DATA, handle, signal.payload))
+        elif what == "warning":
+            send(wire.encode_response(wire.WORK_WARNING, handle, signal.payload))
+        elif what == "progress":
+            progress = job.progress
+            assert progress is not None
+            numbers = signal.payload or b"%d\0%d" % (progress.numerator, progress.denominator)
+            send(wire.encode_response(wire.WORK_STATUS, handle, numbers))
+
+    def _ending(self, job: Job, handle: bytes) -> bytes:
+        if job.state is State.COMPLETED:
+            return wire.encode_work_complete(handle, job.result or b"")
+        failure = job.failure
+        if self._wants_exceptions and failure is not None and failure.code == "exception":
+            return wire.encode_response(wire.WORK_EXCEPTION, handle, failure.payload)
+        return wire.encode_response(wire.WORK_FAIL, handle)
+
+    # Anybody.
+
+    def _on_fault(self, kind: int, args: list[bytes]) -> None:
+        self.hall.faults_count += 1
+        if kind == wire.LINE_TOO_LONG:
+            self._replies.say(wire.encode_refusal(*args))
+        else:
+            self._replies.say(wire.encode_response(wire.ERROR, *args))
+        if kind != wire.FAULT:
+            self.peer.close()
+
+    def _on_unsupported(self, kind: int, args: list[bytes]) -> None:
+        sentence = f"{wire.packet_name(kind)} is not supported".encode()
+        self._on_fault(wire.FAULT, [b"INVALID_COMMAND", sentence])
+
+    def _on_echo(self, kind: int, args: list[bytes]) -> None:
+        self._replies.say(wire.encode_response(wire.ECHO_RES, args[0]))
+
+    def _on_option(self, kind: int, args: list[bytes]) -> None:
+        if args[0].lower() == b"exceptions":
+            self._wants_exceptions = True
+            self._replies.say(wire.encode_response(wire.OPTION_RES, args[0]))
+        else:
+            sentence = b"the only option is exceptions"
+            self._replies.say(wire.encode_response(wire.ERROR, b"UNKNOWN_OPTION", sentence))
+
+    def _on_admin_line(self, kind: int, args: list[bytes]) -> None:
+        Admin(self.peer, self.hall, self._replies).answer(args[0])
+
+    # Clients.
+
+    def _on_submit(self, kind: int, args: list[bytes]) -> None:
+        priority, background = _SUBMITS[kind]
+        self._submit(args[0], args[1], args[2], priority=priority, background=background)
+
+    def _on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
+        # Past or non-numeric is now.
+        seconds = args[2]
+        run_at = min(int(seconds), 10**13) * 1000 if seconds.isdigit() and seconds else None
+        self._submit(args[0], args[1], args[3], background=True, run_at=run_at)
+
+    def _on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
+        background = kind == wire.SUBMIT_REDUCE_JOB_BACKGROUND
+        reducer = msgspec.json.encode({"reducer": args[2]})
+        self._submit(args[0], args[1], args[3], background=background, metadata=reducer)
+
+    def _submit(  # noqa: PLR0913 - the packet's own arguments
+        self,
+        function: bytes,
+        unique: bytes,
+        data: bytes,
+        *,
+        priority: float = _NORMAL,
+        background: bool,
+        run_at: int | None = None,
+        metadata: bytes = b"",
+    ) -> None:
+        peer = self.peer
+        try:
+            queue = function.decode()
+        except UnicodeDecodeError:
+            sentence = b"a function's name is UTF-8"
+            self._on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", sentence])
+            return
+        if len(unique) > _UNIQUE_BYTES_MAX:
+            sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
+            self._on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
+            return
+        item = NewJob(
+            job_id=peer.job_id(),
+            queue=queue,
+            payload=data,
+            terms=_TERMS,
+            origin=self._origin,
+            priority=priority,
+            run_at=run_at,
+            unique_key=unique_key(function, unique, data),
+            durable_interest=background,
+            waiter=None if background else peer.connection,
+            metadata=metadata,
+        )
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            self._created(slot, reply)
+
+        peer.ask(Submit((item,)), settle)
+
+    def _created(self, slot: list[bytes | None], reply: Reply) -> None:
+        answer = only_item(reply)
+        if isinstance(answer, Refusal):
+            self._replies.fill(slot, error_packet(answer))
+        else:
+            handle = self.hall.handle_of(answer.job)
+            self._replies.fill(slot, wire.encode_job_created(handle))
+
+    def _on_get_status(self, kind: int, args: list[bytes]) -> None:
+        handle = args[0]
+        job_id = self.hall.job_id_of(handle) if len(handle) <= _HANDLE_BYTES_MAX else None
+        if job_id is None:
+            self._replies.say(wire.encode_response(wire.STATUS_RES, handle, *_UNKNOWN))
+            return
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            known = _standing(reply)
+            self._replies.fill(slot, wire.encode_response(wire.STATUS_RES, handle, *known))
+
+        self.peer.ask(Look(job_id), settle)
+
+    def _on_get_status_unique(self, kind: int, args: list[bytes]) -> None:
+        unique = args[0]
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            job = reply.job if type(reply) is Found else None
+            clients = b"%d" % (len(job.waiters) if job is not None else 0)
+            known = _standing(reply)
+            packet = wire.encode_response(wire.STATUS_RES_UNIQUE, unique, *known, clients)
+            self._replies.fill(slot, packet)
+
+        self.peer.ask(LookByKey(unique), settle)
+
+    # Workers.
+
+    def _on_can_do(self, kind: int, args: list[bytes]) -> None:
+        timeout_ms = None
+        if kind == wire.CAN_DO_TIMEOUT:
+            # In milliseconds, with no floor; 0 or a word is none.
+            timeout_ms = int(args[1]) if args[1].isdigit() and int(args[1]) else None
+        try:
+            self.abilities[args[0].decode()] = timeout_ms
+        except UnicodeDecodeError:
+            self._on_fault(
+                wire.FAULT, [b"INVALID_FUNCTION_NAME", b"a function's name is UTF-8"]
+            )
+            return
+        self._abilities_changed()
+
+    def _on_cant_do(self, kind: int, args: list[bytes]) -> None:
+        # What it holds it may finish (G4.4).
+        self.abilities.pop(args[0].decode("utf-8", "replace"), None)
+        self._abilities_changed()
+
+    def _on_reset_abilities(self, kind: int, args: list[bytes]) -> None:
+        self.abilities.clear()
+        self._abilities_changed()
+
+    def _abilities_changed(self) -> None:
+        self._queues = tuple(self.abilities)
+        timed = any(timeout is not None for timeout in self.abilities.values())
+        self._terms_ms = tuple(self.abilities.values()) if timed else ()
+
+    def _on_set_client_id(self, kind: int, args: list[bytes]) -> None:
+        self.client_id = args[0][:_CLIENT_ID_BYTES_MAX]
+        name = self.client_id.decode("utf-8", "replace") or self.peer.connection
+        self._holder = Holder("gearman", name, self.peer.address)
+        self._origin = Origin("gearman", name, self.peer.address)
+
+    def _on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
+        if not self._queues:
+            return
+        if self.peer.has_work(self._queues):
+            self.peer.stay_awake()
+            self._replies.say(wire.NOOP_PACKET)
+        else:
+            self.peer.sleep(self._queues, self._wake)
+
+    def _wake(self) -> None:
+        self.peer.send(wire.NOOP_PACKET)
+
+    def _on_grab(self, kind: int, args: list[bytes]) -> None:
+        peer = self.peer
+        peer.stay_awake()
+        queues = self._queues
+        if not queues:
+            self._replies.say(wire.NO_JOB_PACKET)
+            return
+        self._turn += 1
+        claim = Claim(
+            queues=queues,
+            holder=self._holder,
+            tokens=(peer.token(),),
+            order=ClaimOrder.PRIORITY_IN_TURNS,
+            turn=self._turn % len(queues),
+            terms_ms=self._terms_ms,
+            connection=peer.connection,
+            early=True,
+        )
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            self._granted(slot, kind, reply)
+
+        peer.ask(claim, settle)
+
+    def _granted(self, slot: list[bytes | None], kind: int, reply: Reply) -> None:
+        if type(reply) is not Claimed or not reply.jobs:
+            self._replies.fill(slot, wire.NO_JOB_PACKET)
+            return
+        job = reply.jobs[0]
+        if self._closed:
+            return  # the listener gives back what was bound to this connection
+        handle = self.hall.handle_of(job)
+        function = job.queue.encode()
+        if kind == wire.GRAB_JOB:
+            packet = wire.encode_job_assign(handle, function, job.payload)
+        else:
+            unique = shown_unique(job)
+            reducer = _reducer(job) if kind == wire.GRAB_JOB_ALL and job.metadata else b""
+            if reducer:
+                packet = wire.encode_response(
+                    wire.JOB_ASSIGN_ALL, handle, function, unique, reducer, job.payload
+                )
+            else:
+                packet = wire.encode_job_assign_uniq(handle, function, unique, job.payload)
+        self._replies.fill(slot, packet)
+
+    def _refuse(self, reply: Reply) -> None:
+        assert isinstance(reply, Refusal)
+        self._replies.say(error_packet(reply))
+
+    def _job_id(self, handle: bytes) -> str:
+        """The job of a handle; a handle that is none gets the answer of an unknown job."""
+        return self.hall.job_id_of(handle) or "?"
+
+    def _on_work_complete(self, kind: int, args: list[bytes]) -> None:
+        command = Complete(job_id=self._job_id(args[0]), proof=self._proof, result=args[1])
+        self.peer.ask(command, None, self._refuse)
+
+    def _on_work_fail(self, kind: int, args: list[bytes]) -> None:
+        handle = args[0]
+        if handle in self._excepted:
+            # Perl workers report an exception and then a failure; the first one counted.
+            del self._excepted[handle]
+            return
+        failure = Failure("failed", "the worker reported a failure")
+        command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
+        self.peer.ask(command, None, self._refuse)
+
+    def _on_work_exception(self, kind: int, args: list[bytes]) -> None:
+        handle, data = args[0], args[1]
+        message = data.decode("utf-8", "replace")[:10_000]
+        failure = Failure("exception", message, data)
+        if len(self._excepted) >= _EXCEPTED_COUNT_MAX:
+            del self._excepted[next(iter(self._excepted))]
+        self._excepted[handle] = None
+        command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
+        self.peer.ask(command, None, self._refuse)
+
+    def _on_work_status(self, kind: int, args: list[bytes]) -> None:
+        command = Report(
+            job_id=self._job_id(args[0]),
+            proof=self._proof,
+            numerator=_leading_number(args[1]),
+            denominator=_leading_number(args[2]),
+            payload=args[1] + b"\0" + args[2],
+        )
+        self.peer.ask(command, None, self._refuse)
+
+    def _on_work_data(self, kind: int, args: list[bytes]) -> None:
+        command = SendPartial(
+            job_id=self._job_id(args[0]),
+            proof=self._proof,
+            payload=args[1],
+            warning=kind == wire.WORK_WARNING,
+        )
+        self.peer.ask(command, None, self._refuse)
+
+
+def unique_key(function: bytes, unique: bytes, data: bytes) -> bytes | None:
+    """What jobs are joined by. ``-`` compares the data itself; empty compares nothing."""
+    if not unique:
+        return None
+    if unique != b"-":
+        return unique
+    if not data:
+        return None
+    # One byte longer than any unique that a client can send, so the two never meet.
+    return b"-" + hashlib.blake2b(function + b"\0" + data, digest_size=64).digest()
+
+
+def shown_unique(job: Job) -> bytes:
+    """The unique as a worker is shown it: none where it was made here or cannot be written."""
+    key = job.unique_key
+    if key is None or b"\0" in key:
+        return b""
+    return b"-" if len(key) > _UNIQUE_BYTES_MAX else key
+
+
+def _reducer(job: Job) -> bytes:
+    try:
+        kept = msgspec.json.decode(job.metadata, type=dict[str, bytes])
+    except msgspec.ValidationError:
+        return b""  # metadata of another front
+    return kept.get("reducer", b"")
+
+
+_UNKNOWN: Final = (b"0", b"0", b"0", b"0")
+
+
+def _standing(reply: Reply) -> tuple[bytes, bytes, bytes, bytes]:
+    """Known, running, numerator, denominator. Nothing is known of a job that has ended."""
+    job = reply.job if type(reply) is Found else None
+    if job is None or job.state in FINISHED:
+        return _UNKNOWN
+    leased = b"1" if job.state is State.LEASED else b"0"
+    if job.progress is None:
+        return b"1", leased, b"0", b"0"
+    return b"1", leased, b"%d" % job.progress.numerator, b"%d" % job.progress.denominator
+
+
+def _leading_number(text: bytes) -> int:
+    """As C's atoi reads it, but never negative and never huge."""
+    digits = b""
+    for position in range(min(len(text), 18)):
+        char = text[position : position + 1]
+        if not char.isdigit():
+            break
+        digits += char
+    return int(digits or b"0")
+
+
+_SUBMITS: Final[dict[int, tuple[float, bool]]] = {
+    wire.SUBMIT_JOB: (_NORMAL, False),
+    wire.SUBMIT_JOB_BG: (_NORMAL, True),
+    wire.SUBMIT_JOB_HIGH: (_HIGH, False),
+    wire.SUBMIT_JOB_HIGH_BG: (_HIGH, True),
+    wire.SUBMIT_JOB_LOW: (_LOW, False),
+    wire.SUBMIT_JOB_LOW_BG: (_LOW, True),
+}
+
+_Action = Callable[[GearmanSession, int, list[bytes]], None]
+_S = GearmanSession
+
+_ACTIONS: Final[dict[int, _Action]] = {
+    wire.FAULT: _S._on_fault,
+    wire.FATAL: _S._on_fault,
+    wire.LINE_TOO_LONG: _S._on_fault,
+    wire.ADMIN_LINE: _S._on_admin_line,
+    wire.CAN_DO: _S._on_can_do,
+    wire.CAN_DO_TIMEOUT: _S._on_can_do,
+    wire.CANT_DO: _S._on_cant_do,
+    wire.RESET_ABILITIES: _S._on_reset_abilities,
+    wire.PRE_SLEEP: _S._on_pre_sleep,
+    wire.GRAB_JOB: _S._on_grab,
+    wire.GRAB_JOB_UNIQ: _S._on_grab,
+    wire.GRAB_JOB_ALL: _S._on_grab,
+    wire.WORK_COMPLETE: _S._on_work_complete,
+    wire.WORK_FAIL: _S._on_work_fail,
+    wire.WORK_EXCEPTION: _S._on_work_exception,
+    wire.WORK_STATUS: _S._on_work_status,
+    wire.WORK_DATA: _S._on_work_data,
+    wire.WORK_WARNING: _S._on_work_data,
+    wire.GET_STATUS: _S._on_get_status,
+    wire.GET_STATUS_UNIQUE: _S._on_get_status_unique,
+    wire.ECHO_REQ: _S._on_echo,
+    wire.OPTION_REQ: _S._on_option,
+    wire.SET_CLIENT_ID: _S._on_set_client_id,
+    wire.SUBMIT_JOB_EPOCH: _S._on_submit_epoch,
+    wire.SUBMIT_REDUCE_JOB: _S._on_submit_reduce,
+    wire.SUBMIT_REDUCE_JOB_BACKGROUND: _S._on_submit_reduce,
+    wire.SUBMIT_JOB_SCHED: _S._on_unsupported,
+    wire.ALL_YOURS: _S._on_unsupported,
+    **dict.fromkeys(_SUBMITS, _S._on_submit),
+}

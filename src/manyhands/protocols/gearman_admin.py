@@ -1,0 +1,242 @@
+"""Gearman's admin text, and what all Gearman connections of a server share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from manyhands.model.commands import Cancel, ForgetQueue, SetQueue
+from manyhands.model.identity import is_job_id, uid_of
+from manyhands.model.job import Job, State
+from manyhands.model.outcome import Refusal, Reply
+from manyhands.protocols.session import Peer, Replies
+from manyhands.wire import gearman as wire
+
+# Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.
+_JOBS_COUNT_MAX: Final = 100_000
+
+
+class Guest(Protocol):
+    """A connection, as the list of workers shows it."""
+
+    @property
+    def peer(self) -> Peer: ...  # noqa: D102
+
+    @property
+    def client_id(self) -> bytes: ...  # noqa: D102
+
+    @property
+    def abilities(self) -> Mapping[str, int | None]: ...  # noqa: D102
+
+
+class Hall:
+    """Who is connected, and how jobs are called."""
+
+    def __init__(self, server_name: str, version: str, pid: int, log_level: str) -> None:
+        self.version = version
+        self.pid = pid
+        self.log_level = log_level
+        self.sessions: dict[Guest, None] = {}
+        self.faults_count = 0
+        self._prefix = f"H:{server_name}:".encode()
+
+    def enter(self, session: Guest) -> None:
+        """A connection began."""
+        self.sessions[session] = None
+
+    def leave(self, session: Guest) -> None:
+        """A connection ended."""
+        self.sessions.pop(session, None)
+
+    def handle_of(self, job: Job) -> bytes:
+        """The handle: the same in both dialects, valid as long as the job is on record."""
+        job_id = job.job_id
+        return self._prefix + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
+
+    def job_id_of(self, handle: bytes) -> str | None:
+        """The id (or uid) in a handle. The server's name in it is not compared."""
+        job_id = handle.rpartition(b":")[2].decode("ascii", "replace").lower()
+        return job_id if len(job_id) == 32 and is_job_id(job_id) else None
+
+    def workers_by_function(self) -> dict[str, int]:
+        """How many connections can do each function."""
+        counts: dict[str, int] = {}
+        for session in self.sessions:
+            for function in session.abilities:
+                counts[function] = counts.get(function, 0) + 1
+        return counts
+
+
+class Admin:
+    """One line of text, one answer."""
+
+    def __init__(self, peer: Peer, hall: Hall, replies: Replies) -> None:
+        self._peer = peer
+        self._hall = hall
+        self._replies = replies
+
+    def answer(self, line: bytes) -> None:
+        """Commands are case-insensitive; function names are not."""
+        words = line.split()
+        if not words:
+            self._unknown(b"")
+            return
+        command = words[0].lower()
+        action = _COMMANDS.get(command)
+        if action is None:
+            self._unknown(words[0])
+        else:
+            action(self, words[1:])
+
+    def _unknown(self, word: bytes) -> None:
+        self._replies.say(
+            wire.encode_refusal(b"UNKNOWN_COMMAND", b"Unknown server command: " + word)
+        )
+
+    def _incomplete(self, sentence: bytes) -> None:
+        self._replies.say(wire.encode_refusal(b"INVALID_ARGUMENTS", sentence))
+
+    def _on_status(self, words: list[bytes]) -> None:
+        workers = self._hall.workers_by_function()
+        lines = []
+        for queue in self._peer.queues():
+            total, leased = queue.unfinished_count, queue.counts[State.LEASED]
+            count = workers.pop(queue.name, 0)
+            lines.append(f"{queue.name}\t{total}\t{leased}\t{count}")
+        lines.extend(f"{function}\t0\t0\t{count}" for function, count in workers.items())
+        self._list(lines)
+
+    def _on_priority_status(self, words: list[bytes]) -> None:
+        workers = self._hall.workers_by_function()
+        lines = []
+        for queue in self._peer.queues():
+            high = normal = low = 0
+            for priority, count in queue.ready_by_priority.items():
+                if priority > 0:
+                    high += count
+                elif priority < 0:
+                    low += count
+                else:
+                    normal += count
+            lines.append(f"{queue.name}\t{high}\t{normal}\t{low}\t{workers.pop(queue.name, 0)}")
+        lines.extend(f"{function}\t0\t0\t0\t{count}" for function, count in workers.items())
+        self._list(lines)
+
+    def _on_workers(self, words: list[bytes]) -> None:
+        lines = []
+        for session in self._hall.sessions:
+            # A space in the id would break the table that every monitor parses.
+            name = session.client_id.decode("utf-8", "replace").replace(" ", "_") or "-"
+            functions = " ".join(session.abilities)
+            peer = session.peer
+            lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
+        self._list(lines)
+
+    def _on_show(self, words: list[bytes]) -> None:
+        what = [word.lower() for word in words]
+        if what == [b"jobs"]:
+            jobs = self._peer.unfinished_jobs(_JOBS_COUNT_MAX)
+            self._list(
+                f"{self._hall.handle_of(job).decode()}\t{job.attempts_used}\t0\t"
+                f"{int(job.durable_interest)}"
+                for job in jobs
+            )
+        elif what == [b"unique", b"jobs"]:
+            jobs = self._peer.unfinished_jobs(_JOBS_COUNT_MAX)
+            keys = (job.unique_key for job in jobs if job.unique_key is not None)
+            shown = (key for key in keys if b"\0" not in key and b"\n" not in key)
+            self._replies.say(wire.encode_listing(shown))
+        else:
+            self._replies.say(
+                wire.encode_refusal(b"UNKNOWN_SHOW_ARGUMENTS", b"show jobs, or show unique jobs")
+            )
+
+    def _on_version(self, words: list[bytes]) -> None:
+        self._replies.say(wire.encode_value(self._hall.version.encode()))
+
+    def _on_getpid(self, words: list[bytes]) -> None:
+        self._replies.say(wire.encode_value(b"%d" % self._hall.pid))
+
+    def _on_verbose(self, words: list[bytes]) -> None:
+        self._replies.say(wire.encode_value(self._hall.log_level.upper().encode()))
+
+    def _on_maxqueue(self, words: list[bytes]) -> None:
+        try:
+            numbers = [int(word) for word in words[1:]]
+        except ValueError:
+            numbers = [0, 0]
+        if not words or len(numbers) not in (0, 1, 3):
+            self._incomplete(b"maxqueue FUNCTION [ALL | HIGH NORMAL LOW]")
+            return
+        bounds = [number if number > 0 else None for number in numbers or [0]]
+        jobs_max: tuple[int | None, int | None, int | None]
+        if len(bounds) == 1:
+            jobs_max = (bounds[0], None, None)
+        else:
+            # No bound for one priority must not fall back on that of another.
+            high, normal, low = (number or 2**62 for number in bounds)
+            jobs_max = (normal, high, low)
+        name = words[0].decode("utf-8", "replace")
+        if all(queue.name != name for queue in self._peer.queues()):
+            self._replies.say(wire.OK_LINE)
+            return
+        self._ask(SetQueue(queue=name, jobs_max=jobs_max))
+
+    def _on_cancel(self, words: list[bytes]) -> None:
+        if len(words) != 2 or words[0].lower() != b"job":
+            self._incomplete(b"cancel job HANDLE")
+            return
+        job_id = self._hall.job_id_of(words[1])
+        unknown = wire.encode_refusal(b"UNKNOWN_JOB")
+        if job_id is None:
+            self._replies.say(unknown)
+        else:
+            self._ask(Cancel(job_ids=(job_id,)), unknown)
+
+    def _on_create(self, words: list[bytes]) -> None:
+        if len(words) != 2 or words[0].lower() != b"function":
+            self._incomplete(b"create function FUNCTION")
+            return
+        self._ask(SetQueue(queue=words[1].decode("utf-8", "replace")))
+
+    def _on_drop(self, words: list[bytes]) -> None:
+        if len(words) != 2 or words[0].lower() != b"function":
+            self._incomplete(b"drop function FUNCTION")
+            return
+        name = words[1].decode("utf-8", "replace")
+        if name in self._hall.workers_by_function():
+            sentence = b"there are workers for this function"
+            self._replies.say(wire.encode_refusal(b"FUNCTION_IN_USE", sentence))
+            return
+        self._ask(ForgetQueue(name))
+
+    def _ask(self, command: SetQueue | Cancel | ForgetQueue, unknown: bytes | None = None) -> None:
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            if not isinstance(reply, Refusal):
+                self._replies.fill(slot, wire.OK_LINE)
+            elif unknown is not None:
+                self._replies.fill(slot, unknown)
+            else:
+                code = reply.why.value.upper().encode()
+                self._replies.fill(slot, wire.encode_refusal(code, reply.sentence.encode()))
+
+        self._peer.ask(command, settle)
+
+    def _list(self, lines: Iterable[str]) -> None:
+        encoded = (line.encode("utf-8", "replace") for line in lines)
+        self._replies.say(wire.encode_listing(encoded))
+
+
+_COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {
+    b"status": Admin._on_status,
+    b"prioritystatus": Admin._on_priority_status,
+    b"workers": Admin._on_workers,
+    b"show": Admin._on_show,
+    b"version": Admin._on_version,
+    b"getpid": Admin._on_getpid,
+    b"verbose": Admin._on_verbose,
+    b"maxqueue": Admin._on_maxqueue,
+    b"cancel": Admin._on_cancel,
+    b"create": Admin._on_create,
+    b"drop": Admin._on_drop,
+}

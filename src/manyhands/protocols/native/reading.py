@@ -1,0 +1,133 @@
+"""Reading JSON bodies: strictly, with a sentence for whatever is wrong.
+
+A body is one item, or ``{"items": […]}`` with many of them. What is misspelt is refused by name,
+never ignored.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from manyhands.model import limits
+from manyhands.model.commands import Command, NewJob
+from manyhands.model.payload import Encoding
+from manyhands.protocols.native.refusals import Problem
+
+ABSENT: Final = Raw()  # a payload that was not given at all
+
+_T = TypeVar("_T")
+
+
+class Batch(Struct, Generic[_T], forbid_unknown_fields=True):
+    """Many items of one operation."""
+
+    items: list[_T]
+    all_or_nothing: bool = False
+
+
+class _Probe(Struct):
+    items: Raw | UnsetType = UNSET
+
+
+def bad_body(message: str) -> Problem:
+    """A body whose JSON is good and whose content is not."""
+    return Problem(400, "invalid_body", message)
+
+
+def lower(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """Ids compare without regard to case and are kept in lower case."""
+    return tuple(job_id.lower() for job_id in ids)
+
+
+def read_payload(raw: Raw, encoding: Encoding) -> tuple[bytes, Encoding]:
+    """The bytes of a payload, and what they are. What an answer shows can be sent back as it is:
+    any JSON value with ``json``, a string with ``text``, a string or base64 with ``binary``.
+    """
+    text = bytes(raw)
+    if not text:
+        return b"", Encoding.BINARY
+    payload = text
+    if encoding is not Encoding.JSON:
+        value = _decode_any(text)
+        if isinstance(value, str):
+            payload = value.encode()
+        elif encoding is Encoding.BINARY and isinstance(value, dict) and set(value) == {"base64"}:
+            payload = _from_base64(value["base64"])
+        else:
+            wanted = "a string" if encoding is Encoding.TEXT else 'a string or {"base64": "…"}'
+            raise bad_body(f"with the encoding {encoding.value} it must be {wanted}")
+    return payload, encoding
+
+
+def read_optional(raw: Raw, encoding: Encoding) -> tuple[bytes | None, Encoding]:
+    """The same where no payload at all means: leave it as it is."""
+    if not bytes(raw):
+        return None, encoding
+    return read_payload(raw, encoding)
+
+
+def _from_base64(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise bad_body("base64 must be a string")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_body("the base64 text cannot be decoded") from None
+
+
+_decode_any: Final = msgspec.json.Decoder().decode
+_probe: Final = msgspec.json.Decoder(_Probe).decode
+
+
+def decode(decoder: Callable[[bytes], _T], body: bytes) -> _T:
+    """A body as a structure, or a sentence about what is wrong with it."""
+    try:
+        if not body.isascii():
+            body.decode("utf-8")
+        return decoder(body)
+    except UnicodeDecodeError as error:
+        sentence = f"the body is not UTF-8 (byte {error.start})"
+        raise Problem(400, "invalid_json", sentence) from None
+    except RecursionError:
+        raise Problem(400, "invalid_json", "the JSON is nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise bad_body(_sentence(str(error))) from None
+    except msgspec.DecodeError as error:
+        sentence = "there is no body" if not body else _sentence(str(error))
+        raise Problem(400, "invalid_json", sentence) from None
+
+
+def _sentence(text: str) -> str:
+    """The library's words, with the place named as the peer wrote it."""
+    return text.replace(" - at `$.", " at `").replace(" - at `$", " at `")
+
+
+class OneOrMany(Generic[_T]):
+    """Reads a body that is one item, or many of them."""
+
+    def __init__(self, kind: type[_T]) -> None:
+        self._one = msgspec.json.Decoder(kind).decode
+        self._many = msgspec.json.Decoder(Batch[kind]).decode  # type: ignore[valid-type]
+
+    def read(self, body: bytes) -> _T | Batch[_T]:
+        """One item, or a batch."""
+        if decode(_probe, body).items is UNSET:
+            return decode(self._one, body)
+        batch: Batch[_T] = decode(self._many, body)
+        if len(batch.items) > limits.BATCH_COUNT_MAX:
+            sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items"
+            raise Problem(413, "batch_too_large", sentence)
+        return batch
+
+
+def check_payload(command: Command | NewJob, bytes_max: int) -> None:
+    """The bound that the server was configured with, which may be tighter than the engine's."""
+    for field in ("payload", "result"):
+        payload = getattr(command, field, None)
+        if payload is not None and len(payload) > bytes_max:
+            sentence = f"{len(payload)} bytes are more than the {bytes_max} allowed"
+            raise Problem(413, "payload_too_large", sentence)

@@ -1,0 +1,286 @@
+"""The native API's commands: jobs are submitted, claimed, worked on, finished and changed."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from manyhands.model.commands import (
+    ByToken,
+    Claim,
+    Command,
+    ForgetQueue,
+    PutSchedule,
+    Release,
+    RemoveSchedule,
+    SetLimit,
+    Submit,
+)
+from manyhands.model.job import Job, Origin
+from manyhands.model.outcome import (
+    Changed,
+    ChangedMany,
+    Claimed,
+    Refusal,
+    Reply,
+    Submitted,
+    SubmittedMany,
+    Why,
+)
+from manyhands.protocols.native import answers, bodies, operations, settings
+from manyhands.protocols.native.reading import Batch, OneOrMany, check_payload, decode
+from manyhands.protocols.native.refusals import Problem, item_error, problem
+from manyhands.server.asking import ask
+from manyhands.server.http_exchange import Exchange, HungUpError
+from manyhands.server.naps import Nap, Naps
+from manyhands.server.schedules import CalendarError, first_cron_at
+from manyhands.server.waiters import Sleeper
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+# Commands of one request that are decided before others get their turn.
+_SLICE: Final = 500
+_UNSENT_LOOK_SECONDS: Final = 0.05
+
+
+class ApiCommands:
+    """Requests that change something."""
+
+    def __init__(self, server: "Server", naps: Naps) -> None:
+        self._server = server
+        self._dispatcher = server.dispatcher
+        self._naps = naps
+        self._payload_bytes_max = server.config.payload_bytes_max
+        self.by_path: dict[str, Handler] = {
+            "/api/submit": self._submit,
+            "/api/claim": self._claim,
+            "/api/cancel": self._cancel,
+        }
+        for name, reader in operations.OPERATIONS.items():
+            self.by_path[f"/api/{name}"] = functools.partial(self._operate, reader)
+
+    # Submitting.
+
+    async def _submit(self, exchange: Exchange) -> None:
+        found = bodies.SUBMIT.read(await exchange.body())
+        origin = Origin(bodies.REALM, "", exchange.address)
+        ids, now = self._server.ids, self._server.clock.now()
+        batch = found if isinstance(found, Batch) else None
+        items = batch.items if batch is not None else [found]
+        new = tuple(item.new_job(ids.job_id(now), origin) for item in items)
+        for job in new:
+            check_payload(job, self._payload_bytes_max)
+        together = batch is not None and batch.all_or_nothing
+        reply = await ask(self._dispatcher, Submit(new, together))
+        if isinstance(reply, Refusal):
+            raise problem(reply)
+        assert isinstance(reply, SubmittedMany)
+        if batch is None:
+            only = reply.items[0]
+            if isinstance(only, Refusal):
+                raise problem(only)
+            await exchange.answer(_submitted(only))
+            return
+        chosen = [item.job_id if item.id_chosen else None for item in new]
+        await _answer_many(exchange, chosen, reply.items, _submitted)
+
+    # Claiming.
+
+    async def _claim(self, exchange: Exchange) -> None:
+        body = decode(bodies.CLAIM, await exchange.body())
+        body.check()
+        token = self._server.ids.token
+        tokens = tuple(token() for _ in range(body.count))
+        command = body.claim(tokens, exchange.address)
+        if body.wait:
+            reply = await self._claim_patiently(exchange, command, body.wait)
+        else:
+            reply = await ask(self._dispatcher, command)
+        if isinstance(reply, Refusal):
+            raise problem(reply)
+        assert isinstance(reply, Claimed)
+        await self._hand_over(exchange, reply.jobs)
+
+    async def _claim_patiently(self, exchange: Exchange, command: Claim, wait: float) -> Reply:
+        """Sleep and ask in one step: whatever becomes ready after the claim's decision wakes."""
+        dispatcher = self._dispatcher
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + wait
+        while True:
+            with self._naps.nap(exchange.connection) as nap:
+                sleeper = Sleeper(command.queues, nap.wake)
+                dispatcher.waiters.sleep(sleeper)
+                try:
+                    reply = await ask(dispatcher, command)
+                    if not isinstance(reply, Claimed) or reply.jobs:
+                        self._pass_on(nap)
+                        return reply
+                    left = ends_at - loop.time()
+                    if exchange.connection.is_gone:
+                        raise HungUpError
+                    if left <= 0.0 or self._naps.over or not await nap.sleep(left):
+                        return reply
+                finally:
+                    dispatcher.waiters.leave(sleeper)
+            if exchange.connection.is_gone:
+                self._pass_on(nap)
+                raise HungUpError
+
+    def _pass_on(self, nap: Nap) -> None:
+        """A call that this claim did not need is somebody else's."""
+        if nap.queue is not None and self._dispatcher.ready_count(nap.queue):
+            self._dispatcher.waiters.wake(nap.queue, 1)
+
+    async def _hand_over(self, exchange: Exchange, jobs: tuple[Job, ...]) -> None:
+        """Rule 8: what cannot be delivered goes back, uncharged."""
+        connection = exchange.connection
+        if connection.is_gone:
+            self._take_back(jobs)
+            raise HungUpError
+        await exchange.answer([answers.claimed(job) for job in jobs])
+        while jobs and not connection.lost and connection.transport.get_write_buffer_size():
+            await asyncio.sleep(_UNSENT_LOOK_SECONDS)
+            if connection.lost_by_error:
+                self._take_back(jobs)
+
+    def _take_back(self, jobs: tuple[Job, ...]) -> None:
+        for job in jobs:
+            assert job.lease is not None
+            self._dispatcher.ask(Release(job_id=job.job_id, proof=ByToken(job.lease.token)))
+
+    # Working on jobs, and changing them.
+
+    async def _operate(self, reader: OneOrMany[Any], exchange: Exchange) -> None:
+        found = reader.read(await exchange.body())
+        items = found.items if isinstance(found, Batch) else [found]
+        commands = [item.command() for item in items]
+        for command in commands:
+            check_payload(command, self._payload_bytes_max)
+        if not isinstance(found, Batch):
+            reply = await ask(self._dispatcher, commands[0])
+            if isinstance(reply, Refusal):
+                raise problem(reply)
+            assert isinstance(reply, Changed)
+            await exchange.answer(_changed(reply))
+            return
+        if not commands:
+            raise problem(Refusal(Why.EMPTY_BATCH, "there is nothing in this batch"))
+        if found.all_or_nothing:
+            raise Problem(400, "invalid_body", "all_or_nothing is for submits")
+        replies = await self._ask_all(commands)
+        await _answer_many(exchange, [item.id for item in items], replies, _changed)
+
+    async def _ask_all(self, commands: Sequence[Command]) -> list[Any]:
+        """One reply for each, in order; they share their commits."""
+        replies: list[Any] = [None] * len(commands)
+        left = len(commands)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(index: int, reply: Reply) -> None:
+            nonlocal left
+            replies[index] = reply
+            left -= 1
+            if left == 0 and not future.done():
+                future.set_result(None)
+
+        for index, command in enumerate(commands):
+            if index and index % _SLICE == 0:
+                await asyncio.sleep(0)
+            self._dispatcher.ask(command, functools.partial(settle, index))
+        await future
+        return replies
+
+    async def _cancel(self, exchange: Exchange) -> None:
+        command = decode(bodies.CANCEL, await exchange.body()).cancel()
+        reply = await ask(self._dispatcher, command)
+        if isinstance(reply, Refusal):
+            raise problem(reply)
+        assert isinstance(reply, ChangedMany)
+        await exchange.answer([answers.brief(job) for job in reply.jobs])
+
+    # Queues, limits and schedules.
+
+    async def _accepted(self, exchange: Exchange, command: Command, results: object) -> None:
+        reply = await ask(self._dispatcher, command)
+        if isinstance(reply, Refusal):
+            raise problem(reply)
+        await exchange.answer(results)
+
+    async def put_queue(self, exchange: Exchange, name: str) -> None:
+        """Create, pause, resume a queue, or set its policy."""
+        command = decode(settings.QUEUE, await exchange.body()).command(name)
+        await self._accepted(exchange, command, {"name": name})
+
+    async def delete_queue(self, exchange: Exchange, name: str) -> None:
+        """Forget a queue that has nothing left to do."""
+        await self._accepted(exchange, ForgetQueue(name), {"name": name})
+
+    async def put_limit(self, exchange: Exchange, name: str) -> None:
+        """Set a named limit."""
+        command = decode(settings.LIMIT, await exchange.body()).command(name)
+        await self._accepted(exchange, command, {"name": name})
+
+    async def delete_limit(self, exchange: Exchange, name: str) -> None:
+        """Remove a named limit."""
+        if name not in self._dispatcher.store.index.limits:
+            raise Problem(404, "unknown_limit", f"there is no limit {name!r}")
+        await self._accepted(exchange, SetLimit(name, None), {"name": name})
+
+    async def put_schedule(self, exchange: Exchange, name: str) -> None:
+        """Create or replace a schedule."""
+        body = decode(settings.SCHEDULE, await exchange.body())
+        body.check()
+        now = self._server.clock.now()
+        if body.cron is not None:
+            try:
+                next_at = first_cron_at(body.cron, body.time_zone, now)
+            except CalendarError as error:
+                raise Problem(400, "bad_schedule", str(error)) from None
+        elif body.first_at is not None:
+            next_at = body.first_at
+        else:
+            next_at = now + (body.interval_ms or 0)
+        schedule = body.schedule(name, next_at)
+        await self._accepted(exchange, PutSchedule(schedule), {"id": name, "next_at": next_at})
+
+    async def delete_schedule(self, exchange: Exchange, name: str) -> None:
+        """No further jobs from it."""
+        await self._accepted(exchange, RemoveSchedule(name), {"id": name})
+
+
+def _submitted(reply: Submitted) -> dict[str, Any]:
+    job = reply.job
+    return {
+        "id": job.job_id,
+        "queue": job.queue,
+        "state": job.state.value,
+        "created": reply.created,
+    }
+
+
+def _changed(reply: Changed) -> dict[str, Any]:
+    found = answers.brief(reply.job)
+    if reply.repeated:
+        found["repeated"] = True
+    return found
+
+
+async def _answer_many(
+    exchange: Exchange,
+    ids: Sequence[str | None],
+    replies: Sequence[Any],
+    show: Callable[[Any], dict[str, Any]],
+) -> None:
+    """A result for each item, null for those that were refused; these are listed beside."""
+    results: list[dict[str, Any] | None] = []
+    errors: list[dict[str, Any]] = []
+    for index, reply in enumerate(replies):
+        if isinstance(reply, Refusal):
+            results.append(None)
+            errors.append(item_error(index, ids[index], reply))
+        else:
+            results.append(show(reply))
+    await exchange.answer(results, {"errors": errors} if errors else None)

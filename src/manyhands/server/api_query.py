@@ -1,0 +1,65 @@
+"""The query string of a request, read strictly: what is misspelt is refused, never ignored."""
+
+from urllib.parse import parse_qsl
+
+from manyhands.protocols.native.refusals import Problem
+
+
+class Query:
+    """Each parameter is taken once; ``finish`` refuses what nobody took."""
+
+    def __init__(self, query_string: bytes) -> None:
+        try:
+            pairs = parse_qsl(
+                query_string.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=100,
+            )
+        except ValueError:
+            raise _bad("the query string cannot be read") from None
+        self._values: dict[str, str] = dict(pairs)
+
+    def text(self, name: str) -> str | None:
+        """A text, if it was given and is not empty."""
+        return self._values.pop(name, "") or None
+
+    def whole(self, name: str, default: int | None, low: int, high: int) -> int | None:
+        """A whole number between two bounds."""
+        raw = self.text(name)
+        if raw is None:
+            return default
+        digits = raw.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+            raise _bad(f"{name} must be a whole number")
+        if not low <= int(raw) <= high:
+            raise _bad(f"{name} must be between {low} and {high}")
+        return int(raw)
+
+    def count(self, default: int, high: int) -> int:
+        """How many are wanted."""
+        found = self.whole("count", default, 1, high)
+        assert found is not None
+        return found
+
+    def seconds(self, name: str, high: float) -> float | None:
+        """A duration."""
+        raw = self.text(name)
+        if raw is None:
+            return None
+        try:
+            found = float(raw)
+        except ValueError:
+            found = -1.0
+        if not 0.0 <= found <= high:
+            raise _bad(f"{name} must be between 0 and {high:g} seconds")
+        return found
+
+    def finish(self) -> None:
+        """Refuse what is left."""
+        for name in self._values:
+            raise _bad(f"there is no parameter {name!r} here")
+
+
+def _bad(sentence: str) -> Problem:
+    return Problem(400, "invalid_query", sentence)

@@ -1,0 +1,515 @@
+"""The one writer: takes commands as they arrive, lets the engine decide, commits in groups, and
+releases answers, signals, events and wake-ups only when what they tell is on disk.
+
+A command is decided at once, on the state in memory. Its answer waits for the commit of the batch
+that it became part of (rule 23). While one batch is on its way to the disk the next one gathers:
+there is no timer when few wait, so a lone client waits for one flush and no more.
+"""
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from manyhands.engine.claim import Gate
+from manyhands.engine.decide import decide
+from manyhands.engine.effects import Effects
+from manyhands.model import limits
+from manyhands.model.commands import Claim, Command, Prolong, Submit, Tick
+from manyhands.model.events import Signal
+from manyhands.model.job import State
+from manyhands.model.outcome import Claimed, Refusal, Reply, Why
+from manyhands.server.clock import Clock
+from manyhands.server.events import EventLog
+from manyhands.server.waiters import Waiters
+from manyhands.store.batch import Batch
+from manyhands.store.store import Store, StoreFailedError
+
+Settle = Callable[[Reply], None]
+
+_log = structlog.get_logger("manyhands.dispatcher")
+_READY: Final = State.READY
+_LEASED: Final = State.LEASED
+# More waiting answers than this, and the next commit keeps its distance from the last.
+_BUSY_COUNT: Final = 8
+# A timer that fires this much too late means that the server itself stood still.
+STALL_MS: Final = 1_000
+# A tick that ended in an assertion is tried again after this long.
+_TICK_AGAIN_MS: Final = 1_000
+# A timer far ahead is looked at again every hour.
+_TICK_MS_MAX: Final = 3_600_000
+# How stale the stored time may be that tells, after a crash, how long the server was away.
+_TOUCH_MS: Final = 5_000
+_INTERNAL: Final = Refusal(Why.INTERNAL, "an internal error; the command was undone, see the log")
+_STORE_FULL: Final = Refusal(Why.STORE_FULL, "the disk is nearly full; nothing new is accepted")
+_SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
+
+
+class Timer(Protocol):
+    """Something that was put off."""
+
+    def cancel(self) -> None:
+        """Not any more."""
+
+
+class Loop(Protocol):
+    """What the dispatcher needs of an event loop; a simulation brings its own."""
+
+    def call_soon(self, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer: ...
+    def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
+    def add_writer(self, fd: int, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
+    def remove_reader(self, fd: int, /) -> bool: ...
+    def remove_writer(self, fd: int, /) -> bool: ...
+
+
+class Counts:
+    """What the dispatcher did, for the metrics."""
+
+    __slots__ = ("answers", "batches", "commands", "failures", "jobs", "refusals")
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.batches = 0
+        self.jobs = 0  # job rows in all batches
+        self.answers = 0
+        self.failures = 0  # commands that ended in an assertion
+        self.refusals: dict[Why, int] = {}
+
+
+class _Gathering:
+    """What is released with one commit."""
+
+    __slots__ = ("answers", "batch", "changed", "signals", "started_ms", "urgent")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Settle, Reply]] = []
+        self.signals: list[Signal] = []
+        self.changed = False  # there is something to write
+        self.urgent = False  # somebody waits for the commit
+        self.batch: Batch | None = None  # once it is on its way
+        self.started_ms = 0.0
+
+
+class Dispatcher:
+    """Commands in, answers out, in the order of the commits. After a start the first thing to ask
+    is ``Recover``, before the loop turns.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        loop: Loop,
+        *,
+        pace_ms: float = 1.0,
+        ride_ms: float = 5.0,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.waiters = Waiters()
+        self.events = EventLog(store)
+        self.counts = Counts()
+        self.on_signal: dict[str, Callable[[Signal], None]] = {}  # by connection
+        self.on_told: list[Callable[[Signal], None]] = []  # leases taken from free holders
+        self.on_batch: list[Callable[[Batch, float], None]] = []  # with the commit's milliseconds
+        self.store_full = False
+        self.draining = False
+        self.failed: str | None = None
+        self._loop = loop
+        self._pace_ms = pace_ms
+        self._ride_ms = ride_ms
+        self._on_failure = on_failure
+        self._open = _Gathering()
+        self._in_flight: deque[_Gathering] = deque()
+        self._flush_timer: Timer | None = None
+        self._flush_soon = False
+        self._last_flush_ms = 0.0
+        self._was_busy = False
+        self._tick_timer: Timer | None = None
+        self._tick_at: int | None = None
+        self._tick_expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
+        self._awake_ms = 0.0  # standstills before this moment are dealt with
+        self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers hear
+        self._idle_callbacks: list[Callable[[], None]] = []
+        fd = store.fileno()
+        if fd is not None:
+            loop.add_reader(fd, self._on_readable)
+        self._arm_next_tick()
+
+    # Asking.
+
+    def ask(  # noqa: C901 - the hot path: calls would cost more than they explain
+        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+    ) -> None:
+        """Decide now; ``settle`` gets the reply once it may be told. None: nobody is owed one,
+        except, where ``refused`` is given, for a refusal.
+        """
+        store = self.store
+        self.counts.commands += 1
+        reply: Reply | None = None
+        effects: Effects | None = None
+        if self.failed is not None or self.draining or self.store_full:
+            reply = self._refuses(command)
+        if reply is None:
+            try:
+                reply, effects = decide(command, store.load(command), self.clock.now())
+            except Exception:  # noqa: BLE001 - our own defect; that peer hears of it, others go on
+                self._report(command)
+                reply = _INTERNAL
+        if type(reply) is Refusal:
+            self._count_refusal(reply)
+            settle = settle or refused
+        at_once = settle is not None and self._may_be_told_at_once(command, reply)
+        gathering = self._open
+        if effects is not None and (effects.jobs or effects.settings is not None):
+            try:
+                store.write(effects)
+            except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
+                self._report(command)
+                self._fail("a change could not be taken in; see the log")
+                return
+            gathering.changed = True
+            if effects.signals:
+                gathering.signals.extend(effects.signals)
+            if effects.urgent and not at_once:
+                gathering.urgent = True
+            due_at = store.index.next_due_at()
+            if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
+                self._arm_tick(due_at)
+        if type(reply) is Claimed and reply.retry_at is not None:
+            self._wake_later(command, reply.retry_at)
+        # Also behind answers that wait for nothing of their own: a peer hears in order.
+        waits = gathering.changed or gathering.answers or self._in_flight
+        if settle is not None and waits and not at_once:
+            gathering.answers.append((settle, reply))
+            gathering.urgent = True
+            settle = None
+        if gathering.changed or gathering.answers:
+            self._arm_flush()
+        if settle is not None:
+            self.counts.answers += 1
+            settle(reply)
+
+    def _refuses(self, command: Command) -> Refusal | None:
+        if self.failed is not None:
+            return Refusal(Why.INTERNAL, f"the store failed: {self.failed}")
+        kind = type(command)
+        if self.draining and (kind is Submit or kind is Claim):
+            return _SHUTTING_DOWN
+        if self.store_full and kind is Submit:
+            return _STORE_FULL
+        return None
+
+    def _may_be_told_at_once(self, command: Command, reply: Reply) -> bool:
+        """Rule 23: the answer to some claims may leave before the claim's own commit, though
+        never before the commit of the jobs it hands out. Asked before the claim is written.
+        """
+        if self.failed is not None:
+            return True  # a refusal: nothing else leaves any more
+        if type(command) is not Claim or not command.early:
+            return False
+        if type(reply) is not Claimed:
+            return True
+        is_unsaved = self.store.is_unsaved
+        return not any(is_unsaved(job.job_id) for job in reply.jobs)
+
+    def _count_refusal(self, refusal: Refusal) -> None:
+        refusals = self.counts.refusals
+        refusals[refusal.why] = refusals.get(refusal.why, 0) + 1
+
+    def _report(self, command: Command) -> None:
+        self.counts.failures += 1
+        job_id = getattr(command, "job_id", None)
+        story = self.store.index.jobs.get(job_id) if isinstance(job_id, str) else None
+        _log.error(
+            "internal error",
+            command=type(command).__name__,
+            job_id=job_id,
+            story=repr(story)[:2000] if story is not None else None,
+            traceback=traceback.format_exc(),
+        )
+
+    # Committing.
+
+    def _arm_flush(self) -> None:
+        """See to it that the open batch is committed: at once, in a moment, or with the next."""
+        if self._in_flight or self._flush_soon:
+            return
+        if not self._open.urgent:
+            # Nobody waits for it: it may ride with others, for a while (rule 25).
+            if self._flush_timer is None:
+                self._flush_timer = self._loop.call_later(self._ride_ms / 1000, self._flush)
+            return
+        self._flush_soon = True
+        self._cancel_flush_timer()
+        wait_ms = 0.0
+        if self._was_busy:
+            wait_ms = self._last_flush_ms + self._pace_ms - self.clock.monotonic_ms()
+        if wait_ms <= 0.0:
+            self._loop.call_soon(self._flush)
+        else:
+            self._flush_timer = self._loop.call_later(wait_ms / 1000, self._flush)
+
+    def _cancel_flush_timer(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        self._cancel_flush_timer()
+        if self._in_flight or self.failed is not None:
+            return
+        gathering = self._open
+        self._open = _Gathering()
+        try:
+            gathering.batch = self.store.begin_commit(self.clock.now())
+        except StoreFailedError as error:
+            self._fail(str(error))
+            return
+        if gathering.batch is None:
+            self._release(gathering)
+            self._settle_down()
+            return
+        gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
+        self._was_busy = len(gathering.answers) > _BUSY_COUNT
+        self._in_flight.append(gathering)
+        fd = self.store.fileno()
+        if fd is None:
+            self._on_readable()
+        elif self.store.has_unsent():
+            self._loop.add_writer(fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        fd = self.store.fileno()
+        assert fd is not None
+        try:
+            self.store.send_more()
+        except StoreFailedError as error:
+            self._fail(str(error))
+            return
+        if not self.store.has_unsent():
+            self._loop.remove_writer(fd)
+
+    def _on_readable(self) -> None:
+        try:
+            number = self.store.finish_commits()
+        except StoreFailedError as error:
+            self._fail(str(error))
+            return
+        while self._in_flight:
+            batch = self._in_flight[0].batch
+            assert batch is not None
+            if batch.number > number:
+                break
+            self.counts.batches += 1
+            self.counts.jobs += len(batch.jobs)
+            # It counts as in flight until all is told: what is asked meanwhile is told after it.
+            self._release(self._in_flight[0])
+            self._in_flight.popleft()
+        self._settle_down()
+
+    def _settle_down(self) -> None:
+        """After a commit: begin the next one, or be idle."""
+        if self._in_flight or self._flush_soon:
+            return
+        if self._open.answers or self._open.changed:
+            self._arm_flush()
+        elif self._idle_callbacks:
+            self._call_idle()
+
+    def _release(self, gathering: _Gathering) -> None:
+        """It is on disk: tell everybody. One listener's trouble must not keep others waiting."""
+        self.counts.answers += len(gathering.answers)
+        for settle, reply in gathering.answers:
+            try:
+                settle(reply)
+            except Exception:  # noqa: BLE001
+                self._report_untold("an answer")
+        for signal in gathering.signals:
+            self._deliver(signal)
+        batch = gathering.batch
+        if batch is None:
+            return
+        if batch.events:
+            try:
+                self.events.publish(batch.events)
+            except Exception:  # noqa: BLE001
+                self._report_untold("an event")
+        elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
+        for listener in self.on_batch:
+            listener(batch, elapsed_ms)
+        if self.waiters.count:
+            self._wake(batch)
+
+    def _report_untold(self, what: str) -> None:
+        _log.error(f"{what} could not be told", traceback=traceback.format_exc())
+
+    def _deliver(self, signal: Signal) -> None:
+        listeners = [self.on_signal[name] for name in signal.waiters if name in self.on_signal]
+        if not listeners and signal.what == "told":
+            listeners = self.on_told
+        for listener in listeners:
+            try:
+                listener(signal)
+            except Exception:  # noqa: BLE001
+                self._report_untold("a signal")
+
+    def _wake_some(self, queue: str, count: int) -> None:
+        try:
+            self.waiters.wake(queue, count)
+        except Exception:  # noqa: BLE001
+            self._report_untold("a wake-up")
+
+    def _wake(self, batch: Batch) -> None:
+        """Wake as many sleepers as there is new work, and those for whom a limit made room."""
+        queues = self.store.index.queues
+        counts: dict[str, int] = {}
+        for _, event in batch.events:
+            queue = event.queue
+            if event.state is _READY:
+                counts[queue] = counts.get(queue, 0) + 1
+            elif event.state is not _LEASED and self.waiters.is_wanted(queue):
+                known = queues.get(queue)
+                if known is not None and known.queue.policy.concurrency_max is not None:
+                    counts[queue] = counts.get(queue, 0) + 1
+        for queue, changed in batch.queues.items():
+            if changed.policy.rate is None:  # with a rate, each claim writes the queue
+                counts[queue] = self.waiters.count
+        for queue, count in counts.items():
+            if self.waiters.is_wanted(queue) and self.has_work((queue,)):
+                self._wake_some(queue, min(count, self.ready_count(queue)))
+        if self.store.index.limits:
+            # A named limit may have made room in any queue.
+            self._wake_where_there_is_work()
+
+    def _wake_where_there_is_work(self) -> None:
+        for queue in self.waiters.queues():
+            if self.has_work((queue,)):
+                self._wake_some(queue, self.ready_count(queue))
+
+    def has_work(self, queues: Sequence[str]) -> bool:
+        """Whether a claim over these queues would be given something now."""
+        gate = Gate(Effects(self.store.index, self.clock.now()))
+        return any(gate.first(queue) is not None for queue in queues)
+
+    def ready_count(self, queue: str) -> int:
+        """Jobs of a queue that are ready, committed or about to be."""
+        known = self.store.index.queues.get(queue)
+        return known.ready.count if known is not None else 0
+
+    def _fail(self, text: str) -> None:
+        """A write or a sync failed: no answer leaves any more, and the server ends."""
+        if self.failed is not None:
+            return
+        self.failed = text
+        _log.critical("the store failed; nothing more is acknowledged", reason=text)
+        fd = self.store.fileno()
+        if fd is not None:
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+        self._cancel_flush_timer()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        if self._on_failure is not None:
+            self._on_failure(text)
+        self._call_idle()
+
+    def _call_idle(self) -> None:
+        callbacks, self._idle_callbacks = self._idle_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once everything that was decided is on disk and told, or can never be
+        because the store failed.
+        """
+        if self.failed is not None or not (
+            self._in_flight or self._open.changed or self._open.answers
+        ):
+            callback()
+            return
+        self._idle_callbacks.append(callback)
+        self._open.urgent = True
+        self._arm_flush()
+
+    def keep_house(self) -> None:
+        """Once a second: wake who was left out although there is work, and note the time where
+        leases depend on it.
+        """
+        self._wake_where_there_is_work()
+        now_ms = self.clock.monotonic_ms()
+        idle = not self._in_flight and not self._open.changed
+        if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self.store.index.holders():
+            self.touch()
+
+    def touch(self) -> None:
+        """Have the present time on disk, even if nothing else changed."""
+        self.store.touch()
+        self._open.changed = True
+        self._arm_flush()
+
+    # Time.
+
+    def _arm_next_tick(self) -> None:
+        due_at = self.store.index.next_due_at()
+        if due_at is not None:
+            self._arm_tick(due_at)
+
+    def _arm_tick(self, due_at: int, delay_ms_min: int = 0) -> None:
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._tick_at = due_at
+        delay_ms = min(max(delay_ms_min, due_at - self.clock.now()), _TICK_MS_MAX)
+        self._tick_expected_ms = self.clock.monotonic_ms() + delay_ms
+        self._tick_timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_at = self._tick_timer = None
+        if self.failed is not None:
+            return
+        self.notice_stall(self._tick_expected_ms)
+        failures = self.counts.failures
+        self.ask(Tick(limits.TICK_COUNT_MAX))
+        due_at = self.store.index.next_due_at()
+        if due_at is not None:
+            # Something due that cannot be decided on must not keep the loop busy.
+            failed = self.counts.failures != failures
+            self._arm_tick(due_at, _TICK_AGAIN_MS if failed else 0)
+
+    def notice_stall(self, expected_ms: float) -> None:
+        """What was to happen at ``expected_ms`` (monotonic) happens now. Much too late means that
+        the server itself stood still; several timers may find that out, the first one counts.
+        """
+        now_ms = self.clock.monotonic_ms()
+        late_ms = int(now_ms - max(expected_ms, self._awake_ms))
+        if late_ms > STALL_MS:
+            self._awake_ms = now_ms
+            self.prolong(late_ms)
+
+    def prolong(self, outage_ms: int) -> None:
+        """The server stood still, or its clock was set: leases keep their remaining time."""
+        _log.warning("leases prolonged", milliseconds=outage_ms)
+        self.ask(Prolong(outage_ms))
+        self._arm_next_tick()  # by the clock as it is now
+
+    def _wake_later(self, command: Command, retry_at: int) -> None:
+        """A rate limit held work back: those who sleep for it hear when it may go on."""
+        assert isinstance(command, Claim)
+        queues = command.queues
+        if self._rate_wakes.get(queues) == retry_at:
+            return
+        self._rate_wakes[queues] = retry_at
+
+        def wake() -> None:
+            if self._rate_wakes.get(queues) == retry_at:
+                del self._rate_wakes[queues]
+            for queue in queues:
+                if self.has_work((queue,)):
+                    self._wake_some(queue, self.ready_count(queue))
+
+        self._loop.call_later(max(1, retry_at - self.clock.now()) / 1000, wake)

@@ -1,0 +1,191 @@
+"""One request and its answer, in the envelope; and the defences that every request passes."""
+
+import ipaddress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.types import Receive, Scope, Send
+
+from manyhands.config import Address
+from manyhands.protocols.native.answers import envelope, error_envelope
+from manyhands.protocols.native.refusals import Problem
+from manyhands.server.clock import Clock
+from manyhands.server.http_connection import Connection
+
+_JSON_HEADERS: Final = [
+    (b"content-type", b"application/json; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+]
+_SAFE_SITES: Final = (b"same-origin", b"none")
+_HOSTS_KNOWN_MAX: Final = 1_000
+_RETRY_AFTER: Final = {429: b"1", 503: b"5"}
+
+
+class HungUpError(Exception):
+    """The peer is gone; nobody is there to be answered."""
+
+
+class Exchange:
+    """A request that is being answered."""
+
+    __slots__ = (
+        "_body_bytes_max",
+        "_clock",
+        "_receive",
+        "_send",
+        "_started_ms",
+        "connection",
+        "headers",
+        "method",
+        "path",
+        "scope",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, clock: Clock, body_bytes_max: int
+    ) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.connection: Connection = scope["state"]["connection"]
+        self._receive = receive
+        self._send = send
+        self._clock = clock
+        self._started_ms = clock.monotonic_ms()
+        self._body_bytes_max = body_bytes_max
+
+    @property
+    def address(self) -> str:
+        """Who asks."""
+        client = self.scope["client"]
+        return client[0] if client is not None else ""
+
+    async def body(self) -> bytes:
+        """The whole body of a request that carries JSON."""
+        if not _is_json(self.headers.get(b"content-type")):
+            sentence = "the content type must be application/json"
+            raise Problem(415, "unsupported_media_type", sentence)
+        length = self.headers.get(b"content-length")
+        if length is not None and int(length) > self._body_bytes_max:
+            raise self._too_large()
+        message = await self._receive()
+        if message["type"] == "http.request" and not message["more_body"]:
+            found: bytes = message["body"]
+            if len(found) > self._body_bytes_max:
+                raise self._too_large()
+            return found
+        gathered = bytearray()
+        while message["type"] == "http.request":
+            gathered += message["body"]
+            if len(gathered) > self._body_bytes_max:
+                raise self._too_large()
+            if not message["more_body"]:
+                return bytes(gathered)
+            message = await self._receive()
+        raise HungUpError
+
+    def _too_large(self) -> Problem:
+        sentence = f"a body may have at most {self._body_bytes_max} bytes"
+        return Problem(413, "too_large", sentence)
+
+    async def answer(
+        self, results: object, beside: dict[str, Any] | None = None, status: int = 200
+    ) -> None:
+        """Success, or what looks like it to a machine that only asks whether we live."""
+        elapsed_ms = self._clock.monotonic_ms() - self._started_ms
+        await self.send_bytes(status, _JSON_HEADERS, envelope(results, elapsed_ms, beside))
+
+    async def fail(self, problem: Problem, allow: str | None = None) -> None:
+        """The sentence that says why not."""
+        elapsed_ms = self._clock.monotonic_ms() - self._started_ms
+        headers = list(_JSON_HEADERS)
+        if allow is not None:
+            headers.append((b"allow", allow.encode()))
+        if problem.status in _RETRY_AFTER:
+            headers.append((b"retry-after", _RETRY_AFTER[problem.status]))
+        if self.connection.has_unread_body:
+            headers.append((b"connection", b"close"))
+        await self.send_bytes(problem.status, headers, error_envelope(problem, elapsed_ms))
+
+    async def send_bytes(
+        self, status: int, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        """A whole answer."""
+        length = (b"content-length", b"%d" % len(body))
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+        )
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _is_json(content_type: bytes | None) -> bool:
+    if content_type == b"application/json":
+        return True
+    kind = (content_type or b"").partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (
+        kind.startswith(b"application/") and kind.endswith(b"+json")
+    )
+
+
+class Defences:
+    """Against web pages that make a browser talk to us: whose name was asked for, who asks."""
+
+    def __init__(self, bound: Address, names: tuple[str, ...]) -> None:
+        self._names = {name.lower() for name in (*names, "localhost", bound.host)}
+        self._any_address = _is_wildcard(bound.host)
+        self._known: set[bytes] = set()
+
+    def check(self, exchange: Exchange) -> None:
+        """Raises a problem if the request must not be listened to."""
+        headers = exchange.headers
+        host = headers.get(b"host")
+        if host is None:
+            if exchange.scope["http_version"] != "1.0":
+                raise Problem(400, "invalid_request", "the request has no Host header")
+        elif host not in self._known:
+            self._look_at(host)
+        site = headers.get(b"sec-fetch-site")
+        if site is not None and site not in _SAFE_SITES:
+            raise _cross_site("another site's page may not use this server")
+        if b"sec-purpose" in headers:
+            raise _cross_site("prefetching is not welcome here")
+        origin = headers.get(b"origin")
+        if origin is not None and _place(origin) != host:
+            raise _cross_site("a page of another origin may not use this server")
+
+    def _look_at(self, host: bytes) -> None:
+        if not self._allows(host):
+            sentence = "this server does not answer to that name; see the Host header"
+            raise Problem(421, "unknown_host", sentence)
+        if len(self._known) < _HOSTS_KNOWN_MAX:
+            self._known.add(host)
+
+    def _allows(self, host: bytes) -> bool:
+        try:
+            name = urlsplit(f"//{host.decode('ascii')}").hostname or ""
+        except ValueError:
+            return False
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return address.is_loopback or self._any_address
+
+
+def _cross_site(sentence: str) -> Problem:
+    return Problem(403, "cross_site", sentence)
+
+
+def _place(origin: bytes) -> bytes:
+    scheme, _, place = origin.partition(b"://")
+    return place if scheme in (b"http", b"https") else b""
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

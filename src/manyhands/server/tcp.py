@@ -1,0 +1,279 @@
+"""TCP connections: bytes to a session and back, one write a connection and turn, bounded."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import structlog
+
+from manyhands.config import Address
+from manyhands.model.commands import Command
+from manyhands.model.events import Signal
+from manyhands.model.job import Job
+from manyhands.protocols.session import QueueSummary, Settle
+from manyhands.server.waiters import Sleeper
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+_log = structlog.get_logger("manyhands.tcp")
+
+# What may wait to be read by a peer that does not read. A few of the largest packets fit.
+OUTPUT_BYTES_MAX: Final = 256 * 1024 * 1024
+# Above this nothing more is read from the peer until it has taken what it was given.
+_OUTPUT_BYTES_HIGH: Final = 1024 * 1024
+CONNECTIONS_COUNT_MAX: Final = 100_000
+
+
+class Session(Protocol):
+    """What a listener needs of a protocol's session."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes arrived."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+    def hear(self, signal: Signal) -> None:
+        """News of a job that somebody here waits for, or held."""
+
+    def is_overwhelmed(self) -> bool:
+        """Too many answers are outstanding to read further requests."""
+
+
+class TcpListener:
+    """Accepts connections and gives each a session."""
+
+    def __init__(
+        self,
+        server: "Server",
+        address: Address,
+        name: str,
+        make_session: Callable[["Connection"], Session],
+    ) -> None:
+        self.server = server
+        self.name = name
+        self.make_session = make_session
+        self.connections: dict[Connection, None] = {}
+        self.accepted_count = 0
+        self._address = address
+        self._listening: asyncio.Server | None = None
+        self._unsent: list[Connection] = []
+        self._loop = asyncio.get_running_loop()
+
+    async def start(self) -> str:
+        self._listening = await self._loop.create_server(
+            lambda: Connection(self), self._address.host, self._address.port, backlog=4096
+        )
+        host, port = self._listening.sockets[0].getsockname()[:2]
+        return str(Address(host, port))
+
+    async def drain(self) -> None:
+        assert self._listening is not None
+        self._listening.close()
+        idle = asyncio.Event()
+        self.server.dispatcher.when_idle(idle.set)
+        if self.server.failure is None:
+            await idle.wait()
+        for connection in list(self.connections):
+            connection.flush()
+            connection.close()
+        # The peers get what was written; whoever does not read is not waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while self.connections:
+                    await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.abort()
+
+    def flush_later(self, connection: "Connection") -> None:
+        """Write at the end of this turn, together with what else is said in it."""
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(connection)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
+            connection.flush()
+
+
+class Connection(asyncio.Protocol):
+    """One peer. It is the ``Peer`` of its session."""
+
+    def __init__(self, listener: TcpListener) -> None:
+        server = listener.server
+        self.connection = server.ids.connection()
+        self.number = int(self.connection.rpartition("/")[2])
+        self.address = ""
+        self._listener = listener
+        self._dispatcher = server.dispatcher
+        self._ids = server.ids
+        self._clock = server.clock
+        self._transport: asyncio.Transport | None = None
+        self._session: Session | None = None
+        self._output: list[bytes] = []
+        self._receiving = False
+        self._flushing = False
+        self._closing = False
+        self._reading_paused = False
+        self._sleeper: Sleeper | None = None
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's own class is not a subclass
+        self._transport = transport
+        listener = self._listener
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else ""
+        listener.accepted_count += 1
+        if len(listener.connections) >= CONNECTIONS_COUNT_MAX or self._dispatcher.draining:
+            transport.abort()
+            return
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+        transport.set_write_buffer_limits(high=_OUTPUT_BYTES_HIGH)
+        listener.connections[self] = None
+        self.take_session(listener.make_session(self))
+
+    def take_session(self, session: Session) -> None:
+        """From now on this session speaks with the peer."""
+        self._session = session
+        self._dispatcher.on_signal[self.connection] = session.hear
+
+    def data_received(self, data: bytes) -> None:
+        session = self._session
+        if session is None or self._closing:
+            return
+        self._receiving = True
+        try:
+            session.receive(data)
+        except Exception:
+            # A defect of ours: this peer is let go, its jobs go back, others are unharmed.
+            _log.exception("internal error", listener=self._listener.name, peer=self.address)
+            self._closing = True
+        finally:
+            self._receiving = False
+        if self._output:
+            self.flush()
+        if self._closing:
+            self.close()
+        elif session.is_overwhelmed():
+            self._pause_reading()
+
+    def pause_writing(self) -> None:
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and self._transport is not None:
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and not self._closing:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stay_awake()
+        self._listener.connections.pop(self, None)
+        self._dispatcher.on_signal.pop(self.connection, None)
+        session, self._session = self._session, None
+        self._output.clear()
+        if session is not None:
+            session.lost()
+
+    # The session's side.
+
+    def send(self, data: bytes) -> None:
+        self._output.append(data)
+        if not self._receiving and not self._flushing:
+            self._flushing = True
+            self._listener.flush_later(self)
+
+    def flush(self) -> None:
+        """Everything that was said since the last time, in one write."""
+        self._flushing = False
+        output = self._output
+        transport = self._transport
+        if not output or transport is None:
+            return
+        transport.write(output[0] if len(output) == 1 else b"".join(output))
+        output.clear()
+        waiting = transport.get_write_buffer_size()
+        if waiting > OUTPUT_BYTES_MAX:
+            _log.warning("peer does not read; closed", peer=self.address, unread_bytes=waiting)
+            transport.abort()
+        elif self._reading_paused and waiting <= _OUTPUT_BYTES_HIGH:
+            session = self._session
+            if session is not None and not session.is_overwhelmed():
+                self._resume_reading()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._receiving:
+            return  # done when everything that arrived has been looked at
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Without waiting for what was sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def ask(
+        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+    ) -> None:
+        self._dispatcher.ask(command, settle, refused)
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def job_id(self) -> str:
+        return self._ids.job_id(self._clock.now())
+
+    def token(self) -> str:
+        return self._ids.token()
+
+    def has_work(self, queues: Sequence[str]) -> bool:
+        return self._dispatcher.has_work(queues)
+
+    def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
+        self.stay_awake()
+        self._sleeper = Sleeper(queues, lambda queue: wake())
+        self._dispatcher.waiters.sleep(self._sleeper)
+
+    def stay_awake(self) -> None:
+        if self._sleeper is not None:
+            self._dispatcher.waiters.leave(self._sleeper)
+            self._sleeper = None
+
+    def queues(self) -> Sequence[QueueSummary]:
+        index = self._dispatcher.store.index
+        return [
+            QueueSummary(
+                name, queue.counts, queue.ready.count_by_priority(), queue.queue.paused
+            )
+            for name, queue in sorted(index.queues.items())
+        ]
+
+    def unfinished_jobs(self, count_max: int) -> Sequence[Job]:
+        jobs = []
+        for job in self._dispatcher.store.index.jobs.values():
+            if job.finished_at is None:
+                jobs.append(job)
+                if len(jobs) == count_max:
+                    break
+        return jobs

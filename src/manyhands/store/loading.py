@@ -1,0 +1,139 @@
+"""At start: everything that is not finished goes from the file into memory."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+from msgspec.structs import replace
+
+from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
+from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.index import Index
+from manyhands.store.opening import damaged
+from manyhands.store.packing import Counters, TermsBook
+from manyhands.store.reading import COLUMNS, open_reader
+from manyhands.store.ready import entry_order
+from manyhands.store.rows import decode_record
+
+_CACHE_KIB: Final = 64 * 1024
+_decode_counters = msgspec.json.Decoder(Counters).decode
+_decode_queue = msgspec.json.Decoder(Queue).decode
+_decode_limit = msgspec.json.Decoder(NamedLimit).decode
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
+
+
+def load(file: Path, index: Index, terms: TermsBook) -> Counters | None:
+    """Fill an empty index. Gives how far the store had come; None: nothing was ever committed."""
+    connection = open_reader(file)
+    try:
+        connection.pragma("cache_size", -_CACHE_KIB)
+        # One snapshot, and no collection while a million objects come into being.
+        with _paused_collection(), connection:
+            counters = _Loader(connection, index, terms).load()
+    except (apsw.Error, msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise damaged(file, f"a record cannot be read ({error})") from None
+    finally:
+        connection.close()
+    return counters
+
+
+@contextmanager
+def _paused_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()  # what was loaded stays; later collections need not look at it
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class _Loader:
+    def __init__(self, connection: apsw.Connection, index: Index, terms: TermsBook) -> None:
+        self._connection = connection
+        self._index = index
+        self._terms = terms
+        self._queues: dict[str, str] = {}
+        self._origins: dict[Origin, Origin] = {UNKNOWN_ORIGIN: UNKNOWN_ORIGIN}
+
+    def load(self) -> Counters | None:
+        index, execute = self._index, self._connection.execute
+        for number, record in execute("SELECT terms_id, record FROM terms"):
+            self._terms.learn(number, record)
+        for _, record in execute("SELECT name, record FROM queues"):
+            index.put_queue(_decode_queue(record))
+        for name, record in execute("SELECT name, record FROM limits"):
+            index.limits[name] = _decode_limit(record)
+        for name, record in execute("SELECT name, record FROM schedules"):
+            index.schedules[name] = _decode_schedule(record)
+        unfinished = self._count()
+        self._put(unfinished)
+        self._put_named()
+        found = execute("SELECT value FROM facts WHERE key = 'counters'").get
+        if found is None:
+            return None
+        counters = _decode_counters(found)
+        index.serial = counters.serial
+        index.position = counters.position
+        return counters
+
+    def _count(self) -> list[tuple[str, State]]:
+        """Count the finished jobs; gives the queues and states in which there are others."""
+        unfinished = []
+        statement = "SELECT queue, state, count(*) FROM jobs GROUP BY queue, state"
+        for queue, word, count in self._connection.execute(statement):
+            state = State(word)
+            self._queues[queue] = queue
+            if state in FINISHED:
+                self._index.counts_of(queue)[state] = count
+            else:
+                unfinished.append((queue, state))
+        return unfinished
+
+    def _put(self, places: list[tuple[str, State]]) -> None:
+        ready: list[Job] = []
+        others: list[Job] = []
+        statement = f"SELECT {COLUMNS} FROM jobs WHERE queue = ? AND state = ? ORDER BY serial"  # noqa: S608
+        for queue, state in places:
+            jobs = ready if state is State.READY else others
+            for row in self._connection.execute(statement, (queue, state)):
+                jobs.append(self._make_job(row))
+        # Dependants are told in order of arrival, ready jobs are handed out in order of place.
+        others.sort(key=_serial)
+        ready.sort(key=entry_order)
+        put = self._index.put
+        for job in others:
+            put(job)
+        for job in ready:
+            put(job)
+
+    def _put_named(self) -> None:
+        """Names of graphs that are still being worked on keep their outcome here."""
+        statement = (
+            f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND finished_at IS NOT NULL"  # noqa: S608
+            " ORDER BY serial"
+        )
+        for namespace in self._index.namespaces():
+            for row in self._connection.execute(statement, (namespace,)):
+                job = self._make_job(row)
+                self._index.keep(job)
+                self._index.forget(job.job_id)  # that is: as soon as the graph is finished
+
+    def _make_job(self, row: tuple[int, int, str, bytes, bytes | None]) -> Job:
+        _, terms_id, record, payload, result = row
+        job = decode_record(record, payload, result, self._terms.by_number[terms_id])
+        # Equal words are one object, as they are among jobs that were never on disk.
+        return replace(
+            job,
+            queue=self._queues[job.queue],
+            origin=self._origins.setdefault(job.origin, job.origin),
+        )
+
+
+def _serial(job: Job) -> int:
+    return job.serial

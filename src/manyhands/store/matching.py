@@ -1,0 +1,23 @@
+"""Which jobs a listing shows: the one reading of a filter, whatever the store."""
+
+from manyhands.model.job import Job
+from manyhands.store.store import Filter
+
+
+def matches(job: Job, wanted: Filter) -> bool:
+    """Whether every condition holds."""
+    holders = [attempt.holder.name for attempt in job.attempts]
+    if job.lease is not None:
+        holders.append(job.lease.holder.name)
+    return (
+        (not wanted.states or job.state in wanted.states)
+        and wanted.queue in (None, job.queue)
+        and (wanted.tag is None or wanted.tag in job.tags)
+        and (wanted.worker is None or wanted.worker in holders)
+        and wanted.realm in (None, job.origin.realm)
+        and wanted.unique_key in (None, job.unique_key)
+        and wanted.name in (None, job.name)
+        and (wanted.submitted_before is None or job.submitted_at < wanted.submitted_before)
+        and (wanted.submitted_after is None or job.submitted_at > wanted.submitted_after)
+        and (wanted.text is None or wanted.text.encode() in job.payload)
+    )

@@ -1,0 +1,191 @@
+"""Batches become frames: a row for each job, its terms by number, settings as records."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.engine.ending import result_ms_of
+from manyhands.model import limits
+from manyhands.model.identity import uid_of
+from manyhands.model.job import Job
+from manyhands.model.policy import Terms
+from manyhands.store.batch import Batch
+from manyhands.store.frames import SentFrame, pack
+from manyhands.store.rows import decode_terms, encode_record, encode_terms
+
+_QUICK_MAX: Final = 4_096
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Counters(Struct, frozen=True):
+    """How far a store has come; written with every commit."""
+
+    alive_at: int = 0
+    serial: int = 0
+    seq: int = 0
+    position: int = 0
+
+
+class Removals:
+    """What retention lets go of, on its way into the next batch."""
+
+    __slots__ = ("events_to", "jobs", "results")
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, int] = {}  # job id -> serial
+        self.results: list[int] = []  # serials
+        self.events_to = 0
+
+    def is_empty(self) -> bool:
+        """Nothing goes."""
+        return not (self.jobs or self.results or self.events_to)
+
+
+class TermsBook:
+    """Terms by number and numbers by terms. Equal terms are one object, however often loaded."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Terms] = {}
+        self.fresh: list[tuple[int, str]] = []  # not in any batch yet
+        self._last = 0
+        self._numbers: dict[Terms, int] = {}
+        # Most jobs share a few objects: those are recognised without being compared.
+        self._quick: dict[int, tuple[Terms, int]] = {}
+
+    def learn(self, number: int, record: str) -> None:
+        """A row of the file."""
+        terms = decode_terms(record.encode())
+        self.by_number[number] = terms
+        self._numbers[terms] = number
+        self._last = max(self._last, number)
+
+    def number_of(self, terms: Terms) -> int:
+        """The number of these terms; new ones are written with the next batch."""
+        known = self._quick.get(id(terms))
+        if known is not None:
+            return known[1]
+        number = self._numbers.get(terms)
+        if number is None:
+            number = self._last = self._last + 1
+            self.by_number[number] = terms
+            self._numbers[terms] = number
+            self.fresh.append((number, encode_terms(terms).decode()))
+        if len(self._quick) >= _QUICK_MAX:
+            self._quick.clear()
+        # Kept alive by this very entry, so its id is nobody else's.
+        self._quick[id(terms)] = (terms, number)
+        return number
+
+
+class Packer:
+    """Turns batches into frames, in order."""
+
+    def __init__(self, terms: TermsBook, result_ms: int | None, serial: int) -> None:
+        self._terms = terms
+        self._result_ms = result_ms
+        self._serial = serial  # jobs up to this one have a row
+
+    def pack(self, batch: Batch, counters: Counters, removals: Removals) -> bytearray:
+        """The frame of a sealed batch."""
+        inserted: list[Any] = []
+        rewritten: list[Any] = []
+        updated: list[Any] = []
+        tagged: list[Any] = []
+        untagged: list[Any] = []
+        for job in batch.jobs.values():
+            record = encode_record(job).decode()
+            serial = job.serial
+            if serial > self._serial:
+                inserted.append(self._row(job, record))
+                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
+            elif job.job_id in batch.full:
+                rewritten.append(self._changes(job, record))
+                untagged.append((serial,))
+                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
+            else:
+                until = self._result_until(job)
+                updated.append(
+                    (job.queue, job.state, job.finished_at, until, record, job.result, serial)
+                )
+        self._serial = max(self._serial, counters.serial)
+        frame = SentFrame(
+            number=batch.number,
+            counters=_encode(counters).decode(),
+            dropped_jobs=[(serial,) for serial in removals.jobs.values()],
+            dropped_results=[(serial,) for serial in removals.results],
+            events_dropped_to=removals.events_to,
+            terms=self._terms.fresh,
+            inserted=inserted,
+            rewritten=rewritten,
+            updated=updated,
+            untagged=untagged,
+            tagged=tagged,
+            events=batch.events,
+            partials=[
+                (
+                    serial,
+                    piece.number,
+                    piece.number - limits.PARTIALS_KEPT_MAX + 1,
+                    piece.at,
+                    int(piece.warning),
+                    piece.payload,
+                )
+                for serial, piece in batch.partials
+            ],
+            queues=_records(batch.queues),
+            removed_queues=[(name,) for name in batch.forgotten_queues],
+            limits=_records(batch.limits),
+            removed_limits=[(name,) for name in batch.removed_limits],
+            schedules=_records(batch.schedules),
+            removed_schedules=[(name,) for name in batch.removed_schedules],
+        )
+        packed = pack(frame)
+        self._terms.fresh = []
+        return packed
+
+    def _row(self, job: Job, record: str) -> tuple[Any, ...]:
+        job_id = job.job_id
+        return (
+            job.serial,
+            job_id,
+            None if len(job_id) == 32 else uid_of(job_id),
+            job.queue,
+            job.state,
+            job.finished_at,
+            self._result_until(job),
+            job.namespace,
+            job.name,
+            self._terms.number_of(job.terms),
+            record,
+            job.payload,
+            job.result,
+        )
+
+    def _changes(self, job: Job, record: str) -> tuple[Any, ...]:
+        return (
+            job.queue,
+            job.state,
+            job.finished_at,
+            self._result_until(job),
+            job.namespace,
+            job.name,
+            self._terms.number_of(job.terms),
+            record,
+            job.result,
+            job.payload,
+            job.serial,
+        )
+
+    def _result_until(self, job: Job) -> int | None:
+        if job.result is None or job.finished_at is None:
+            return None
+        kept = result_ms_of(job)
+        if kept is None:
+            kept = self._result_ms
+        return None if kept is None else job.finished_at + kept
+
+
+def _records(settings: dict[str, Any]) -> list[Any]:
+    return [(name, _encode(value).decode()) for name, value in settings.items()]

@@ -1,0 +1,115 @@
+"""Retention in the SQLite store: which records, results and events have outlived their time.
+
+Candidates come from the file in slices, oldest first; what a live job needs is passed over. What
+goes is noted for the next batch, so that it goes in order with everything else.
+"""
+
+from typing import Final
+
+from manyhands.model.job import State
+from manyhands.model.policy import NO_POLICY, QueuePolicy
+from manyhands.store.index import Index
+from manyhands.store.packing import Removals
+from manyhands.store.reading import Reader
+from manyhands.store.retention import OUTCOMES, Retention
+
+_Place = tuple[str, State]
+_START: Final = (-1, -1)
+_EVENTS_A_JOB: Final = 20  # events dropped in one slice, for each record: they are many and cheap
+
+
+class Pruner:
+    """Remembers from slice to slice where it was."""
+
+    def __init__(self, index: Index, reader: Reader, retention: Retention) -> None:
+        self.leaving: dict[str, None] = {}  # ids of records that go with a batch not durable yet
+        self._index = index
+        self._reader = reader
+        self._retention = retention
+        # No record of a place finished before this; what finishes later is younger anyway.
+        self._oldest_at: dict[_Place, int] = {}
+        # Behind records that cannot go yet, so that they are not walked over each time.
+        self._passed: dict[_Place, tuple[int, int]] = {}
+
+    def prune(self, now: int, count_max: int, removals: Removals, first_seq: int) -> int:
+        """Note one slice of what is to go; gives how many records and results that is."""
+        count = 0
+        for queue in self._index.recorded_queues():
+            known = self._index.queue(queue)
+            policy = known.policy if known is not None else NO_POLICY
+            for state in OUTCOMES:
+                if count == count_max:
+                    return count
+                if self._may_hold_any((queue, state), policy, now):
+                    room = count_max - count
+                    count += self._prune_place((queue, state), policy, now, room, removals)
+        count += self._prune_results(now, count_max - count, removals)
+        self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq)
+        return count
+
+    def _may_hold_any(self, place: _Place, policy: QueuePolicy, now: int) -> bool:
+        queue, state = place
+        count = self._index.counts_of(queue)[state]
+        if count > self._retention.records_max_of(policy):
+            return True
+        oldest_at = self._oldest_at.get(place, 0)
+        return count > 0 and oldest_at + self._retention.record_ms_of(policy) <= now
+
+    def _prune_place(
+        self, place: _Place, policy: QueuePolicy, now: int, count_max: int, removals: Removals
+    ) -> int:
+        queue, state = place
+        counts = self._index.counts_of(queue)
+        records_max = self._retention.records_max_of(policy)
+        record_ms = self._retention.record_ms_of(policy)
+        start = self._passed.pop(place, _START)
+        rows = self._reader.rows(
+            "SELECT finished_at, serial, job_id FROM jobs WHERE queue = ? AND state = ?"
+            " AND (finished_at, serial) > (?, ?) AND finished_at IS NOT NULL"
+            " ORDER BY finished_at, serial LIMIT ?",
+            (queue, state, *start, count_max),
+        )
+        if start == _START:
+            self._oldest_at[place] = rows[0][0] if rows else now
+        count = 0
+        for finished_at, serial, job_id in rows:
+            if finished_at + record_ms > now and counts[state] <= records_max:
+                return count
+            if job_id in self.leaving or self._is_needed(job_id):
+                continue
+            self.leaving[job_id] = None
+            removals.jobs[job_id] = serial
+            counts[state] -= 1
+            count += 1
+        if len(rows) == count_max and count < count_max:
+            self._passed[place] = (rows[-1][0], rows[-1][1])
+        return count
+
+    def _is_needed(self, job_id: str) -> bool:
+        """By a job that waits for it, by its graph, or because it is about to change."""
+        return job_id in self._index.jobs or bool(self._index.dependants(job_id))
+
+    def _prune_results(self, now: int, count_max: int, removals: Removals) -> int:
+        if count_max <= 0:
+            return 0
+        rows = self._reader.rows(
+            "SELECT serial, job_id FROM jobs WHERE result_until <= ? ORDER BY result_until LIMIT ?",
+            (now, count_max),
+        )
+        serials = [serial for serial, job_id in rows if job_id not in self.leaving]
+        removals.results += serials
+        return len(serials)
+
+    def _prune_events(self, now: int, count_max: int, removals: Removals, first_seq: int) -> None:
+        """Events lie in order of time, so the last one to go is found by halving."""
+        too_old_at = now - self._retention.event_ms
+        low, high = first_seq, first_seq + count_max  # all before `low` go, none from `high` on
+        while low < high:
+            middle = (low + high) // 2
+            found = self._reader.events(middle - 1, 1)
+            if found and found[0].event.at <= too_old_at:
+                low = middle + 1
+            else:
+                high = middle
+        if low > first_seq:
+            removals.events_to = low - 1

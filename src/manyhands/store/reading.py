@@ -1,0 +1,106 @@
+"""Questions to the file, each through a connection that only reads."""
+
+import queue
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from manyhands.model.events import Event
+from manyhands.model.job import Job
+from manyhands.store.packing import TermsBook
+from manyhands.store.rows import decode_record
+from manyhands.store.store import PartialResult, StoredEvent
+
+_BUSY_MS: Final = 5_000
+# What makes a job, in the order that `make_job` takes it.
+COLUMNS: Final = "serial, terms_id, record, payload, result"
+
+_decode_event = msgspec.msgpack.Decoder(Event).decode
+
+
+def open_reader(file: Path) -> apsw.Connection:
+    """A connection that cannot change anything."""
+    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    connection.set_busy_timeout(_BUSY_MS)
+    return connection
+
+
+class Reader:
+    """One connection. Used by one thread at a time."""
+
+    def __init__(self, file: Path, terms: TermsBook) -> None:
+        self.connection = open_reader(file)
+        self._terms = terms.by_number
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows of a question. The snapshot that it looked at is let go of."""
+        return self.connection.execute(statement, tuple(values)).fetchall()
+
+    def make_job(self, row: Sequence[Any]) -> Job:
+        """The job of a row of ``COLUMNS``."""
+        _, terms_id, record, payload, result = row
+        return decode_record(record, payload, result, self._terms[terms_id])
+
+    def job(self, job_id: str) -> Job | None:
+        """A job by its id."""
+        return self._job("job_id", job_id)
+
+    def job_by_uid(self, uid: str) -> Job | None:
+        """A job whose own id has not 32 digits."""
+        return self._job("uid", uid)
+
+    def _job(self, column: str, value: str) -> Job | None:
+        statement = f"SELECT {COLUMNS} FROM jobs WHERE {column} = ?"  # noqa: S608 - our own words
+        rows = self.rows(statement, (value,))
+        return self.make_job(rows[0]) if rows else None
+
+    def events(self, seq: int, count_max: int) -> list[StoredEvent]:
+        """Events after a place in the log."""
+        rows = self.rows(
+            "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (seq, count_max)
+        )
+        return [StoredEvent(seq, _decode_event(body)) for seq, body in rows]
+
+    def first_seq(self) -> int | None:
+        """The oldest event that is kept."""
+        found: int | None = self.rows("SELECT min(seq) FROM events")[0][0]
+        return found
+
+    def partials(self, job_id: str) -> list[PartialResult]:
+        """The kept pieces of a job's result, in order."""
+        rows = self.rows(
+            "SELECT number, at, payload, warning FROM partials"
+            " WHERE serial = (SELECT serial FROM jobs WHERE job_id = ?) ORDER BY number",
+            (job_id,),
+        )
+        return [PartialResult(row[0], row[1], row[2], bool(row[3])) for row in rows]
+
+
+class ReaderPool:
+    """Readers for threads: as many as are in use at once."""
+
+    def __init__(self, file: Path, terms: TermsBook) -> None:
+        self._file = file
+        self._terms = terms
+        self._free: queue.SimpleQueue[Reader] = queue.SimpleQueue()
+
+    @contextmanager
+    def borrow(self) -> Iterator[Reader]:
+        """A reader that nobody else uses meanwhile."""
+        try:
+            reader = self._free.get_nowait()
+        except queue.Empty:
+            reader = Reader(self._file, self._terms)
+        try:
+            yield reader
+        finally:
+            self._free.put(reader)
+
+    def close(self) -> None:
+        """Close all that are free."""
+        while not self._free.empty():
+            self._free.get_nowait().connection.close()

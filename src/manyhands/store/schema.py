@@ -1,0 +1,112 @@
+"""The tables of the SQLite store, and how a file of an older version becomes one of this.
+
+Only what stays local is indexed. Serials, ids (they begin with the time) and instants grow, so
+their entries lie side by side; a unique key or a name is random, and an index on it would make
+every commit touch one page for each job as soon as there are many. Those are found in memory, or
+by a walk over the records.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from manyhands.store.copying import copy_database, sync_file
+from manyhands.store.store import StoreError
+
+FILE_NAME: Final = "manyhands.db"
+APPLICATION_ID: Final = 0x4D616E79  # "Many": tells our files from other people's
+# The least write-ahead log a job; larger pages cost more where batches are small (measured).
+PAGE_BYTES: Final = 4096
+
+# Large values come last in a row, so that the columns before them are read without them.
+_FIRST: Final = """
+CREATE TABLE jobs(
+    serial INTEGER PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    uid TEXT,
+    queue TEXT NOT NULL,
+    state TEXT NOT NULL,
+    finished_at INTEGER,
+    result_until INTEGER,
+    namespace TEXT,
+    name TEXT,
+    terms_id INTEGER NOT NULL,
+    record TEXT NOT NULL,
+    payload BLOB NOT NULL,
+    result BLOB
+) STRICT;
+CREATE UNIQUE INDEX jobs_by_id ON jobs(job_id);
+CREATE UNIQUE INDEX jobs_by_uid ON jobs(uid) WHERE uid IS NOT NULL;
+CREATE INDEX jobs_by_state ON jobs(queue, state, serial);
+CREATE INDEX jobs_by_end ON jobs(queue, state, finished_at, serial) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_result_end ON jobs(result_until) WHERE result_until IS NOT NULL;
+CREATE INDEX jobs_by_namespace ON jobs(namespace, serial) WHERE namespace IS NOT NULL;
+CREATE TABLE terms(terms_id INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+CREATE TABLE events(seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE partials(
+    serial INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    warning INTEGER NOT NULL,
+    payload BLOB NOT NULL,
+    PRIMARY KEY(serial, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tags(
+    tag TEXT NOT NULL, serial INTEGER NOT NULL, PRIMARY KEY(tag, serial)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tags_by_serial ON tags(serial);
+CREATE TABLE queues(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE limits(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE schedules(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE facts(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+# What makes version n+1 out of version n. Entries are added, never changed.
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST,)
+VERSION: Final = len(MIGRATIONS)
+
+
+def create(file: Path) -> None:
+    """A new file. It gets its name when it is whole, so that a crash leaves none half made."""
+    draft = file.with_name(file.name + ".new")
+    draft.unlink(missing_ok=True)
+    connection = apsw.Connection(str(draft))
+    connection.pragma("page_size", PAGE_BYTES)
+    connection.pragma("application_id", APPLICATION_ID)
+    _run(connection, MIGRATIONS)
+    connection.pragma("journal_mode", "wal")
+    connection.close()
+    sync_file(draft)
+    draft.rename(file)
+    sync_file(file.parent)
+
+
+def migrate(file: Path, migrations: Sequence[str] = MIGRATIONS) -> None:
+    """Bring an older file to this version, after a copy of it is safe on disk."""
+    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        version = int(connection.pragma("user_version"))
+        if version > len(migrations):
+            raise StoreError(
+                f"{file} was written by a newer version of manyhands (schema {version}, this one "
+                f"knows {len(migrations)}). Run that version, or move the file away."
+            )
+        if version < len(migrations):
+            connection.pragma("synchronous", "FULL")
+            copy = file.with_name(f"{file.name}.before-v{version + 1}")
+            copy.unlink(missing_ok=True)
+            for _ in copy_database(connection, copy):
+                pass
+            _run(connection, migrations)
+    finally:
+        connection.close()
+
+
+def _run(connection: apsw.Connection, migrations: Sequence[str]) -> None:
+    for version in range(int(connection.pragma("user_version")), len(migrations)):
+        # The version changes with what it stands for, or not at all.
+        with connection:
+            connection.execute(migrations[version])
+            connection.pragma("user_version", version + 1)

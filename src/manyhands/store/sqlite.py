@@ -1,0 +1,193 @@
+"""The default store: live jobs in memory, every change in a SQLite file before it is told.
+
+The file is written by a process of its own (``writer.py``); here it is only read. Decisions read
+the index in memory, and the file only for jobs that have finished and were let go of.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import apsw
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.view import View
+from manyhands.model.commands import Command
+from manyhands.model.job import Job
+from manyhands.store import schema
+from manyhands.store.batch import Batch
+from manyhands.store.collect import Collector
+from manyhands.store.copying import copy_database
+from manyhands.store.link import WRITER_COMMAND, WriterLink
+from manyhands.store.loading import load
+from manyhands.store.opening import DirectoryLock, inspect
+from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.pruning import Pruner
+from manyhands.store.reading import Reader, ReaderPool
+from manyhands.store.retention import Retention
+from manyhands.store.searching import search
+from manyhands.store.store import Filter, Page, PartialResult, StoredEvent
+
+
+class SqliteStore:
+    """A directory with a database in it, held by one server at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        retention: Retention | None = None,
+        writer_command: Sequence[str] = WRITER_COMMAND,
+    ) -> None:
+        retention = retention or Retention()
+        self._directory = directory
+        self._file = directory / schema.FILE_NAME
+        self._terms = TermsBook()
+        self._collector = Collector(self._read_finished)
+        self.index = self._collector.index
+        self._lock = DirectoryLock(directory)
+        try:
+            counters = self._open(writer_command)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.alive_at = counters.alive_at if counters is not None else None
+        counters = counters or Counters()
+        self._collector.seq = self._last_seq = counters.seq
+        self._first_seq = self._reader.first_seq() or counters.seq + 1
+        self._packer = Packer(self._terms, retention.result_ms, counters.serial)
+        self._pruner = Pruner(self.index, self._reader, retention)
+        self._removals = Removals()
+        self._removed: deque[tuple[int, Removals]] = deque()  # with the batches they went into
+
+    def _open(self, writer_command: Sequence[str]) -> Counters | None:
+        if self._file.exists():
+            check = inspect(self._file)
+        else:
+            schema.create(self._file)
+            check = False
+        descriptor = self._lock.descriptor
+        # The writer checks the file while it is loaded here.
+        self._link = WriterLink(writer_command, self._file, descriptor, check=check)
+        try:
+            counters = load(self._file, self.index, self._terms)
+            self._link.wait_until_open()
+        except BaseException:
+            self._link.close()
+            raise
+        self._reader = Reader(self._file, self._terms)
+        self._pool = ReaderPool(self._file, self._terms)
+        return counters
+
+    def load(self, command: Command) -> View:  # noqa: ARG002 - all is here already
+        return self.index
+
+    def write(self, effects: Effects) -> None:
+        self._collector.write(effects)
+
+    def is_unsaved(self, job_id: str) -> bool:
+        return self._collector.is_unsaved(job_id)
+
+    def touch(self) -> None:
+        self._collector.batch.touched = True
+
+    def _read_finished(self, job_id: str) -> Job | None:
+        """A job that is not in the index: finished, or never heard of."""
+        if job_id in self._pruner.leaving:
+            return None
+        job = self._collector.unsaved(job_id)
+        return job if job is not None else self._reader.job(job_id)
+
+    # Committing.
+
+    def begin_commit(self, now: int) -> Batch | None:
+        batch = self._collector.seal(now)
+        if batch is None:
+            return None
+        counters = Counters(now, self.index.serial, self._collector.seq, self.index.position)
+        removals, self._removals = self._removals, Removals()
+        self._removed.append((batch.number, removals))
+        self._link.send(self._packer.pack(batch, counters, removals))
+        return batch
+
+    def fileno(self) -> int | None:
+        return self._link.fileno()
+
+    def has_unsent(self) -> bool:
+        return self._link.has_unsent()
+
+    def send_more(self) -> None:
+        self._link.send_more()
+
+    def finish_commits(self) -> int:
+        number = self._link.committed()
+        for batch in self._collector.committed(number):
+            if batch.events:
+                self._last_seq = batch.events[-1][0]
+        while self._removed and self._removed[0][0] <= number:
+            for job_id in self._removed.popleft()[1].jobs:
+                del self._pruner.leaving[job_id]
+        return number
+
+    # Reading.
+
+    def events_after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        return self._reader.events(seq, min(count_max, max(0, self._last_seq - seq)))
+
+    def last_seq(self) -> int:
+        return self._last_seq
+
+    def first_seq(self) -> int:
+        return self._first_seq
+
+    def partials(self, job_id: str) -> Sequence[PartialResult]:
+        with self._pool.borrow() as reader:
+            return reader.partials(job_id)
+
+    def find(self, job_id: str) -> Job | None:
+        with self._pool.borrow() as reader:
+            job = reader.job(job_id)
+            if job is None and len(job_id) == 32:
+                job = reader.job_by_uid(job_id)
+            return job
+
+    def search(self, wanted: Filter) -> Page:
+        with self._pool.borrow() as reader:
+            return search(reader, self.index, wanted)
+
+    # Operating.
+
+    def prune(self, now: int, count_max: int) -> int:
+        count = self._pruner.prune(now, count_max, self._removals, self._first_seq)
+        if not self._removals.is_empty():
+            self.touch()
+        self._first_seq = max(self._first_seq, self._removals.events_to + 1)
+        return count
+
+    def free_bytes(self) -> int | None:
+        space = os.statvfs(self._directory)
+        return space.f_bavail * space.f_frsize
+
+    def facts(self) -> dict[str, str | int]:
+        log = self._file.with_name(self._file.name + "-wal")
+        return {
+            "kind": "sqlite",
+            "path": str(self._file),
+            "bytes": self._file.stat().st_size,
+            "log_bytes": log.stat().st_size if log.exists() else 0,
+            "schema": schema.VERSION,
+            "sqlite": apsw.sqlite_lib_version(),
+            "unfinished_jobs": len(self.index.jobs),
+            "events": self._last_seq - self._first_seq + 1,
+        }
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        with self._pool.borrow() as reader:
+            yield from copy_database(reader.connection, Path(target))
+
+    def close(self) -> None:
+        # Readers first: the writer empties its log only when nobody looks at it.
+        self._pool.close()
+        self._reader.connection.close()
+        self._link.close()
+        self._lock.release()

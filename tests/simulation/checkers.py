@@ -1,0 +1,455 @@
+"""What must hold in every world, one function each. They look from outside: at what was decided,
+at what is on disk, and at what clients were told. None of them asks the engine for its opinion.
+"""
+
+from collections import Counter
+
+from msgspec import json
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.invariants import check_job
+from manyhands.engine.timers import due_at
+from manyhands.engine.transitions import TABLE
+from manyhands.model import commands
+from manyhands.model.events import Event, Signal
+from manyhands.model.job import FINISHED, EndReason, Job, Lease, State
+from manyhands.model.outcome import Changed, ChangedMany, Claimed, Refusal, Submitted, SubmittedMany
+from manyhands.model.policy import Completion, OnDependencyFailure
+from manyhands.store.batch import Batch
+from tests.simulation.world import Disk, FaultyStore
+
+_MOVES = {(state, after) for (state, _), after in TABLE.items()}
+_HOLDING = (
+    commands.Renew,
+    commands.Report,
+    commands.SendPartial,
+    commands.Complete,
+    commands.Fail,
+    commands.Release,
+)
+# A standstill is noticed by a timer: what passed before that timer was due is not seen.
+_UNSEEN_MS = 2_300
+
+
+class Violation(AssertionError):  # noqa: N818 - it reads as what it is
+    """The world is broken."""
+
+
+def require(condition: object, sentence: str) -> None:
+    if not condition:
+        raise Violation(sentence)
+
+
+class Record:
+    """What has been seen. It outlives crashes; what a crash threw away is forgotten here too."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}  # as the disk must have them
+        self.events: list[bytes] = []  # as the disk must have them, by sequence number
+        self.decided: list[bytes] = []  # the same, with those that are not on disk yet
+        self.completed: set[str] = set()  # ids and name keys of jobs that completed, ever
+        self.ended: set[str] = set()  # of jobs that failed or were cancelled
+        self.put_to_work_again: set[str] = set()
+        self.acknowledged: dict[tuple[str, str, int], str] = {}
+        self.signals: dict[int, tuple[int, Signal]] = {}  # batch that each was decided in
+        self.spoken_at: dict[str, float] = {}  # lease token -> server time awake when it spoke
+        self.command: commands.Command | None = None
+        self.before: dict[str, Job | None] = {}
+        self.finished_count = 0
+
+    def forget_undecided(self, disk: Disk) -> None:
+        """A crash: only what is on disk happened."""
+        self.decided = list(self.events)
+        self.signals.clear()
+        self.completed.clear()
+        self.ended.clear()
+        for body in self.events:
+            event = json.decode(body, type=Event)
+            self.note_end(event, disk.job(event.job_id))
+
+    def note_end(self, event: Event, job: Job | None) -> None:
+        if event.state not in FINISHED or job is None:
+            return
+        keys = [job.job_id]
+        if job.name is not None:
+            keys.append(f"{job.namespace or ''}\0{job.name}")
+        (self.completed if event.state is State.COMPLETED else self.ended).update(keys)
+
+
+# At each decision, before it is taken in.
+
+
+def check_proof(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """Late workers change nothing: whoever changes a held job shows the lease it has now."""
+    command = record.command
+    if not isinstance(command, _HOLDING):
+        return
+    job = store.index.job(command.job_id)
+    require(job is not None, f"{command} was accepted for a job that is not there")
+    assert job is not None
+    if isinstance(command, commands.Complete) and (
+        job.terms.defaults.completion is Completion.OPEN and job.state not in FINISHED
+    ):
+        return
+    require(job.lease is not None, f"{command} changed a job that nobody holds: {job}")
+    assert job.lease is not None
+    require(_fits(job.lease, command.proof), f"{command} changed a job under a foreign lease {job}")
+
+
+def _fits(lease: Lease, proof: commands.Proof) -> bool:
+    match proof:
+        case commands.ByToken(token):
+            return lease.token == token
+        case commands.ByConnection(connection):
+            return lease.connection == connection
+        case commands.ByHolder(realm, name, address):
+            same = lease.holder.name in (name, address) if lease.holder.name else (
+                lease.holder.address == address
+            )
+            return lease.holder.realm == realm and same
+    return False
+
+
+def check_transitions(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """Events equal transitions, in order; and every step is one that the table has."""
+    entered: dict[str, list[Event]] = {}
+    for event in effects.events:
+        entered.setdefault(event.job_id, []).append(event)
+    require(set(entered) <= set(effects.jobs), "an event of a job that did not change")
+    for job_id, job in effects.jobs.items():
+        check_job(job)
+        old = store.index.job(job_id)
+        events = entered.get(job_id, [])
+        if old is None:
+            require(events, f"{job_id} came into being without an event")
+        elif not events:
+            require(old.state is job.state, f"{job_id}: {old.state} to {job.state}, no event")
+        state = old.state if old is not None else None
+        for event in events:
+            # A submit under an old id begins anew, whatever the state was.
+            anew = state is None or (state in FINISHED and event.incarnation > old.incarnation)
+            require(anew or (state, event.state) in _MOVES, f"{job_id}: {state} to {event.state}")
+            state = event.state
+        require(state is job.state, f"{job_id} is {job.state}, its last event says {state}")
+
+
+def check_finished_stay(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """A finished job never moves, except that somebody puts it to work again."""
+    command = record.command
+    for job_id, job in effects.jobs.items():
+        old = store.index.job(job_id)
+        if old is None or old.state not in FINISHED:
+            if old is not None:
+                require(old.incarnation == job.incarnation, f"{job_id}: an incarnation too many")
+            continue
+        if isinstance(command, commands.Requeue | commands.Submit):
+            if job.incarnation == old.incarnation + 1:
+                record.put_to_work_again.add(job_id)
+                continue
+        elif isinstance(command, commands.SetTags):
+            require(old.state is job.state, f"{job_id} moved by new tags")
+            continue
+        called_off = old.state is State.FAILED and job.state is State.CANCELLED
+        require(
+            called_off and isinstance(command, commands.Cancel),
+            f"{job_id} was {old.state} and is {job.state} after {command}",
+        )
+
+
+def check_leases(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """At most one live lease a job: a claim only takes a ready one, and raises the fence."""
+    tokens: set[str] = set()
+    for job_id, job in effects.jobs.items():
+        old = store.index.job(job_id)
+        lease = job.lease
+        if lease is None or (old is not None and old.lease is not None and (
+            old.lease.token == lease.token
+        )):
+            continue
+        require(lease.token not in tokens, f"one token for two jobs: {lease.token}")
+        tokens.add(lease.token)
+        require(old is not None, f"{job_id} was leased before it was there")
+        assert old is not None
+        require(old.state is State.READY, f"{job_id} was {old.state} when it was claimed")
+        require(
+            lease.number == job.lease_number == old.lease_number + 1,
+            f"{job_id}: the fence went from {old.lease_number} to {lease.number}",
+        )
+
+
+def check_dependencies(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """Dependants start only after what they depend on."""
+    for event in effects.events:
+        job = effects.jobs[event.job_id]
+        if event.state is not State.LEASED or event.job_id in record.put_to_work_again:
+            continue
+        if event.reason == "renewed":
+            continue  # it had started before the new dependency came
+        policy = job.terms.on_dependency_failure or job.terms.defaults.on_dependency_failure
+        for key in job.depends_on:
+            met = key in record.completed or (
+                policy is OnDependencyFailure.RUN and key in record.ended
+            )
+            require(met, f"{job.job_id} started before {key!r} had completed")
+
+
+# At each decision, after it is taken in.
+
+
+def note_written(record: Record, store: FaultyStore, effects: Effects, awake_ms: float) -> None:
+    """Remember what the later checks compare with."""
+    for event in effects.events:
+        record.decided.append(json.encode(event))
+        record.note_end(event, effects.jobs[event.job_id])
+    require(len(record.decided) == store.decided_seq(), "events and sequence numbers disagree")
+    number = store.unsaved_number()
+    for signal in effects.signals:
+        record.signals[id(signal)] = (number, signal)
+    for job_id, job in effects.jobs.items():
+        old, lease = record.before.get(job_id), job.lease
+        if lease is not None and (old is None or old.lease is not lease):
+            renewed = isinstance(record.command, commands.Renew | commands.Report)
+            if renewed or lease.token not in record.spoken_at:
+                record.spoken_at[lease.token] = awake_ms
+
+
+def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls_count: int) -> None:
+    """Nobody loses a lease because the server stood still, was away, or had its clock set."""
+    if not isinstance(record.command, commands.Tick):
+        return
+    for job_id, job in effects.jobs.items():
+        old = record.before.get(job_id)
+        if old is None or old.lease is None or old.lease.term_ms is None or old.lease.in_grace:
+            continue
+        reason = job.attempts[-1].reason if job.attempts else None
+        expired = job.lease is None and reason is EndReason.EXPIRED and job.reason != "deadline"
+        lapsed = job.lease is not None and job.lease.lapsed and not old.lease.lapsed
+        if not (expired or lapsed) or old.lease.lapsed:
+            continue
+        silent_ms = awake_ms - record.spoken_at.get(old.lease.token, awake_ms)
+        require(
+            silent_ms + _UNSEEN_MS * stalls_count >= old.lease.term_ms - 2,
+            f"{job_id} expired after {silent_ms:.0f} of {old.lease.term_ms} ms",
+        )
+
+
+# When something is told.
+
+
+def check_told(
+    record: Record,
+    store: FaultyStore,
+    command: commands.Command,
+    reply: object,
+    needed: int,
+    before: dict[str, Job | None],
+) -> None:
+    """No answer before its commit; an early claim only hands out what is on disk as it was."""
+    if store.durable >= needed:
+        return
+    require(
+        isinstance(command, commands.Claim) and command.early,
+        f"{type(command).__name__} was answered at commit {store.durable}, needs {needed}",
+    )
+    if isinstance(reply, Claimed):
+        for job in reply.jobs:
+            require(
+                store.disk.job(job.job_id) == before[job.job_id],
+                f"{job.job_id} was handed out early, but it is not on disk as it was",
+            )
+
+
+def note_acknowledged(record: Record, command: commands.Command, reply: object) -> None:
+    """The client's own ledger: what it may rely on from now on."""
+    if isinstance(reply, SubmittedMany):
+        for item in reply.items:
+            if isinstance(item, Submitted) and not isinstance(command, commands.Fire):
+                job = item.job
+                record.acknowledged["submit", job.job_id, job.incarnation] = "submitted"
+    elif isinstance(reply, Changed) and isinstance(command, commands.Complete | commands.Fail):
+        if reply.job.state in FINISHED:
+            key = ("end", reply.job.job_id, reply.job.incarnation)
+            record.acknowledged[key] = reply.job.state.value
+    elif isinstance(reply, ChangedMany) and isinstance(command, commands.Cancel):
+        for job in reply.jobs:
+            record.acknowledged["end", job.job_id, job.incarnation] = job.state.value
+
+
+def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:
+    """No signal before its commit."""
+    found = record.signals.get(id(signal))
+    require(found is not None, f"a signal out of nowhere: {signal}")
+    assert found is not None
+    number, _ = found
+    require(number <= store.durable, f"{signal.what} was told before its commit")
+
+
+# When a commit is on disk.
+
+
+def note_durable(record: Record, disk: Disk, batch: Batch) -> None:
+    """Commits are strict prefixes of decisions, and their numbers have no gaps."""
+    record.jobs.update(batch.jobs)
+    for seq, event in batch.events:
+        require(seq == len(record.events) + 1, f"event {seq} follows event {len(record.events)}")
+        body = json.encode(event)
+        require(record.decided[seq - 1] == body, f"event {seq} is not what was decided")
+        record.events.append(body)
+        if event.state in FINISHED:
+            record.finished_count += 1
+
+
+# After a crash.
+
+
+def check_disk(record: Record, disk: Disk) -> None:
+    """The disk holds the committed prefix: every row, every event, nothing else."""
+    require(set(disk.rows) == set(record.jobs), "other jobs than were committed")
+    for job_id, job in record.jobs.items():
+        found = disk.job(job_id)
+        require(found == job, f"written as {job},\nread as {found}")
+    bodies = [body for _, body in disk.events]
+    require(bodies == record.events, "the event log is not the one that was committed")
+    numbers = [seq for seq, _ in disk.events]
+    require(numbers == list(range(1, len(numbers) + 1)), "the event log has gaps")
+
+
+def check_acknowledged(record: Record, disk: Disk) -> None:
+    """Nothing acknowledged is lost."""
+    ends = {}
+    for _, body in disk.events:
+        event = json.decode(body, type=Event)
+        if event.state in FINISHED:
+            ends.setdefault((event.job_id, event.incarnation), []).append(event.state.value)
+    for (what, job_id, incarnation), state in record.acknowledged.items():
+        job = disk.job(job_id)
+        require(job is not None, f"job {job_id} was acknowledged and is lost")
+        assert job is not None
+        require(job.incarnation >= incarnation, f"job {job_id} lost incarnation {incarnation}")
+        if what == "end":
+            found = ends.get((job_id, incarnation), [])
+            require(state in found, f"job {job_id} was told to be {state}; the log says {found}")
+
+
+def check_finished_once(record: Record, disk: Disk) -> None:
+    """Each incarnation of a job is finished exactly once; only a failed one can be called off."""
+    ends: dict[tuple[str, int], list[State]] = {}
+    for body in record.events:
+        event = json.decode(body, type=Event)
+        if event.state in FINISHED:
+            ends.setdefault((event.job_id, event.incarnation), []).append(event.state)
+    for key, states in ends.items():
+        fine = len(states) == 1 or states == [State.FAILED, State.CANCELLED]
+        require(fine, f"{key} finished as {states}")
+
+
+# Now and then.
+
+
+def check_index(record: Record, store: FaultyStore) -> None:
+    """The index says what a recount of all jobs says."""
+    index = store.index
+    jobs = {job_id: job for job_id in store.disk.rows if (job := store.disk.job(job_id))}
+    jobs.update(index.jobs)
+    counts = Counter((job.queue, job.state) for job in jobs.values())
+    for name, queue in index.queues.items():
+        for state in State:
+            wanted = counts.get((name, state), 0)
+            got = queue.counts[state]
+            require(got == wanted, f"queue {name} counts {got} {state} jobs, there are {wanted}")
+        ready = [job.job_id for job in queue.ready]
+        wanted_order = sorted(
+            (job for job in jobs.values() if job.queue == name and job.state is State.READY),
+            key=lambda job: (-job.priority, job.position),
+        )
+        require(ready == [job.job_id for job in wanted_order], f"queue {name} is out of order")
+        require(queue.ready.count == len(ready), f"queue {name} miscounts its ready jobs")
+        first = queue.ready.first()
+        require((first.job_id if first else None) == (ready[0] if ready else None), "first of all")
+        keys = {
+            job.unique_key: job.job_id
+            for job in jobs.values()
+            if job.queue == name and job.unique_key is not None and job.state not in FINISHED
+        }
+        require(queue.keys == keys, f"queue {name}: unique keys")
+    _check_live(index, {i: job for i, job in jobs.items() if job.state not in FINISHED})
+    missing = [i for i, job in jobs.items() if job.state not in FINISHED and i not in index.jobs]
+    require(not missing, f"unfinished, but not in the index: {missing}")
+
+
+def _check_live(index, live: dict[str, Job]) -> None:
+    def table(pairs) -> dict[object, set[str]]:
+        found: dict[object, set[str]] = {}
+        for key, job_id in pairs:
+            found.setdefault(key, set()).add(job_id)
+        return found
+
+    def plain(kept) -> dict[object, set[str]]:
+        return {key: set(ids) for key, ids in kept.items()}
+
+    leases = [(job, job.lease) for job in live.values() if job.lease is not None]
+    by_holder = table(((le.holder.realm, le.holder.name), job.job_id) for job, le in leases)
+    require(plain(index.holders()) == by_holder, "leases by holder")
+    bound = table((le.connection, job.job_id) for job, le in leases if le.connection is not None)
+    require(plain(index._by_connection) == bound, "leases by connection")
+    edges = table((key, job.job_id) for job in live.values() for key in job.waits_for)
+    require(plain(index._dependants) == edges, "dependants")
+    waited = table((waiter, job.job_id) for job in live.values() for waiter in job.waiters)
+    require(plain(index._by_waiter) == waited, "waiters")
+    unwanted = {job.job_id for job in live.values() if not job.durable_interest}
+    require(set(index._unwanted) == unwanted, "jobs that nobody wants durably")
+    held = Counter(
+        name for job in live.values() if job.state is State.LEASED for name in job.limits
+    )
+    used = {name: count for name, count in index._limits_used.items() if count}
+    require(used == dict(held), f"named limits are used {used}, not {held}")
+    for job in live.values():
+        instant = due_at(job)
+        if instant is not None:
+            entry = index._due_entry.get(job.job_id)
+            require(entry is not None and entry <= instant, f"{job.job_id} will not be looked at")
+        if job.name is not None:
+            named = index.named(job.namespace or "", job.name)
+            require(named == job.job_id, f"{job.name!r} points to {named}, not to {job.job_id}")
+
+
+# Once a second.
+
+
+class Sleepers:
+    """No sleeper is left asleep for long while its queue has work that it could be given."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[object, str], float] = {}
+
+    def check(self, dispatcher, now_ms: float, sleepers, woken_at: dict[str, float]) -> None:
+        still: dict[tuple[object, str], float] = {}
+        for sleeper in sleepers:
+            if not sleeper.asleep:
+                continue
+            for queue in sleeper.queues:
+                if dispatcher.has_work((queue,)):
+                    since = self._since.get((sleeper, queue), now_ms)
+                    since = max(since, woken_at.get(queue, 0.0))
+                    still[sleeper, queue] = since
+                    require(
+                        now_ms - since < 2_500,
+                        f"somebody sleeps for queue {queue} although there is work",
+                    )
+        self._since = still
+
+
+# At the end.
+
+
+def check_all_ended(record: Record, store: FaultyStore) -> None:
+    """Left alone with honest workers, every job ends, and nothing is left in anybody's hands."""
+    left = [job for job in store.index.jobs.values() if job.state not in FINISHED]
+    require(not left, f"{len(left)} jobs did not end, among them {left[:2]}")
+    require(not store.index.holders(), "somebody still holds something")
+
+
+def check_refusal_is_ours(reply: object) -> None:
+    """No command ends in an internal error."""
+    if isinstance(reply, Refusal):
+        require(reply.why != "internal", reply.sentence)

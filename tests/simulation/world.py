@@ -1,0 +1,443 @@
+"""A world without threads, sockets, disks or clocks: virtual time, a loop that is driven by hand,
+and a disk that is slow, fails, and forgets what was not flushed.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from manyhands.engine.effects import Effects
+from manyhands.model.commands import Command
+from manyhands.model.events import Event
+from manyhands.model.job import FINISHED, Job, Schedule, State
+from manyhands.model.policy import NamedLimit, Queue
+from manyhands.server.clock import Clock
+from manyhands.server.ids import Ids
+from manyhands.store.batch import Batch
+from manyhands.store.collect import Collector
+from manyhands.store.rows import decode_record, decode_terms, encode_record, encode_terms
+from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
+
+START_AT = 1_800_000_000_000
+_AHEAD_BASE = -(1 << 62)
+
+
+class Handle:
+    """Something to be called at its time."""
+
+    __slots__ = ("callback", "cancelled", "order", "planned_us", "rank", "scope", "when_us")
+
+    def __init__(self, when_us: int, rank: int, order: int, callback, scope) -> None:
+        self.when_us = when_us
+        self.planned_us = when_us
+        self.rank = rank  # what came from outside goes before timers, as in a real loop
+        self.order = order
+        self.callback = callback
+        self.scope = scope
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __lt__(self, other: "Handle") -> bool:
+        mine = (self.when_us, self.rank, self.planned_us, self.order)
+        return mine < (other.when_us, other.rank, other.planned_us, other.order)
+
+
+class Time:
+    """Virtual time in microseconds, and everything that is to happen in it."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.wall_ms = START_AT  # what the wall clock shows is this plus the time gone by
+        self._heap: list[Handle] = []
+        self._order = 0
+
+    def at(self, when_us: int, callback, scope=None, rank: int = 1) -> Handle:
+        self._order += 1
+        handle = Handle(max(when_us, self.now_us), rank, self._order, callback, scope)
+        heapq.heappush(self._heap, handle)
+        return handle
+
+    def after(self, delay_us: int, callback) -> Handle:
+        return self.at(self.now_us + delay_us, callback)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if nothing is left."""
+        while self._heap:
+            handle = heapq.heappop(self._heap)
+            scope = handle.scope
+            if handle.cancelled or (scope is not None and not scope.alive):
+                continue
+            if scope is not None and scope.stalled_until_us > handle.when_us:
+                handle.when_us = scope.stalled_until_us
+                heapq.heappush(self._heap, handle)
+                continue
+            self.now_us = max(self.now_us, handle.when_us)
+            handle.callback()
+            return True
+        return False
+
+
+class ServerLoop:
+    """The event loop of one server process. It dies with it, and stands still when it does."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.alive = True
+        self.stalled_until_us = 0
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._writers: dict[int, Callable[[], None]] = {}
+
+    def call_soon(self, callback):
+        return self.time.at(self.time.now_us, callback, self)
+
+    def call_later(self, delay: float, callback):
+        return self.time.at(self.time.now_us + int(delay * 1e6), callback, self)
+
+    def arrive(self, delay_us: int, callback):
+        """Something comes from outside."""
+        return self.time.at(self.time.now_us + delay_us, callback, self, rank=0)
+
+    def add_reader(self, fd: int, callback) -> None:
+        self._readers[fd] = callback
+
+    def remove_reader(self, fd: int) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def add_writer(self, fd: int, callback) -> None:
+        self._writers[fd] = callback
+        self.arrive(200, lambda: self._write(fd))
+
+    def remove_writer(self, fd: int) -> bool:
+        return self._writers.pop(fd, None) is not None
+
+    def readable(self, fd: int) -> None:
+        callback = self._readers.get(fd)
+        if callback is not None:
+            callback()
+
+    def _write(self, fd: int) -> None:
+        callback = self._writers.get(fd)
+        if callback is not None:
+            callback()
+            if fd in self._writers:
+                self.arrive(200, lambda: self._write(fd))
+
+
+class VirtualClock(Clock):
+    """A server's clock: anchored to the wall at its start, like the real one."""
+
+    def __init__(self, time: Time) -> None:
+        self._time = time
+        self._anchor_ms = time.wall_ms
+
+    def now(self) -> int:
+        return self._anchor_ms + self._time.now_us // 1000
+
+    def monotonic_ms(self) -> float:
+        return self._time.now_us / 1000
+
+    def drift_ms(self) -> int:
+        return self._time.wall_ms - self._anchor_ms
+
+    def follow(self, drift_ms: int) -> None:
+        self._anchor_ms += drift_ms
+
+
+class SeededIds(Ids):
+    """Ids that are the same each time."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng.randbytes(8))
+        self._rng = rng
+
+    def _hex(self, digits: int) -> str:
+        return f"{self._rng.getrandbits(4 * digits):0{digits}x}"
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_queue = msgspec.json.Decoder(Queue).decode
+_decode_limit = msgspec.json.Decoder(NamedLimit).decode
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+class Row:
+    """A job on disk. Payload and tags are only written where the batch says so."""
+
+    __slots__ = ("payload", "record", "result", "tags", "terms")
+
+    def __init__(self, record: bytes, payload: bytes, result, terms: bytes, tags: bytes) -> None:
+        self.record = record
+        self.payload = payload
+        self.result = result
+        self.terms = terms
+        self.tags = tags
+
+    def job(self) -> Job:
+        job = decode_record(self.record, self.payload, self.result, decode_terms(self.terms))
+        assert job.tags == _decode_tags(self.tags), f"{job.job_id}: tags were not written"
+        return job
+
+
+class Disk:
+    """What survives: encoded rows, written batch by batch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.events: list[tuple[int, bytes]] = []
+        self.partials: dict[int, list[tuple[int, int, bytes, bool]]] = {}
+        self.queues: dict[str, bytes] = {}
+        self.limits: dict[str, bytes] = {}
+        self.schedules: dict[str, bytes] = {}
+        self.alive_at: int | None = None
+
+    def job(self, job_id: str) -> Job | None:
+        row = self.rows.get(job_id)
+        return row.job() if row is not None else None
+
+
+class Image:
+    """A batch as it goes to the disk: encoded when it was sealed, so later changes do not leak."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.number = batch.number
+        self.jobs = [
+            (
+                job.job_id,
+                encode_record(job),
+                job.payload if job.job_id in batch.full else None,
+                job.result,
+                encode_terms(job.terms),
+                _encode(job.tags) if job.job_id in batch.full else None,
+            )
+            for job in batch.jobs.values()
+        ]
+        self.events = [(seq, _encode(event)) for seq, event in batch.events]
+        self.queues = [(queue.name, _encode(queue)) for queue in batch.queues.values()]
+        self.limits = [(limit.name, _encode(limit)) for limit in batch.limits.values()]
+        self.schedules = [(key, _encode(value)) for key, value in batch.schedules.items()]
+
+    def apply(self, disk: Disk) -> None:
+        batch = self.batch
+        for job_id, record, payload, result, terms, tags in self.jobs:
+            if payload is not None and tags is not None:
+                disk.rows[job_id] = Row(record, payload, result, terms, tags)
+            else:
+                row = disk.rows[job_id]
+                row.record, row.result, row.terms = record, result, terms
+        disk.events.extend(self.events)
+        for serial, partial in batch.partials:
+            piece = (partial.number, partial.at, partial.payload, partial.warning)
+            disk.partials.setdefault(serial, []).append(piece)
+        disk.queues.update(self.queues)
+        disk.limits.update(self.limits)
+        disk.schedules.update(self.schedules)
+        for name in batch.forgotten_queues:
+            disk.queues.pop(name, None)
+        for name in batch.removed_limits:
+            disk.limits.pop(name, None)
+        for name in batch.removed_schedules:
+            disk.schedules.pop(name, None)
+        disk.alive_at = batch.alive_at
+
+
+class FaultyStore:
+    """A store whose commits take their time, finish in order, and may fail."""
+
+    FD = 7
+
+    def __init__(
+        self, disk: Disk, loop: ServerLoop, rng: random.Random, commit_us: tuple[int, int]
+    ) -> None:
+        self.disk = disk
+        self.alive_at = disk.alive_at
+        self.durable = 0  # number of the last batch that is on disk
+        self.fails_next = False  # the next commit fails
+        self.on_load: Callable[[Command], None] = lambda _: None
+        self.on_write: Callable[[Effects], None] = lambda _: None
+        self.on_written: Callable[[Effects], None] = lambda _: None
+        self.on_durable: Callable[[Batch], None] = lambda _: None
+        self._loop = loop
+        self._rng = rng
+        self._commit_us = commit_us
+        self._collector = Collector(self._read_finished)
+        self.index = self._collector.index
+        self._images: deque[Image] = deque()
+        self._unsent: Image | None = None
+        self._failed = False
+        self._read_off()
+
+    def _read_finished(self, job_id: str) -> Job | None:
+        return self.disk.job(job_id)
+
+    def _read_off(self) -> None:
+        """Fill the index from the disk, as every store does when it is opened."""
+        index, disk = self.index, self.disk
+        for body in disk.queues.values():
+            index.put_queue(_decode_queue(body))
+        for body in disk.limits.values():
+            limit = _decode_limit(body)
+            index.limits[limit.name] = limit
+        for body in disk.schedules.values():
+            schedule = _decode_schedule(body)
+            index.schedules[schedule.schedule_id] = schedule
+        jobs = [row.job() for row in disk.rows.values()]
+        open_graphs = {job.namespace for job in jobs if job.state not in FINISHED}
+        # Jobs at the front come last in, first out: so they are put in from the back.
+        jobs.sort(key=lambda job: -job.position if _is_front(job) else job.position)
+        for job in jobs:
+            index.serial = max(index.serial, job.serial)
+            index.position = max(index.position, _number_of(job.position))
+            if job.queue not in index.queues:
+                index.put_queue(Queue(job.queue))
+            if job.state not in FINISHED or (
+                job.namespace is not None and job.namespace in open_graphs
+            ):
+                index.put(job)
+            else:
+                index.queues[job.queue].counts[job.state] += 1
+        self._collector.seq = self.last_seq()
+
+    # The contract.
+
+    def load(self, command: Command):
+        self.on_load(command)
+        return self.index
+
+    def write(self, effects: Effects) -> None:
+        self.on_write(effects)
+        self._collector.write(effects)
+        self.on_written(effects)
+
+    def is_unsaved(self, job_id: str) -> bool:
+        return self._collector.is_unsaved(job_id)
+
+    def touch(self) -> None:
+        self._collector.batch.touched = True
+
+    def begin_commit(self, now: int) -> Batch | None:
+        batch = self._collector.seal(now)
+        if batch is None:
+            return None
+        image = Image(batch)
+        if self._rng.random() < 0.1:
+            self._unsent = image
+        else:
+            self._start(image)
+        return batch
+
+    def _start(self, image: Image) -> None:
+        self._images.append(image)
+        low, high = self._commit_us
+        # The writer works beside the server: a standstill of the server does not stop it.
+        self._loop.time.after(self._rng.randint(low, high), self._finish_first)
+
+    def _finish_first(self) -> None:
+        if not self._loop.alive or self._failed:
+            return
+        image = self._images.popleft()
+        if self.fails_next:
+            self._failed = True
+            self._images.clear()
+            if self._rng.random() < 0.5:
+                self._keep(image)  # nobody knows: an error is no proof that nothing was written
+        else:
+            self._keep(image)
+        self._loop.arrive(0, lambda: self._loop.readable(self.FD))
+
+    def _keep(self, image: Image) -> None:
+        image.apply(self.disk)
+        self.durable = image.number
+        self.on_durable(image.batch)
+
+    def crash(self) -> int:
+        """The process is gone. Of what was on its way, a strict prefix made it."""
+        count = 0 if self._failed else self._rng.randint(0, len(self._images))
+        for image in list(self._images)[:count]:
+            self._keep(image)
+        lost = len(self._images) - count
+        self._images.clear()
+        return lost
+
+    def fileno(self) -> int | None:
+        return self.FD
+
+    def has_unsent(self) -> bool:
+        return self._unsent is not None
+
+    def send_more(self) -> None:
+        if self._unsent is not None and self._rng.random() < 0.5:
+            image, self._unsent = self._unsent, None
+            self._start(image)
+
+    def finish_commits(self) -> int:
+        if self._failed:
+            raise StoreFailedError("the disk said no")
+        self._collector.committed(self.durable)
+        return self.durable
+
+    def events_after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        return [
+            StoredEvent(number, _decode_event(body))
+            for number, body in self.disk.events[seq : seq + count_max]
+        ]
+
+    def last_seq(self) -> int:
+        return self.disk.events[-1][0] if self.disk.events else 0
+
+    def first_seq(self) -> int:
+        return 1
+
+    def search(self, wanted: Filter) -> Page:
+        raise NotImplementedError
+
+    def partials(self, job_id: str) -> Sequence[PartialResult]:
+        job = self.find(job_id)
+        pieces = self.disk.partials.get(job.serial, ()) if job is not None else ()
+        return tuple(PartialResult(*piece) for piece in pieces)
+
+    def find(self, job_id: str) -> Job | None:
+        return self.disk.job(job_id)
+
+    def prune(self, now: int, count_max: int) -> int:
+        return 0
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def facts(self) -> dict[str, str | int]:
+        return {"kind": "simulated"}
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # For the checkers.
+
+    def unsaved_number(self) -> int:
+        """The batch that has to be on disk before anything seen now may be told."""
+        if not self._collector.batch.is_empty():
+            return self._collector.batch.number
+        return self._collector.batch.number - 1
+
+    def decided_seq(self) -> int:
+        return self._collector.seq
+
+
+def _is_front(job: Job) -> bool:
+    return job.state is State.READY and _AHEAD_BASE // 2 < job.position < 0
+
+
+def _number_of(position: int) -> int:
+    if position >= 0:
+        return position
+    return -position if position > _AHEAD_BASE // 2 else position - _AHEAD_BASE

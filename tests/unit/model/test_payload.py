@@ -1,0 +1,67 @@
+"""How the same payload looks to peers that speak JSON and to peers that speak bytes."""
+
+import base64
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.model.payload import Encoding, as_json_value, guess_encoding
+
+
+def shown(payload: bytes, encoding: Encoding) -> object:
+    """What a JSON peer reads in the end."""
+    return json.loads(msgspec.json.encode({"payload": as_json_value(payload, encoding)}))["payload"]
+
+
+@pytest.mark.parametrize("text", [b'{"a":[1,2.50]}', b"null", b"7", b'"x"', b" [1] "])
+def test_json_is_shown_as_the_value_it_is(text):
+    value = shown(text, Encoding.JSON)
+
+    assert value == json.loads(text)
+
+
+def test_json_reaches_a_peer_digit_for_digit():
+    raw = b'{"big":123456789012345678901234567890,"b":1.10}'
+
+    encoded = msgspec.json.encode(as_json_value(raw, Encoding.JSON))
+
+    assert encoded == raw
+
+
+def test_an_empty_payload_that_was_called_json_is_shown_as_null():
+    value = shown(b"", Encoding.JSON)
+
+    assert value is None
+
+
+@pytest.mark.parametrize("encoding", [Encoding.TEXT, Encoding.BINARY])
+@given(text=st.text())
+def test_what_is_utf8_is_shown_as_a_string(encoding, text):
+    value = shown(text.encode(), encoding)
+
+    assert value == text
+
+
+@pytest.mark.parametrize("encoding", [Encoding.TEXT, Encoding.BINARY])
+@given(payload=st.binary())
+def test_other_bytes_are_shown_in_base64_and_nothing_is_lost(encoding, payload):
+    value = shown(payload, encoding)
+
+    if isinstance(value, str):
+        assert value.encode() == payload
+    else:
+        assert list(value) == ["base64"]
+        assert base64.b64decode(value["base64"]) == payload
+
+
+def test_json_is_never_guessed():
+    guesses = [guess_encoding(payload) for payload in (b'{"a":1}', b"", "é".encode(), b"\xff")]
+
+    assert guesses == [Encoding.TEXT, Encoding.TEXT, Encoding.TEXT, Encoding.BINARY]
+
+
+def test_words_of_encodings_are_those_that_are_stored():
+    assert [str(encoding) for encoding in Encoding] == ["binary", "text", "json"]
