@@ -13,7 +13,7 @@ from manyhands.engine.transitions import TABLE
 from manyhands.model import commands
 from manyhands.model.events import Event, Signal
 from manyhands.model.job import FINISHED, EndReason, Job, Lease, State
-from manyhands.model.outcome import Changed, ChangedMany, Claimed, Refusal, Submitted, SubmittedMany
+from manyhands.model.outcome import Changed, ChangedMany, Claimed, Refusal, Submitted, SubmittedMany, Why
 from manyhands.model.policy import Completion, OnDependencyFailure
 from manyhands.store.batch import Batch
 from tests.simulation.world import Disk, FaultyStore
@@ -52,7 +52,8 @@ class Record:
         self.put_to_work_again: set[str] = set()
         self.acknowledged: dict[tuple[str, str, int], str] = {}
         self.signals: dict[int, tuple[int, Signal]] = {}  # batch that each was decided in
-        self.spoken_at: dict[str, float] = {}  # lease token -> server time awake when it spoke
+        # Lease token -> server time awake when its holder spoke, and what it was given then.
+        self.spoken_at: dict[str, tuple[float, int]] = {}
         self.command: commands.Command | None = None
         self.before: dict[str, Job | None] = {}
         self.finished_count = 0
@@ -125,11 +126,12 @@ def check_transitions(record: Record, store: FaultyStore, effects: Effects) -> N
         elif not events:
             require(old.state is job.state, f"{job_id}: {old.state} to {job.state}, no event")
         state = old.state if old is not None else None
+        incarnation = old.incarnation if old is not None else 0
         for event in events:
             # A submit under an old id begins anew, whatever the state was.
-            anew = state is None or (state in FINISHED and event.incarnation > old.incarnation)
+            anew = state is None or (state in FINISHED and event.incarnation == incarnation + 1)
             require(anew or (state, event.state) in _MOVES, f"{job_id}: {state} to {event.state}")
-            state = event.state
+            state, incarnation = event.state, event.incarnation
         require(state is job.state, f"{job_id} is {job.state}, its last event says {state}")
 
 
@@ -209,8 +211,8 @@ def note_written(record: Record, store: FaultyStore, effects: Effects, awake_ms:
         old, lease = record.before.get(job_id), job.lease
         if lease is not None and (old is None or old.lease is not lease):
             renewed = isinstance(record.command, commands.Renew | commands.Report)
-            if renewed or lease.token not in record.spoken_at:
-                record.spoken_at[lease.token] = awake_ms
+            if lease.expires_at is not None and (renewed or lease.token not in record.spoken_at):
+                record.spoken_at[lease.token] = (awake_ms, lease.expires_at - effects.now)
 
 
 def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls_count: int) -> None:
@@ -226,10 +228,11 @@ def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls_count
         lapsed = job.lease is not None and job.lease.lapsed and not old.lease.lapsed
         if not (expired or lapsed) or old.lease.lapsed:
             continue
-        silent_ms = awake_ms - record.spoken_at.get(old.lease.token, awake_ms)
+        spoken_ms, granted_ms = record.spoken_at[old.lease.token]
+        silent_ms = awake_ms - spoken_ms
         require(
-            silent_ms + _UNSEEN_MS * stalls_count >= old.lease.term_ms - 2,
-            f"{job_id} expired after {silent_ms:.0f} of {old.lease.term_ms} ms",
+            silent_ms + _UNSEEN_MS * stalls_count >= granted_ms - 2,
+            f"{job_id} expired after {silent_ms:.0f} of {granted_ms} ms",
         )
 
 
@@ -352,11 +355,12 @@ def check_index(record: Record, store: FaultyStore) -> None:
     jobs = {job_id: job for job_id in store.disk.rows if (job := store.disk.job(job_id))}
     jobs.update(index.jobs)
     counts = Counter((job.queue, job.state) for job in jobs.values())
-    for name, queue in index.queues.items():
+    for name in index.recorded_queues():
         for state in State:
             wanted = counts.get((name, state), 0)
-            got = queue.counts[state]
+            got = index.counts_of(name)[state]
             require(got == wanted, f"queue {name} counts {got} {state} jobs, there are {wanted}")
+    for name, queue in index.queues.items():
         ready = [job.job_id for job in queue.ready]
         wanted_order = sorted(
             (job for job in jobs.values() if job.queue == name and job.state is State.READY),
@@ -384,18 +388,20 @@ def _check_live(index, live: dict[str, Job]) -> None:
             found.setdefault(key, set()).add(job_id)
         return found
 
-    def plain(kept) -> dict[object, set[str]]:
-        return {key: set(ids) for key, ids in kept.items()}
+    def equal(kept, wanted: dict[object, set[str]], what: str) -> None:
+        found = {key: set(ids) for key, ids in kept.items()}
+        require(found == wanted, f"{what}: the index has {found}, a recount gives {wanted}")
 
     leases = [(job, job.lease) for job in live.values() if job.lease is not None]
-    by_holder = table(((le.holder.realm, le.holder.name), job.job_id) for job, le in leases)
-    require(plain(index.holders()) == by_holder, "leases by holder")
+    free = [(job, lease) for job, lease in leases if lease.connection is None]
+    by_holder = table(((le.holder.realm, le.holder.name), job.job_id) for job, le in free)
+    equal(index._by_holder, by_holder, "leases by holder")
     bound = table((le.connection, job.job_id) for job, le in leases if le.connection is not None)
-    require(plain(index._by_connection) == bound, "leases by connection")
+    equal(index._by_connection, bound, "leases by connection")
     edges = table((key, job.job_id) for job in live.values() for key in job.waits_for)
-    require(plain(index._dependants) == edges, "dependants")
+    equal(index._dependants, edges, "dependants")
     waited = table((waiter, job.job_id) for job in live.values() for waiter in job.waiters)
-    require(plain(index._by_waiter) == waited, "waiters")
+    equal(index._by_waiter, waited, "waiters")
     unwanted = {job.job_id for job in live.values() if not job.durable_interest}
     require(set(index._unwanted) == unwanted, "jobs that nobody wants durably")
     held = Counter(
@@ -445,11 +451,12 @@ class Sleepers:
 def check_all_ended(record: Record, store: FaultyStore) -> None:
     """Left alone with honest workers, every job ends, and nothing is left in anybody's hands."""
     left = [job for job in store.index.jobs.values() if job.state not in FINISHED]
-    require(not left, f"{len(left)} jobs did not end, among them {left[:2]}")
-    require(not store.index.holders(), "somebody still holds something")
+    first = [(job.job_id, job.state, job.waits_for, job.lease, job.run_at) for job in left[:3]]
+    require(not left, f"{len(left)} jobs did not end, among them {first}")
+    require(not store.index.has_leases(), "somebody still holds something")
 
 
-def check_refusal_is_ours(reply: object) -> None:
-    """No command ends in an internal error."""
-    if isinstance(reply, Refusal):
-        require(reply.why != "internal", reply.sentence)
+def check_reply(reply: object, failed: str | None) -> None:
+    """No command ends in an internal error; when the store has failed, all of them do."""
+    internal = isinstance(reply, Refusal) and reply.why is Why.INTERNAL
+    require(internal == (failed is not None), f"{reply} although the store says {failed!r}")

@@ -18,11 +18,11 @@ from manyhands.server.clock import Clock
 from manyhands.server.ids import Ids
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
+from manyhands.store.ready import entry_order
 from manyhands.store.rows import decode_record, decode_terms, encode_record, encode_terms
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
 
 START_AT = 1_800_000_000_000
-_AHEAD_BASE = -(1 << 62)
 
 
 class Handle:
@@ -196,6 +196,7 @@ class Disk:
         self.limits: dict[str, bytes] = {}
         self.schedules: dict[str, bytes] = {}
         self.alive_at: int | None = None
+        self.counters = (0, 0)  # the last serial and the last position that were given
 
     def job(self, job_id: str) -> Job | None:
         row = self.rows.get(job_id)
@@ -205,8 +206,9 @@ class Disk:
 class Image:
     """A batch as it goes to the disk: encoded when it was sealed, so later changes do not leak."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, counters: tuple[int, int]) -> None:
         self.batch = batch
+        self.counters = counters
         self.number = batch.number
         self.jobs = [
             (
@@ -246,6 +248,7 @@ class Image:
         for name in batch.removed_schedules:
             disk.schedules.pop(name, None)
         disk.alive_at = batch.alive_at
+        disk.counters = self.counters
 
 
 class FaultyStore:
@@ -288,21 +291,21 @@ class FaultyStore:
         for body in disk.schedules.values():
             schedule = _decode_schedule(body)
             index.schedules[schedule.schedule_id] = schedule
-        jobs = [row.job() for row in disk.rows.values()]
-        open_graphs = {job.namespace for job in jobs if job.state not in FINISHED}
-        # Jobs at the front come last in, first out: so they are put in from the back.
-        jobs.sort(key=lambda job: -job.position if _is_front(job) else job.position)
+        jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)
+        live = [job for job in jobs if job.state not in FINISHED]
+        ready = sorted((job for job in live if job.state is State.READY), key=entry_order)
         for job in jobs:
-            index.serial = max(index.serial, job.serial)
-            index.position = max(index.position, _number_of(job.position))
-            if job.queue not in index.queues:
-                index.put_queue(Queue(job.queue))
-            if job.state not in FINISHED or (
-                job.namespace is not None and job.namespace in open_graphs
-            ):
-                index.put(job)
-            else:
-                index.queues[job.queue].counts[job.state] += 1
+            if job.state in FINISHED:
+                index.counts_of(job.queue)[job.state] += 1
+        for job in [job for job in live if job.state is not State.READY] + ready:
+            index.put(job)
+        # Names of graphs that are still being worked on keep their outcome.
+        open_graphs = set(index.namespaces())
+        for job in jobs:
+            if job.state in FINISHED and job.namespace in open_graphs:
+                index.keep(job)
+                index.forget(job.job_id)
+        index.serial, index.position = disk.counters
         self._collector.seq = self.last_seq()
 
     # The contract.
@@ -326,7 +329,7 @@ class FaultyStore:
         batch = self._collector.seal(now)
         if batch is None:
             return None
-        image = Image(batch)
+        image = Image(batch, (self.index.serial, self.index.position))
         if self._rng.random() < 0.1:
             self._unsent = image
         else:
@@ -432,12 +435,3 @@ class FaultyStore:
     def decided_seq(self) -> int:
         return self._collector.seq
 
-
-def _is_front(job: Job) -> bool:
-    return job.state is State.READY and _AHEAD_BASE // 2 < job.position < 0
-
-
-def _number_of(position: int) -> int:
-    if position >= 0:
-        return position
-    return -position if position > _AHEAD_BASE // 2 else position - _AHEAD_BASE

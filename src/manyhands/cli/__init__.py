@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 import typer
 
+from manyhands.cli.backup import backup
+from manyhands.cli.export_jobs import export_jobs
+from manyhands.cli.import_jobs import import_jobs
 from manyhands.cli.serve import serve
 from manyhands.cli.show_config import show_config
 from manyhands.cli.version import version
@@ -23,6 +26,9 @@ app = typer.Typer(
 )
 app.command(name="serve")(serve)
 app.command(name="config")(show_config)
+app.command(name="backup")(backup)
+app.command(name="export")(export_jobs)
+app.command(name="import")(import_jobs)
 app.command(name="version")(version)
 
 

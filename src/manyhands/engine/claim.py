@@ -95,13 +95,13 @@ def _in_turns(command: Claim, gate: "Gate") -> Iterator[Job]:
 class Gate:
     """What stands between a ready job and a worker: pause, concurrency, rate, named limits."""
 
-    __slots__ = ("_effects", "_limits_granted", "_queues_granted", "retry_at")
+    __slots__ = ("_effects", "_granted", "retry_at")
 
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
-        # What this very command has granted, which the view does not know yet.
-        self._queues_granted: dict[str, int] = {}
-        self._limits_granted: dict[str, int] = {}
+        # What this very command has granted, which the view does not know yet: jobs of a queue,
+        # and jobs of each named limit.
+        self._granted: tuple[dict[str, int], dict[str, int]] | None = None
         self.retry_at: int | None = None  # when a rate limit may allow more
 
     def first(self, name: str) -> Job | None:
@@ -143,9 +143,12 @@ class Gate:
 
     def count(self, job: Job) -> None:
         """A job was granted, and another one is to follow."""
-        self._queues_granted[job.queue] = self._queues_granted.get(job.queue, 0) + 1
+        if self._granted is None:
+            self._granted = ({}, {})
+        of_queues, of_limits = self._granted
+        of_queues[job.queue] = of_queues.get(job.queue, 0) + 1
         for limit in job.limits:
-            self._limits_granted[limit] = self._limits_granted.get(limit, 0) + 1
+            of_limits[limit] = of_limits.get(limit, 0) + 1
 
     def is_open(self, queue: Queue) -> bool:
         """Whether the queue may hand out one more job now."""
@@ -153,7 +156,7 @@ class Gate:
             return False
         policy = queue.policy
         if policy.concurrency_max is not None:
-            granted = self._queues_granted.get(queue.name, 0)
+            granted = self._granted[0].get(queue.name, 0) if self._granted is not None else 0
             held = self._effects.view.leased_count(queue.name) + granted
             if held >= policy.concurrency_max:
                 return False
@@ -173,7 +176,7 @@ class Gate:
             limit = effects.view.limit(name)
             if limit is None:
                 continue
-            granted = self._limits_granted.get(name, 0)
+            granted = self._granted[1].get(name, 0) if self._granted is not None else 0
             if effects.view.limit_used(name) + granted >= limit.concurrency_max:
                 return False
         return True

@@ -88,9 +88,7 @@ class Effects:
 
     def is_awaited(self, key: str) -> bool:
         """Whether an unfinished job waits for this id (or name key)."""
-        return bool(self.view.dependants(key)) or (
-            self._keys is not None and key in self._awaited
-        )
+        return bool(self.view.dependants(key)) or (self._keys is not None and key in self._awaited)
 
     # Writing.
 

@@ -57,7 +57,7 @@ def is_wanted(job: Job) -> bool:
     return job.durable_interest or bool(job.waiters)
 
 
-def place(  # noqa: PLR0913 - one decision, and each of these is part of it
+def place(
     effects: Effects,
     job: Job,
     *,
@@ -92,9 +92,7 @@ def place(  # noqa: PLR0913 - one decision, and each of these is part of it
     return job
 
 
-def give_back(
-    effects: Effects, job: Job, reason: EndReason, reentry: Reentry | None = None
-) -> Job:
+def give_back(effects: Effects, job: Job, reason: EndReason, reentry: Reentry | None = None) -> Job:
     """A lease ends without being charged; the job waits for the next worker."""
     lease = job.lease
     assert lease is not None
@@ -205,7 +203,7 @@ def cancel(effects: Effects, job: Job, reason: str) -> Job:
     return job
 
 
-def complete(  # noqa: PLR0913 - the hot path: collected changes would cost more than the rest
+def complete(
     effects: Effects,
     job: Job,
     holder: Holder,

@@ -105,9 +105,7 @@ def decide_renew(command: Renew, effects: Effects) -> Reply:
     return Changed(job)
 
 
-def _renewed(
-    effects: Effects, job: Job, term_ms: int | None, changes: dict[str, Any]
-) -> Job:
+def _renewed(effects: Effects, job: Job, term_ms: int | None, changes: dict[str, Any]) -> Job:
     lease = job.lease
     assert lease is not None
     now = effects.now
@@ -132,9 +130,7 @@ def decide_report(command: Report, effects: Effects) -> Reply:
         return job
     if command.numerator < 0 or command.denominator < 0:
         return Refusal(Why.BAD_COUNT, "progress is two numbers of 0 or more", job)
-    progress = Progress(
-        command.numerator, command.denominator, command.seconds_left, effects.now
-    )
+    progress = Progress(command.numerator, command.denominator, command.seconds_left, effects.now)
     lease = job.lease
     assert lease is not None
     if command.renew and lease.term_ms is not None:
@@ -327,9 +323,7 @@ def _releasable(effects: Effects, command: Release) -> Job | Refusal:
     if len(job.depends_on) + len(more) > limits.DEPENDENCIES_COUNT_MAX:
         sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
         return Refusal(Why.TOO_MANY_DEPENDENCIES, sentence, job)
-    return replace(
-        job, depends_on=(*job.depends_on, *more), waits_for=(*job.waits_for, *fresh)
-    )
+    return replace(job, depends_on=(*job.depends_on, *more), waits_for=(*job.waits_for, *fresh))
 
 
 def _release(effects: Effects, job: Job, command: Release) -> Job:

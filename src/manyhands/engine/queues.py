@@ -115,9 +115,7 @@ def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
         sentence = f"there are {limits.SCHEDULES_COUNT_MAX} schedules already"
         return Refusal(Why.TOO_MANY_SCHEDULES, sentence)
     if known is not None:
-        schedule = replace(
-            schedule, fired_count=known.fired_count, last_job_id=known.last_job_id
-        )
+        schedule = replace(schedule, fired_count=known.fired_count, last_job_id=known.last_job_id)
     effects.set().schedules[schedule.schedule_id] = schedule
     return Accepted(1)
 

@@ -183,7 +183,7 @@ def _create(
 ) -> Submitted:
     """The new job, in the state where it belongs. ``again``: a finished one of the same id."""
     now = effects.now
-    run_at = item.run_at if item.run_at is not None else now + item.delay_ms
+    plain = _is_plain(item)
     job = Job(
         job_id=item.job_id,
         queue=item.queue,
@@ -193,15 +193,14 @@ def _create(
         terms=item.terms,
         origin=item.origin,
         priority=item.priority,
+        position=effects.view.take_position() if plain else 0,
         submitted_at=now,
         entered_at=now,
         unique_key=item.unique_key,
         durable_interest=item.durable_interest,
     )
-    if _is_plain(item):
-        job = replace(job, position=effects.view.take_position())
-    else:
-        job = _with_rarities(effects, job, item, run_at, resolved)
+    if not plain:
+        job = _with_rarities(effects, job, item, resolved)
     if again is not None:
         # Rule 15: the same id again. The fence goes on, the budget starts anew.
         job = replace(
@@ -238,14 +237,14 @@ def _is_plain(item: NewJob) -> bool:
 
 
 def _with_rarities(
-    effects: Effects, job: Job, item: NewJob, run_at: int, resolved: Resolved | None
+    effects: Effects, job: Job, item: NewJob, resolved: Resolved | None
 ) -> Job:
+    run_at = item.run_at if item.run_at is not None else effects.now + item.delay_ms
     waits_for = tuple(resolved.waits_for) if resolved is not None else ()
     due = run_at <= effects.now
+    state = State.READY if due else State.DELAYED
     if waits_for:
         state = State.BLOCKED
-    else:
-        state = State.READY if due else State.DELAYED
     return replace(
         job,
         state=state,
@@ -266,13 +265,12 @@ def _with_rarities(
 
 def _closes_cycle(effects: Effects, item: NewJob, waits_for: Sequence[str]) -> bool:
     """A brand-new job closes a cycle only if somebody waits for its id or name already."""
-    if item.job_id in waits_for:
-        return True
     keys = [item.job_id]
     if item.name is not None:
         keys.append(graph.name_key(item.namespace or "", item.name))
     return any(
-        effects.is_awaited(key) and graph.closes_cycle(effects, key, waits_for)
+        key in waits_for
+        or (effects.is_awaited(key) and graph.closes_cycle(effects, key, waits_for))
         for key in keys
     )
 
@@ -407,6 +405,4 @@ def _redirect(effects: Effects, joined: Mapping[str, str]) -> None:
         if not joined.keys().isdisjoint(job.waits_for):
             waits_for = dict.fromkeys(joined.get(key, key) for key in job.waits_for)
             depends_on = dict.fromkeys(joined.get(key, key) for key in job.depends_on)
-            effects.put(
-                replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on))
-            )
+            effects.put(replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on)))

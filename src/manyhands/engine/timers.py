@@ -132,9 +132,7 @@ def decide_recover(command: Recover, effects: Effects) -> Reply:
     for job_id in effects.view.waited():
         job = effects.job(job_id)
         assert job is not None
-        ending.drop_waiters(
-            effects, job, tuple(w for w in job.waiters if not w.startswith(prefix))
-        )
+        ending.drop_waiters(effects, job, tuple(w for w in job.waiters if not w.startswith(prefix)))
     for job_id in effects.view.leased():
         job = effects.job(job_id)
         assert job is not None

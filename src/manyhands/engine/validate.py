@@ -178,6 +178,8 @@ def _bad_rarities(item: NewJob) -> Refusal | None:
 
 
 def _is_special(terms: Terms) -> bool:
-    return terms.attempts_max is not None or terms.lease_ms is not None or (
-        terms.attempt_ms_max is not None or terms.backoff is not None
+    return (
+        terms.attempts_max is not None
+        or terms.lease_ms is not None
+        or (terms.attempt_ms_max is not None or terms.backoff is not None)
     )

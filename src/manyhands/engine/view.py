@@ -53,7 +53,7 @@ class View(Protocol):
         """Ids of jobs whose leases are bound to a connection."""
 
     def leased_by_holder(self, holder: Holder) -> Sequence[str]:
-        """Ids of jobs leased to a worker, by realm and name."""
+        """Ids of jobs with free leases of a worker, by realm and name."""
 
     def leased(self) -> Iterable[str]:
         """Ids of all jobs that have a live or lapsed lease."""

@@ -8,14 +8,14 @@ import enum
 
 from msgspec import Struct
 
-from manyhands.model.job import EndReason, Failure, Holder, Origin, Schedule, UNKNOWN_ORIGIN
+from manyhands.model.job import UNKNOWN_ORIGIN, EndReason, Failure, Holder, Origin, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
+    TERMS,
     OnDuplicate,
     OnUnknownDependency,
     QueuePolicy,
     Reentry,
-    TERMS,
     Terms,
 )
 

@@ -43,9 +43,7 @@ class EndReason(enum.StrEnum):
 
 
 # Rule 5: these cost an attempt (a failure only if it is retried: a final one ends the job anyway).
-CHARGED: Final = frozenset(
-    {EndReason.FAILED, EndReason.LOST, EndReason.EXPIRED, EndReason.CUTOFF}
-)
+CHARGED: Final = frozenset({EndReason.FAILED, EndReason.LOST, EndReason.EXPIRED, EndReason.CUTOFF})
 
 
 class Holder(Struct, frozen=True, gc=False):

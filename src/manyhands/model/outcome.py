@@ -123,6 +123,4 @@ class SubmittedMany(Struct, frozen=True, gc=False):
     items: tuple[Submitted | Refusal, ...]
 
 
-Reply = (
-    SubmittedMany | Claimed | Changed | ChangedMany | Found | Accepted | Ticked | Refusal
-)
+Reply = SubmittedMany | Claimed | Changed | ChangedMany | Found | Accepted | Ticked | Refusal

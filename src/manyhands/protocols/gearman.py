@@ -166,7 +166,7 @@ class GearmanSession:
 
     # Anybody.
 
-    def _on_fault(self, kind: int, args: list[bytes]) -> None:
+    def on_fault(self, kind: int, args: list[bytes]) -> None:
         self.hall.faults_count += 1
         if kind == wire.LINE_TOO_LONG:
             self._replies.say(wire.encode_refusal(*args))
@@ -175,14 +175,14 @@ class GearmanSession:
         if kind != wire.FAULT:
             self.peer.close()
 
-    def _on_unsupported(self, kind: int, args: list[bytes]) -> None:
+    def on_unsupported(self, kind: int, args: list[bytes]) -> None:
         sentence = f"{wire.packet_name(kind)} is not supported".encode()
-        self._on_fault(wire.FAULT, [b"INVALID_COMMAND", sentence])
+        self.on_fault(wire.FAULT, [b"INVALID_COMMAND", sentence])
 
-    def _on_echo(self, kind: int, args: list[bytes]) -> None:
+    def on_echo(self, kind: int, args: list[bytes]) -> None:
         self._replies.say(wire.encode_response(wire.ECHO_RES, args[0]))
 
-    def _on_option(self, kind: int, args: list[bytes]) -> None:
+    def on_option(self, kind: int, args: list[bytes]) -> None:
         if args[0].lower() == b"exceptions":
             self._wants_exceptions = True
             self._replies.say(wire.encode_response(wire.OPTION_RES, args[0]))
@@ -190,27 +190,27 @@ class GearmanSession:
             sentence = b"the only option is exceptions"
             self._replies.say(wire.encode_response(wire.ERROR, b"UNKNOWN_OPTION", sentence))
 
-    def _on_admin_line(self, kind: int, args: list[bytes]) -> None:
+    def on_admin_line(self, kind: int, args: list[bytes]) -> None:
         Admin(self.peer, self.hall, self._replies).answer(args[0])
 
     # Clients.
 
-    def _on_submit(self, kind: int, args: list[bytes]) -> None:
+    def on_submit(self, kind: int, args: list[bytes]) -> None:
         priority, background = _SUBMITS[kind]
         self._submit(args[0], args[1], args[2], priority=priority, background=background)
 
-    def _on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
+    def on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
         # Past or non-numeric is now.
         seconds = args[2]
         run_at = min(int(seconds), 10**13) * 1000 if seconds.isdigit() and seconds else None
         self._submit(args[0], args[1], args[3], background=True, run_at=run_at)
 
-    def _on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
+    def on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
         background = kind == wire.SUBMIT_REDUCE_JOB_BACKGROUND
         reducer = msgspec.json.encode({"reducer": args[2]})
         self._submit(args[0], args[1], args[3], background=background, metadata=reducer)
 
-    def _submit(  # noqa: PLR0913 - the packet's own arguments
+    def _submit(
         self,
         function: bytes,
         unique: bytes,
@@ -226,11 +226,11 @@ class GearmanSession:
             queue = function.decode()
         except UnicodeDecodeError:
             sentence = b"a function's name is UTF-8"
-            self._on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", sentence])
+            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", sentence])
             return
         if len(unique) > _UNIQUE_BYTES_MAX:
             sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
-            self._on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
+            self.on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
             return
         item = NewJob(
             job_id=peer.job_id(),
@@ -260,7 +260,7 @@ class GearmanSession:
             handle = self.hall.handle_of(answer.job)
             self._replies.fill(slot, wire.encode_job_created(handle))
 
-    def _on_get_status(self, kind: int, args: list[bytes]) -> None:
+    def on_get_status(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
         job_id = self.hall.job_id_of(handle) if len(handle) <= _HANDLE_BYTES_MAX else None
         if job_id is None:
@@ -274,7 +274,7 @@ class GearmanSession:
 
         self.peer.ask(Look(job_id), settle)
 
-    def _on_get_status_unique(self, kind: int, args: list[bytes]) -> None:
+    def on_get_status_unique(self, kind: int, args: list[bytes]) -> None:
         unique = args[0]
         slot = self._replies.reserve()
 
@@ -289,7 +289,7 @@ class GearmanSession:
 
     # Workers.
 
-    def _on_can_do(self, kind: int, args: list[bytes]) -> None:
+    def on_can_do(self, kind: int, args: list[bytes]) -> None:
         timeout_ms = None
         if kind == wire.CAN_DO_TIMEOUT:
             # In milliseconds, with no floor; 0 or a word is none.
@@ -297,18 +297,16 @@ class GearmanSession:
         try:
             self.abilities[args[0].decode()] = timeout_ms
         except UnicodeDecodeError:
-            self._on_fault(
-                wire.FAULT, [b"INVALID_FUNCTION_NAME", b"a function's name is UTF-8"]
-            )
+            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", b"a function's name is UTF-8"])
             return
         self._abilities_changed()
 
-    def _on_cant_do(self, kind: int, args: list[bytes]) -> None:
+    def on_cant_do(self, kind: int, args: list[bytes]) -> None:
         # What it holds it may finish (G4.4).
         self.abilities.pop(args[0].decode("utf-8", "replace"), None)
         self._abilities_changed()
 
-    def _on_reset_abilities(self, kind: int, args: list[bytes]) -> None:
+    def on_reset_abilities(self, kind: int, args: list[bytes]) -> None:
         self.abilities.clear()
         self._abilities_changed()
 
@@ -317,13 +315,13 @@ class GearmanSession:
         timed = any(timeout is not None for timeout in self.abilities.values())
         self._terms_ms = tuple(self.abilities.values()) if timed else ()
 
-    def _on_set_client_id(self, kind: int, args: list[bytes]) -> None:
+    def on_set_client_id(self, kind: int, args: list[bytes]) -> None:
         self.client_id = args[0][:_CLIENT_ID_BYTES_MAX]
         name = self.client_id.decode("utf-8", "replace") or self.peer.connection
         self._holder = Holder("gearman", name, self.peer.address)
         self._origin = Origin("gearman", name, self.peer.address)
 
-    def _on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
+    def on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
         if not self._queues:
             return
         if self.peer.has_work(self._queues):
@@ -335,7 +333,7 @@ class GearmanSession:
     def _wake(self) -> None:
         self.peer.send(wire.NOOP_PACKET)
 
-    def _on_grab(self, kind: int, args: list[bytes]) -> None:
+    def on_grab(self, kind: int, args: list[bytes]) -> None:
         peer = self.peer
         peer.stay_awake()
         queues = self._queues
@@ -390,11 +388,11 @@ class GearmanSession:
         """The job of a handle; a handle that is none gets the answer of an unknown job."""
         return self.hall.job_id_of(handle) or "?"
 
-    def _on_work_complete(self, kind: int, args: list[bytes]) -> None:
+    def on_work_complete(self, kind: int, args: list[bytes]) -> None:
         command = Complete(job_id=self._job_id(args[0]), proof=self._proof, result=args[1])
         self.peer.ask(command, None, self._refuse)
 
-    def _on_work_fail(self, kind: int, args: list[bytes]) -> None:
+    def on_work_fail(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
         if handle in self._excepted:
             # Perl workers report an exception and then a failure; the first one counted.
@@ -404,7 +402,7 @@ class GearmanSession:
         command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
         self.peer.ask(command, None, self._refuse)
 
-    def _on_work_exception(self, kind: int, args: list[bytes]) -> None:
+    def on_work_exception(self, kind: int, args: list[bytes]) -> None:
         handle, data = args[0], args[1]
         message = data.decode("utf-8", "replace")[:10_000]
         failure = Failure("exception", message, data)
@@ -414,7 +412,7 @@ class GearmanSession:
         command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
         self.peer.ask(command, None, self._refuse)
 
-    def _on_work_status(self, kind: int, args: list[bytes]) -> None:
+    def on_work_status(self, kind: int, args: list[bytes]) -> None:
         command = Report(
             job_id=self._job_id(args[0]),
             proof=self._proof,
@@ -424,7 +422,7 @@ class GearmanSession:
         )
         self.peer.ask(command, None, self._refuse)
 
-    def _on_work_data(self, kind: int, args: list[bytes]) -> None:
+    def on_work_data(self, kind: int, args: list[bytes]) -> None:
         command = SendPartial(
             job_id=self._job_id(args[0]),
             proof=self._proof,
@@ -500,33 +498,33 @@ _Action = Callable[[GearmanSession, int, list[bytes]], None]
 _S = GearmanSession
 
 _ACTIONS: Final[dict[int, _Action]] = {
-    wire.FAULT: _S._on_fault,
-    wire.FATAL: _S._on_fault,
-    wire.LINE_TOO_LONG: _S._on_fault,
-    wire.ADMIN_LINE: _S._on_admin_line,
-    wire.CAN_DO: _S._on_can_do,
-    wire.CAN_DO_TIMEOUT: _S._on_can_do,
-    wire.CANT_DO: _S._on_cant_do,
-    wire.RESET_ABILITIES: _S._on_reset_abilities,
-    wire.PRE_SLEEP: _S._on_pre_sleep,
-    wire.GRAB_JOB: _S._on_grab,
-    wire.GRAB_JOB_UNIQ: _S._on_grab,
-    wire.GRAB_JOB_ALL: _S._on_grab,
-    wire.WORK_COMPLETE: _S._on_work_complete,
-    wire.WORK_FAIL: _S._on_work_fail,
-    wire.WORK_EXCEPTION: _S._on_work_exception,
-    wire.WORK_STATUS: _S._on_work_status,
-    wire.WORK_DATA: _S._on_work_data,
-    wire.WORK_WARNING: _S._on_work_data,
-    wire.GET_STATUS: _S._on_get_status,
-    wire.GET_STATUS_UNIQUE: _S._on_get_status_unique,
-    wire.ECHO_REQ: _S._on_echo,
-    wire.OPTION_REQ: _S._on_option,
-    wire.SET_CLIENT_ID: _S._on_set_client_id,
-    wire.SUBMIT_JOB_EPOCH: _S._on_submit_epoch,
-    wire.SUBMIT_REDUCE_JOB: _S._on_submit_reduce,
-    wire.SUBMIT_REDUCE_JOB_BACKGROUND: _S._on_submit_reduce,
-    wire.SUBMIT_JOB_SCHED: _S._on_unsupported,
-    wire.ALL_YOURS: _S._on_unsupported,
-    **dict.fromkeys(_SUBMITS, _S._on_submit),
+    wire.FAULT: _S.on_fault,
+    wire.FATAL: _S.on_fault,
+    wire.LINE_TOO_LONG: _S.on_fault,
+    wire.ADMIN_LINE: _S.on_admin_line,
+    wire.CAN_DO: _S.on_can_do,
+    wire.CAN_DO_TIMEOUT: _S.on_can_do,
+    wire.CANT_DO: _S.on_cant_do,
+    wire.RESET_ABILITIES: _S.on_reset_abilities,
+    wire.PRE_SLEEP: _S.on_pre_sleep,
+    wire.GRAB_JOB: _S.on_grab,
+    wire.GRAB_JOB_UNIQ: _S.on_grab,
+    wire.GRAB_JOB_ALL: _S.on_grab,
+    wire.WORK_COMPLETE: _S.on_work_complete,
+    wire.WORK_FAIL: _S.on_work_fail,
+    wire.WORK_EXCEPTION: _S.on_work_exception,
+    wire.WORK_STATUS: _S.on_work_status,
+    wire.WORK_DATA: _S.on_work_data,
+    wire.WORK_WARNING: _S.on_work_data,
+    wire.GET_STATUS: _S.on_get_status,
+    wire.GET_STATUS_UNIQUE: _S.on_get_status_unique,
+    wire.ECHO_REQ: _S.on_echo,
+    wire.OPTION_REQ: _S.on_option,
+    wire.SET_CLIENT_ID: _S.on_set_client_id,
+    wire.SUBMIT_JOB_EPOCH: _S.on_submit_epoch,
+    wire.SUBMIT_REDUCE_JOB: _S.on_submit_reduce,
+    wire.SUBMIT_REDUCE_JOB_BACKGROUND: _S.on_submit_reduce,
+    wire.SUBMIT_JOB_SCHED: _S.on_unsupported,
+    wire.ALL_YOURS: _S.on_unsupported,
+    **dict.fromkeys(_SUBMITS, _S.on_submit),
 }

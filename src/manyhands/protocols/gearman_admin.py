@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from manyhands.model.commands import Cancel, ForgetQueue, SetQueue
-from manyhands.model.identity import is_job_id, uid_of
+from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
 from manyhands.model.outcome import Refusal, Reply
 from manyhands.protocols.session import Peer, Replies
@@ -12,19 +12,20 @@ from manyhands.wire import gearman as wire
 
 # Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.
 _JOBS_COUNT_MAX: Final = 100_000
+_COLON: Final = ord(":")
 
 
 class Guest(Protocol):
     """A connection, as the list of workers shows it."""
 
     @property
-    def peer(self) -> Peer: ...  # noqa: D102
+    def peer(self) -> Peer: ...
 
     @property
-    def client_id(self) -> bytes: ...  # noqa: D102
+    def client_id(self) -> bytes: ...
 
     @property
-    def abilities(self) -> Mapping[str, int | None]: ...  # noqa: D102
+    def abilities(self) -> Mapping[str, int | None]: ...
 
 
 class Hall:
@@ -53,8 +54,9 @@ class Hall:
 
     def job_id_of(self, handle: bytes) -> str | None:
         """The id (or uid) in a handle. The server's name in it is not compared."""
-        job_id = handle.rpartition(b":")[2].decode("ascii", "replace").lower()
-        return job_id if len(job_id) == 32 and is_job_id(job_id) else None
+        if len(handle) < 35 or handle[-33] != _COLON or not handle.isascii():
+            return None
+        return handle[-32:].decode().lower()
 
     def workers_by_function(self) -> dict[str, int]:
         """How many connections can do each function."""
@@ -94,7 +96,7 @@ class Admin:
     def _incomplete(self, sentence: bytes) -> None:
         self._replies.say(wire.encode_refusal(b"INVALID_ARGUMENTS", sentence))
 
-    def _on_status(self, words: list[bytes]) -> None:
+    def on_status(self, words: list[bytes]) -> None:
         workers = self._hall.workers_by_function()
         lines = []
         for queue in self._peer.queues():
@@ -104,7 +106,7 @@ class Admin:
         lines.extend(f"{function}\t0\t0\t{count}" for function, count in workers.items())
         self._list(lines)
 
-    def _on_priority_status(self, words: list[bytes]) -> None:
+    def on_priority_status(self, words: list[bytes]) -> None:
         workers = self._hall.workers_by_function()
         lines = []
         for queue in self._peer.queues():
@@ -120,7 +122,7 @@ class Admin:
         lines.extend(f"{function}\t0\t0\t0\t{count}" for function, count in workers.items())
         self._list(lines)
 
-    def _on_workers(self, words: list[bytes]) -> None:
+    def on_workers(self, words: list[bytes]) -> None:
         lines = []
         for session in self._hall.sessions:
             # A space in the id would break the table that every monitor parses.
@@ -130,7 +132,7 @@ class Admin:
             lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
         self._list(lines)
 
-    def _on_show(self, words: list[bytes]) -> None:
+    def on_show(self, words: list[bytes]) -> None:
         what = [word.lower() for word in words]
         if what == [b"jobs"]:
             jobs = self._peer.unfinished_jobs(_JOBS_COUNT_MAX)
@@ -149,16 +151,16 @@ class Admin:
                 wire.encode_refusal(b"UNKNOWN_SHOW_ARGUMENTS", b"show jobs, or show unique jobs")
             )
 
-    def _on_version(self, words: list[bytes]) -> None:
+    def on_version(self, words: list[bytes]) -> None:
         self._replies.say(wire.encode_value(self._hall.version.encode()))
 
-    def _on_getpid(self, words: list[bytes]) -> None:
+    def on_getpid(self, words: list[bytes]) -> None:
         self._replies.say(wire.encode_value(b"%d" % self._hall.pid))
 
-    def _on_verbose(self, words: list[bytes]) -> None:
+    def on_verbose(self, words: list[bytes]) -> None:
         self._replies.say(wire.encode_value(self._hall.log_level.upper().encode()))
 
-    def _on_maxqueue(self, words: list[bytes]) -> None:
+    def on_maxqueue(self, words: list[bytes]) -> None:
         try:
             numbers = [int(word) for word in words[1:]]
         except ValueError:
@@ -180,7 +182,7 @@ class Admin:
             return
         self._ask(SetQueue(queue=name, jobs_max=jobs_max))
 
-    def _on_cancel(self, words: list[bytes]) -> None:
+    def on_cancel(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"job":
             self._incomplete(b"cancel job HANDLE")
             return
@@ -191,13 +193,13 @@ class Admin:
         else:
             self._ask(Cancel(job_ids=(job_id,)), unknown)
 
-    def _on_create(self, words: list[bytes]) -> None:
+    def on_create(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"function":
             self._incomplete(b"create function FUNCTION")
             return
         self._ask(SetQueue(queue=words[1].decode("utf-8", "replace")))
 
-    def _on_drop(self, words: list[bytes]) -> None:
+    def on_drop(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"function":
             self._incomplete(b"drop function FUNCTION")
             return
@@ -228,15 +230,15 @@ class Admin:
 
 
 _COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {
-    b"status": Admin._on_status,
-    b"prioritystatus": Admin._on_priority_status,
-    b"workers": Admin._on_workers,
-    b"show": Admin._on_show,
-    b"version": Admin._on_version,
-    b"getpid": Admin._on_getpid,
-    b"verbose": Admin._on_verbose,
-    b"maxqueue": Admin._on_maxqueue,
-    b"cancel": Admin._on_cancel,
-    b"create": Admin._on_create,
-    b"drop": Admin._on_drop,
+    b"status": Admin.on_status,
+    b"prioritystatus": Admin.on_priority_status,
+    b"workers": Admin.on_workers,
+    b"show": Admin.on_show,
+    b"version": Admin.on_version,
+    b"getpid": Admin.on_getpid,
+    b"verbose": Admin.on_verbose,
+    b"maxqueue": Admin.on_maxqueue,
+    b"cancel": Admin.on_cancel,
+    b"create": Admin.on_create,
+    b"drop": Admin.on_drop,
 }

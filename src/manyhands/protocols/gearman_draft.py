@@ -137,7 +137,7 @@ class DraftSession:
 
     # Applications.
 
-    def _on_create(self, packet: wire.JobCreateReq) -> None:
+    def on_create(self, packet: wire.JobCreateReq) -> None:
         peer = self.peer
         sync = packet.job_type == wire.SYNC_WAIT
         terms: Terms = _TERMS
@@ -172,10 +172,10 @@ class DraftSession:
 
         peer.ask(Submit((item,)), settle)
 
-    def _on_status_req(self, packet: wire.JobStatusReq) -> None:
+    def on_status_req(self, packet: wire.JobStatusReq) -> None:
         self._look(packet.handle, lambda job: _status(job, self.peer.now()))
 
-    def _on_complete_req(self, packet: wire.JobCompleteReq) -> None:
+    def on_complete_req(self, packet: wire.JobCompleteReq) -> None:
         self._look(packet.handle, lambda job: _completion(job, self.peer.now()))
 
     def _look(self, handle: bytes, answer: Callable[[Job | None], wire.Packet]) -> None:
@@ -193,19 +193,19 @@ class DraftSession:
 
     # Workers.
 
-    def _on_noop(self, packet: wire.Noop) -> None:
+    def on_noop(self, packet: wire.Noop) -> None:
         """A sign of life, no more (A20)."""
 
-    def _on_connect(self, packet: wire.WorkerConnect) -> None:
+    def on_connect(self, packet: wire.WorkerConnect) -> None:
         self.abilities = {name.decode("ascii"): None for name in packet.names}
 
-    def _on_disconnect(self, packet: wire.WorkerDisconnect) -> None:
+    def on_disconnect(self, packet: wire.WorkerDisconnect) -> None:
         command = Depart(connection=self.peer.connection, reason=EndReason.GOODBYE)
         self._held = None
         self.peer.ask(command)
         self.peer.close()
 
-    def _on_sleep(self, packet: wire.WorkerSleep) -> None:
+    def on_sleep(self, packet: wire.WorkerSleep) -> None:
         queues = tuple(self.abilities)
         if not queues:
             return
@@ -218,7 +218,7 @@ class DraftSession:
     def _wake(self) -> None:
         self.peer.send(wire.encode(wire.Noop()))
 
-    def _on_assign(self, packet: wire.JobAssignReq) -> None:
+    def on_assign(self, packet: wire.JobAssignReq) -> None:
         self.peer.stay_awake()
         queues = tuple(self.abilities)
         if self._held is not None or self._claiming or not queues:
@@ -248,7 +248,7 @@ class DraftSession:
 
         self.peer.ask(claim, settle)
 
-    def _on_status_announce(self, packet: wire.JobStatusAnnounce) -> None:
+    def on_status_announce(self, packet: wire.JobStatusAnnounce) -> None:
         job = self._held
         if job is None:
             self.ignored_count += 1
@@ -263,7 +263,7 @@ class DraftSession:
             )
         )
 
-    def _on_complete_announce(self, packet: wire.JobCompleteAnnounce) -> None:
+    def on_complete_announce(self, packet: wire.JobCompleteAnnounce) -> None:
         job = self._held
         self._held = None
         if job is None:
@@ -331,19 +331,17 @@ def _completion(job: Job | None, now: int) -> wire.JobCompleteRes:
     return wire.JobCompleteRes(seconds, code, data)
 
 
-_APPLICATION_PACKETS: Final = frozenset(
-    {wire.JobCreateReq, wire.JobStatusReq, wire.JobCompleteReq}
-)
+_APPLICATION_PACKETS: Final = frozenset({wire.JobCreateReq, wire.JobStatusReq, wire.JobCompleteReq})
 _D = DraftSession
 _ACTIONS: Final[dict[type, Callable[[DraftSession, Any], None]]] = {
-    wire.Noop: _D._on_noop,
-    wire.WorkerConnect: _D._on_connect,
-    wire.WorkerDisconnect: _D._on_disconnect,
-    wire.WorkerSleep: _D._on_sleep,
-    wire.JobCreateReq: _D._on_create,
-    wire.JobAssignReq: _D._on_assign,
-    wire.JobStatusAnnounce: _D._on_status_announce,
-    wire.JobStatusReq: _D._on_status_req,
-    wire.JobCompleteAnnounce: _D._on_complete_announce,
-    wire.JobCompleteReq: _D._on_complete_req,
+    wire.Noop: _D.on_noop,
+    wire.WorkerConnect: _D.on_connect,
+    wire.WorkerDisconnect: _D.on_disconnect,
+    wire.WorkerSleep: _D.on_sleep,
+    wire.JobCreateReq: _D.on_create,
+    wire.JobAssignReq: _D.on_assign,
+    wire.JobStatusAnnounce: _D.on_status_announce,
+    wire.JobStatusReq: _D.on_status_req,
+    wire.JobCompleteAnnounce: _D.on_complete_announce,
+    wire.JobCompleteReq: _D.on_complete_req,
 }

@@ -13,6 +13,15 @@ from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany
 Settle = Callable[[Reply], None]
 
 
+class Ask(Protocol):
+    """How a session asks the engine."""
+
+    def __call__(
+        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+    ) -> None:
+        """``settle`` gets the reply; ``refused`` gets it only if it is a refusal."""
+
+
 class QueueSummary(Struct, frozen=True):
     """A queue as lists show it."""
 
@@ -43,9 +52,8 @@ class Peer(Protocol):
     def close(self) -> None:
         """After what was sent."""
 
-    def ask(
-        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
-    ) -> None:
+    @property
+    def ask(self) -> Ask:
         """Let the engine decide; see the dispatcher."""
 
     def now(self) -> int:
@@ -54,8 +62,9 @@ class Peer(Protocol):
     def job_id(self) -> str:
         """A fresh id for a job."""
 
-    def token(self) -> str:
-        """A fresh token for a lease."""
+    @property
+    def token(self) -> Callable[[], str]:
+        """Makes a fresh token for a lease."""
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would be given something."""
@@ -65,6 +74,9 @@ class Peer(Protocol):
 
     def stay_awake(self) -> None:
         """Not wanting to be woken any more."""
+
+    def is_asleep(self) -> bool:
+        """Whether a wake-up is still to come."""
 
     def queues(self) -> Sequence[QueueSummary]:
         """All queues, in order of their names."""
@@ -84,10 +96,11 @@ def only_item(reply: Reply) -> Submitted | Refusal:
 class Replies:
     """Answers leave in the order of their requests, whatever order they become known in."""
 
-    __slots__ = ("_send", "_slots")
+    __slots__ = ("_send", "_slots", "_then")
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
+        self._then: Callable[[], None] | None = None
         self._slots: deque[list[bytes | None]] = deque()
 
     def reserve(self) -> list[bytes | None]:
@@ -107,6 +120,9 @@ class Replies:
             slots.popleft()
             if first:
                 self._send(first)
+        if self._then is not None:
+            then, self._then = self._then, None
+            then()
 
     def say(self, data: bytes) -> None:
         """An answer that is known at once: behind those that are still awaited."""
@@ -114,6 +130,15 @@ class Replies:
             self._slots.append([data])
         else:
             self._send(data)
+
+    def when_told(self, then: Callable[[], None]) -> None:
+        """Call back once there is an answer to everything that was asked; after that nothing
+        more may be said.
+        """
+        if self._slots:
+            self._then = then
+        else:
+            then()
 
     @property
     def awaited_count(self) -> int:

@@ -68,17 +68,16 @@ class ApiCommands:
         found = bodies.SUBMIT.read(await exchange.body())
         origin = Origin(bodies.REALM, "", exchange.address)
         ids, now = self._server.ids, self._server.clock.now()
-        batch = found if isinstance(found, Batch) else None
-        items = batch.items if batch is not None else [found]
+        items = found.items if isinstance(found, Batch) else [found]
         new = tuple(item.new_job(ids.job_id(now), origin) for item in items)
         for job in new:
             check_payload(job, self._payload_bytes_max)
-        together = batch is not None and batch.all_or_nothing
+        together = isinstance(found, Batch) and found.all_or_nothing
         reply = await ask(self._dispatcher, Submit(new, together))
         if isinstance(reply, Refusal):
             raise problem(reply)
         assert isinstance(reply, SubmittedMany)
-        if batch is None:
+        if not isinstance(found, Batch):
             only = reply.items[0]
             if isinstance(only, Refusal):
                 raise problem(only)
@@ -121,7 +120,7 @@ class ApiCommands:
                     left = ends_at - loop.time()
                     if exchange.connection.is_gone:
                         raise HungUpError
-                    if left <= 0.0 or self._naps.over or not await nap.sleep(left):
+                    if left <= 0.0 or not await nap.sleep(left) or self._naps.over:
                         return reply
                 finally:
                     dispatcher.waiters.leave(sleeper)

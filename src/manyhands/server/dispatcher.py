@@ -19,7 +19,7 @@ from manyhands.engine.effects import Effects
 from manyhands.model import limits
 from manyhands.model.commands import Claim, Command, Prolong, Submit, Tick
 from manyhands.model.events import Signal
-from manyhands.model.job import State
+from manyhands.model.job import Job, State
 from manyhands.model.outcome import Claimed, Refusal, Reply, Why
 from manyhands.server.clock import Clock
 from manyhands.server.events import EventLog
@@ -34,6 +34,10 @@ _READY: Final = State.READY
 _LEASED: Final = State.LEASED
 # More waiting answers than this, and the next commit keeps its distance from the last.
 _BUSY_COUNT: Final = 8
+# As many waiting answers as this are sent on, whatever else is to come: the writer commits all
+# batches that have reached it together, and works while the rest is still being decided.
+_FULL_COUNT: Final = 64
+_IN_FLIGHT_MAX: Final = 8
 # A timer that fires this much too late means that the server itself stood still.
 STALL_MS: Final = 1_000
 # A tick that ended in an assertion is tried again after this long.
@@ -119,6 +123,9 @@ class Dispatcher:
         self.store_full = False
         self.draining = False
         self.failed: str | None = None
+        self._load = store.load
+        self._write = store.write
+        self._index = store.index
         self._loop = loop
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
@@ -127,6 +134,7 @@ class Dispatcher:
         self._in_flight: deque[_Gathering] = deque()
         self._flush_timer: Timer | None = None
         self._flush_soon = False
+        self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
         self._tick_timer: Timer | None = None
@@ -148,7 +156,6 @@ class Dispatcher:
         """Decide now; ``settle`` gets the reply once it may be told. None: nobody is owed one,
         except, where ``refused`` is given, for a refusal.
         """
-        store = self.store
         self.counts.commands += 1
         reply: Reply | None = None
         effects: Effects | None = None
@@ -156,43 +163,58 @@ class Dispatcher:
             reply = self._refuses(command)
         if reply is None:
             try:
-                reply, effects = decide(command, store.load(command), self.clock.now())
+                reply, effects = decide(command, self._load(command), self.clock.now())
             except Exception:  # noqa: BLE001 - our own defect; that peer hears of it, others go on
                 self._report(command)
                 reply = _INTERNAL
+        # Rule 23: the answer to some claims may leave before the claim's own commit, though
+        # never before the commit of the jobs it hands out. So this is asked before the write.
+        at_once = False
         if type(reply) is Refusal:
             self._count_refusal(reply)
             settle = settle or refused
-        at_once = settle is not None and self._may_be_told_at_once(command, reply)
+            at_once = self.failed is not None  # nothing else leaves any more
+        elif type(reply) is Claimed and type(command) is Claim:
+            at_once = command.early and self._are_saved(reply.jobs)
+            if reply.retry_at is not None:
+                self._wake_later(command.queues, reply.retry_at)
         gathering = self._open
         if effects is not None and (effects.jobs or effects.settings is not None):
-            try:
-                store.write(effects)
-            except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
-                self._report(command)
-                self._fail("a change could not be taken in; see the log")
+            if not self._take_in(command, effects, gathering):
                 return
-            gathering.changed = True
-            if effects.signals:
-                gathering.signals.extend(effects.signals)
-            if effects.urgent and not at_once:
+            if effects.urgent:
                 gathering.urgent = True
-            due_at = store.index.next_due_at()
-            if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
-                self._arm_tick(due_at)
-        if type(reply) is Claimed and reply.retry_at is not None:
-            self._wake_later(command, reply.retry_at)
         # Also behind answers that wait for nothing of their own: a peer hears in order.
-        waits = gathering.changed or gathering.answers or self._in_flight
-        if settle is not None and waits and not at_once:
+        waits = gathering.changed or gathering.answers or self._in_flight or self._telling
+        if waits and settle is not None and not at_once:
             gathering.answers.append((settle, reply))
             gathering.urgent = True
             settle = None
-        if gathering.changed or gathering.answers:
+        if len(gathering.answers) >= _FULL_COUNT and len(self._in_flight) < _IN_FLIGHT_MAX:
+            # Let the writer work on this while the rest of the turn is still being decided.
+            self._begin_commit()
+        elif not (self._in_flight or self._flush_soon) and (
+            gathering.changed or gathering.answers
+        ):
             self._arm_flush()
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
+
+    def _take_in(self, command: Command, effects: Effects, gathering: _Gathering) -> bool:
+        try:
+            self._write(effects)
+        except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
+            self._report(command)
+            self._fail("a change could not be taken in; see the log")
+            return False
+        gathering.changed = True
+        if effects.signals:
+            gathering.signals.extend(effects.signals)
+        due_at = self._index.next_due_at()
+        if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
+            self._arm_tick(due_at)
+        return True
 
     def _refuses(self, command: Command) -> Refusal | None:
         if self.failed is not None:
@@ -204,18 +226,12 @@ class Dispatcher:
             return _STORE_FULL
         return None
 
-    def _may_be_told_at_once(self, command: Command, reply: Reply) -> bool:
-        """Rule 23: the answer to some claims may leave before the claim's own commit, though
-        never before the commit of the jobs it hands out. Asked before the claim is written.
-        """
-        if self.failed is not None:
-            return True  # a refusal: nothing else leaves any more
-        if type(command) is not Claim or not command.early:
-            return False
-        if type(reply) is not Claimed:
-            return True
+    def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
         is_unsaved = self.store.is_unsaved
-        return not any(is_unsaved(job.job_id) for job in reply.jobs)
+        for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
+            if is_unsaved(job.job_id):
+                return False
+        return True
 
     def _count_refusal(self, refusal: Refusal) -> None:
         refusals = self.counts.refusals
@@ -262,8 +278,11 @@ class Dispatcher:
     def _flush(self) -> None:
         self._flush_soon = False
         self._cancel_flush_timer()
-        if self._in_flight or self.failed is not None:
-            return
+        if not self._in_flight and self.failed is None:
+            self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        """Send the open batch on its way; what is asked from now on goes into the next."""
         gathering = self._open
         self._open = _Gathering()
         try:
@@ -301,16 +320,22 @@ class Dispatcher:
         except StoreFailedError as error:
             self._fail(str(error))
             return
+        if self._telling:
+            return  # a store that commits at once: the loop below is under way
+        self._telling = True
         while self._in_flight:
-            batch = self._in_flight[0].batch
-            assert batch is not None
-            if batch.number > number:
+            gathering = self._in_flight[0]
+            assert gathering.batch is not None
+            if gathering.batch.number > number:
                 break
-            self.counts.batches += 1
-            self.counts.jobs += len(batch.jobs)
-            # It counts as in flight until all is told: what is asked meanwhile is told after it.
-            self._release(self._in_flight[0])
             self._in_flight.popleft()
+            self.counts.batches += 1
+            self.counts.jobs += len(gathering.batch.jobs)
+            # What is asked meanwhile is told after it, but may be on its way to the disk already.
+            self._release(gathering)
+            if self.store.fileno() is None:
+                number = self.store.finish_commits()
+        self._telling = False
         self._settle_down()
 
     def _settle_down(self) -> None:
@@ -336,10 +361,7 @@ class Dispatcher:
         if batch is None:
             return
         if batch.events:
-            try:
-                self.events.publish(batch.events)
-            except Exception:  # noqa: BLE001
-                self._report_untold("an event")
+            self.events.publish(batch.events)
         elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
         for listener in self.on_batch:
             listener(batch, elapsed_ms)
@@ -444,7 +466,7 @@ class Dispatcher:
         self._wake_where_there_is_work()
         now_ms = self.clock.monotonic_ms()
         idle = not self._in_flight and not self._open.changed
-        if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self.store.index.holders():
+        if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self.store.index.has_leases():
             self.touch()
 
     def touch(self) -> None:
@@ -497,10 +519,8 @@ class Dispatcher:
         self.ask(Prolong(outage_ms))
         self._arm_next_tick()  # by the clock as it is now
 
-    def _wake_later(self, command: Command, retry_at: int) -> None:
+    def _wake_later(self, queues: tuple[str, ...], retry_at: int) -> None:
         """A rate limit held work back: those who sleep for it hear when it may go on."""
-        assert isinstance(command, Claim)
-        queues = command.queues
         if self._rate_wakes.get(queues) == retry_at:
             return
         self._rate_wakes[queues] = retry_at

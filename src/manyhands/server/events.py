@@ -4,13 +4,18 @@ The newest events are kept in memory; older ones come from the store. Watchers a
 is news and read at their own pace: nobody's slowness costs more than a place in a list.
 """
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
+
+import structlog
 
 from manyhands.model.events import Event
 from manyhands.store.store import Store, StoredEvent
 
+_log = structlog.get_logger("manyhands.events")
 RECENT_COUNT_MAX: Final = 20_000
 
 
@@ -19,7 +24,7 @@ class EventLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._recent: deque[StoredEvent] = deque(maxlen=RECENT_COUNT_MAX)
+        self._recent: deque[tuple[int, Event]] = deque(maxlen=RECENT_COUNT_MAX)
         self._watchers: dict[Callable[[], None], None] = {}
         self.last_seq = store.last_seq()
 
@@ -27,11 +32,13 @@ class EventLog:
         """These were committed."""
         if not events:
             return
-        for seq, event in events:
-            self._recent.append(StoredEvent(seq, event))
+        self._recent.extend(events)
         self.last_seq = events[-1][0]
         for watcher in tuple(self._watchers):
-            watcher()
+            try:
+                watcher()
+            except Exception:  # noqa: BLE001 - one watcher's trouble is not the next one's
+                _log.error("a watcher of events failed", traceback=traceback.format_exc())
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call it whenever there is news."""
@@ -46,8 +53,8 @@ class EventLog:
         if seq >= self.last_seq:
             return ()
         recent = self._recent
-        if recent and recent[0].seq <= seq + 1:
-            start = seq + 1 - recent[0].seq
+        if recent and recent[0][0] <= seq + 1:
+            start = seq + 1 - recent[0][0]
             stop = min(len(recent), start + count_max)
-            return [recent[i] for i in range(start, stop)]
+            return [StoredEvent(*pair) for pair in islice(recent, start, stop)]
         return self._store.events_after(seq, count_max)

@@ -48,9 +48,7 @@ class _Undecided:
         if dialect is Dialect.DRAFT:
             session = DraftSession(self._connection, self._hall, packet_bytes_max=self._bytes_max)
         else:
-            session = GearmanSession(
-                self._connection, self._hall, packet_bytes_max=self._bytes_max
-            )
+            session = GearmanSession(self._connection, self._hall, packet_bytes_max=self._bytes_max)
         self._connection.take_session(session)
         session.receive(self._first)
 

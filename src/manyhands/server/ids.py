@@ -1,4 +1,4 @@
-"""Ids and tokens: unguessable, and cheap, because randomness is drawn from the system by the page."""
+"""Ids and tokens: unguessable, and cheap: randomness is drawn from the system by the page."""
 
 import os
 
@@ -15,6 +15,7 @@ class Ids:
         self._at = 0
         self._millisecond = 0
         self._counter = 0
+        self._prefix = ""
 
     def _hex(self, digits: int) -> str:
         at = self._at
@@ -31,15 +32,18 @@ class Ids:
     def job_id(self, now: int) -> str:
         """A UUIDv7 as 32 digits: its time, a counter within the millisecond, 62 random bits."""
         if now > self._millisecond:
-            self._millisecond = now
-            self._counter = 0
+            self._begin_millisecond(now)
         elif self._counter < 0xFFF:
             self._counter += 1
         else:
             # More ids than the counter holds: borrow from the next millisecond, stay in order.
-            self._millisecond += 1
-            self._counter = 0
-        return f"{self._millisecond:012x}7{self._counter:03x}8{self._hex(15)}"
+            self._begin_millisecond(self._millisecond + 1)
+        return f"{self._prefix}{self._counter:03x}8{self._hex(15)}"
+
+    def _begin_millisecond(self, millisecond: int) -> None:
+        self._millisecond = millisecond
+        self._counter = 0
+        self._prefix = f"{millisecond:012x}7"
 
     def connection(self) -> str:
         """A name for a connection that no other connection of any server ever has."""

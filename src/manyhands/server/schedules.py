@@ -1,9 +1,10 @@
-"""The calendar: when a schedule is due next. Fires what is due, and makes up for what was missed."""
+"""The calendar: when a schedule is due next. Fires what is due, makes up for what was missed."""
 
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import structlog
 from cronsim import CronSim, CronSimError
 
 from manyhands.model.commands import Fire
@@ -11,6 +12,7 @@ from manyhands.model.job import Schedule
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.ids import Ids
 
+_log = structlog.get_logger("manyhands.schedules")
 # Firings of one look at the calendar, so that a long outage is made up for in slices.
 _FIRINGS_MAX: Final = 100
 
@@ -34,12 +36,13 @@ def first_cron_at(cron: str, time_zone: str, after: int) -> int:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise CalendarError(f"there is no time zone {time_zone!r}") from None
     try:
-        found = next(CronSim(cron, datetime.fromtimestamp(after / 1000, UTC).astimezone(zone)))
+        for found in CronSim(cron, datetime.fromtimestamp(after / 1000, UTC).astimezone(zone)):
+            instant = int(found.timestamp() * 1000)
+            if instant > after:  # it is not where an hour comes twice, seen from the second one
+                return instant
     except CronSimError as error:
         raise CalendarError(f"{cron!r} is not a cron line: {error}") from None
-    except StopIteration:
-        raise CalendarError(f"{cron!r} never comes") from None
-    return int(found.timestamp() * 1000)
+    raise CalendarError(f"{cron!r} never comes")
 
 
 class Calendar:
@@ -48,24 +51,41 @@ class Calendar:
     def __init__(self, dispatcher: Dispatcher, ids: Ids) -> None:
         self._dispatcher = dispatcher
         self._ids = ids
+        self._broken: dict[str, int] = {}  # schedules that stand still, each told once
 
     def look(self) -> None:
         """Fire what is due."""
         dispatcher = self._dispatcher
+        if dispatcher.store_full or dispatcher.draining or dispatcher.failed is not None:
+            return  # what is missed now is made up for later, like any other outage
+        schedules = dispatcher.store.index.schedules
         now = dispatcher.clock.now()
-        for schedule_id in list(dispatcher.store.index.schedules):
+        for schedule_id in list(schedules):
             for _ in range(_FIRINGS_MAX):
-                schedule = dispatcher.store.index.schedules.get(schedule_id)
+                schedule = schedules.get(schedule_id)
                 if schedule is None or schedule.paused or schedule.next_at > now:
                     break
-                dispatcher.ask(
-                    Fire(
-                        schedule_id=schedule_id,
-                        due_at=schedule.next_at,
-                        next_at=self._following(schedule, now),
-                        job_id=self._ids.job_id(now),
-                    )
-                )
+                if not self._fire(schedule, now):
+                    break
+
+    def _fire(self, schedule: Schedule, now: int) -> bool:
+        """False: it cannot be said when the schedule is due next, so it has to wait for better."""
+        try:
+            next_at = self._following(schedule, now)
+        except CalendarError as error:
+            if self._broken.get(schedule.schedule_id) != schedule.next_at:
+                self._broken[schedule.schedule_id] = schedule.next_at
+                _log.error("a schedule stands still", schedule=schedule.schedule_id, why=str(error))
+            return False
+        self._dispatcher.ask(
+            Fire(
+                schedule_id=schedule.schedule_id,
+                due_at=schedule.next_at,
+                next_at=next_at,
+                job_id=self._ids.job_id(now),
+            )
+        )
+        return True
 
     def _following(self, schedule: Schedule, now: int) -> int:
         """Where the schedule goes from here: missed intervals are made up for as far as its

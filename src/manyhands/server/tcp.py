@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -9,10 +10,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import structlog
 
 from manyhands.config import Address
-from manyhands.model.commands import Command
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
-from manyhands.protocols.session import QueueSummary, Settle
+from manyhands.protocols.session import QueueSummary
 from manyhands.server.waiters import Sleeper
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ _log = structlog.get_logger("manyhands.tcp")
 OUTPUT_BYTES_MAX: Final = 256 * 1024 * 1024
 # Above this nothing more is read from the peer until it has taken what it was given.
 _OUTPUT_BYTES_HIGH: Final = 1024 * 1024
+# How long a drain waits for peers to take what they were sent.
+_DRAIN_SECONDS: Final = 1.0
+# How long a peer that is being closed may take to read what it was told.
+_LINGER_SECONDS: Final = 10.0
 CONNECTIONS_COUNT_MAX: Final = 100_000
 
 
@@ -33,14 +37,22 @@ class Session(Protocol):
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
 
-    def lost(self) -> None:
-        """The connection is gone."""
+    def lost(self, *, blameless: bool = False) -> None:
+        """The connection is gone; ``blameless``: by no fault of the peer's."""
 
     def hear(self, signal: Signal) -> None:
         """News of a job that somebody here waits for, or held."""
 
     def is_overwhelmed(self) -> bool:
         """Too many answers are outstanding to read further requests."""
+
+
+def raise_open_files_limit() -> None:
+    """Every connection takes a file: have as many as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class TcpListener:
@@ -61,10 +73,12 @@ class TcpListener:
         self._address = address
         self._listening: asyncio.Server | None = None
         self._unsent: list[Connection] = []
-        self._loop = asyncio.get_running_loop()
+        self._empty: asyncio.Event | None = None
+        self.loop = asyncio.get_running_loop()
 
     async def start(self) -> str:
-        self._listening = await self._loop.create_server(
+        raise_open_files_limit()
+        self._listening = await self.loop.create_server(
             lambda: Connection(self), self._address.host, self._address.port, backlog=4096
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
@@ -78,20 +92,25 @@ class TcpListener:
         if self.server.failure is None:
             await idle.wait()
         for connection in list(self.connections):
-            connection.flush()
-            connection.close()
+            connection.hang_up()
         # The peers get what was written; whoever does not read is not waited for.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                while self.connections:
-                    await asyncio.sleep(0.01)
+        if self.connections:
+            self._empty = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), _DRAIN_SECONDS)
         for connection in list(self.connections):
             connection.abort()
+
+    def forget(self, connection: "Connection") -> None:
+        """It is gone."""
+        self.connections.pop(connection, None)
+        if self._empty is not None and not self.connections:
+            self._empty.set()
 
     def flush_later(self, connection: "Connection") -> None:
         """Write at the end of this turn, together with what else is said in it."""
         if not self._unsent:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         self._unsent.append(connection)
 
     def _flush(self) -> None:
@@ -110,6 +129,8 @@ class Connection(asyncio.Protocol):
         self.address = ""
         self._listener = listener
         self._dispatcher = server.dispatcher
+        self.ask = server.dispatcher.ask
+        self.token = server.ids.token
         self._ids = server.ids
         self._clock = server.clock
         self._transport: asyncio.Transport | None = None
@@ -118,7 +139,10 @@ class Connection(asyncio.Protocol):
         self._receiving = False
         self._flushing = False
         self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
+        self._blameless = False
         self._reading_paused = False
+        self._writing_paused = False
         self._sleeper: Sleeper | None = None
 
     # asyncio's side.
@@ -156,10 +180,10 @@ class Connection(asyncio.Protocol):
         self._receiving = True
         try:
             session.receive(data)
-        except Exception:
+        except Exception:  # noqa: BLE001
             # A defect of ours: this peer is let go, its jobs go back, others are unharmed.
             _log.exception("internal error", listener=self._listener.name, peer=self.address)
-            self._closing = True
+            self._closing = self._blameless = True
         finally:
             self._receiving = False
         if self._output:
@@ -170,9 +194,11 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def pause_writing(self) -> None:
+        self._writing_paused = True
         self._pause_reading()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         self._resume_reading()
 
     def _pause_reading(self) -> None:
@@ -181,18 +207,26 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None and not self._closing:
+        session = self._session
+        if (
+            self._reading_paused
+            and self._transport is not None
+            and not (self._closing or self._writing_paused)
+            and not (session is not None and session.is_overwhelmed())
+        ):
             self._reading_paused = False
             self._transport.resume_reading()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self.stay_awake()
-        self._listener.connections.pop(self, None)
+        self._listener.forget(self)
         self._dispatcher.on_signal.pop(self.connection, None)
-        session, self._session = self._session, None
+        if self._lingering is not None:
+            self._lingering.cancel()
+        session, self._session, self._transport = self._session, None, None
         self._output.clear()
         if session is not None:
-            session.lost()
+            session.lost(blameless=self._blameless)
 
     # The session's side.
 
@@ -209,21 +243,37 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if not output or transport is None:
             return
+        if self._lingering is not None:
+            output.clear()  # the last word has been said
+            return
         transport.write(output[0] if len(output) == 1 else b"".join(output))
         output.clear()
         waiting = transport.get_write_buffer_size()
         if waiting > OUTPUT_BYTES_MAX:
             _log.warning("peer does not read; closed", peer=self.address, unread_bytes=waiting)
             transport.abort()
-        elif self._reading_paused and waiting <= _OUTPUT_BYTES_HIGH:
-            session = self._session
-            if session is not None and not session.is_overwhelmed():
-                self._resume_reading()
+        elif self._reading_paused:
+            self._resume_reading()
 
     def close(self) -> None:
         self._closing = True
         if self._receiving:
             return  # done when everything that arrived has been looked at
+        self.flush()
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._lingering is not None:
+            return
+        # What the peer still sends is read and dropped until it hangs up: closing on unread
+        # bytes would reset the connection, and the peer might never read why.
+        self._lingering = self._listener.loop.call_later(_LINGER_SECONDS, self.abort)
+        transport.write_eof()
+        if self._reading_paused:
+            self._reading_paused = False
+            transport.resume_reading()
+
+    def hang_up(self) -> None:
+        """The server leaves. It is not the peer's fault."""
+        self._closing = self._blameless = True
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -233,26 +283,18 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def ask(
-        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
-    ) -> None:
-        self._dispatcher.ask(command, settle, refused)
-
     def now(self) -> int:
         return self._clock.now()
 
     def job_id(self) -> str:
         return self._ids.job_id(self._clock.now())
 
-    def token(self) -> str:
-        return self._ids.token()
-
     def has_work(self, queues: Sequence[str]) -> bool:
         return self._dispatcher.has_work(queues)
 
     def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda queue: wake())
+        self._sleeper = Sleeper(queues, lambda _queue: wake())
         self._dispatcher.waiters.sleep(self._sleeper)
 
     def stay_awake(self) -> None:
@@ -260,12 +302,13 @@ class Connection(asyncio.Protocol):
             self._dispatcher.waiters.leave(self._sleeper)
             self._sleeper = None
 
+    def is_asleep(self) -> bool:
+        return self._sleeper is not None and self._sleeper.asleep
+
     def queues(self) -> Sequence[QueueSummary]:
         index = self._dispatcher.store.index
         return [
-            QueueSummary(
-                name, queue.counts, queue.ready.count_by_priority(), queue.queue.paused
-            )
+            QueueSummary(name, queue.counts, queue.ready.count_by_priority(), queue.queue.paused)
             for name, queue in sorted(index.queues.items())
         ]
 

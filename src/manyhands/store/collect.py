@@ -62,7 +62,10 @@ class Collector:
         """Whether the job's present value has not been committed yet."""
         if job_id in self.batch.jobs:
             return True
-        return any(job_id in batch.jobs for batch in self.sealed)
+        for batch in self.sealed:  # one at most, hardly ever two  # noqa: SIM110 - the hot path
+            if job_id in batch.jobs:
+                return True
+        return False
 
     def unsaved(self, job_id: str) -> Job | None:
         """The newest value of a job that is in a batch but not committed yet."""

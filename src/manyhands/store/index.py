@@ -56,6 +56,7 @@ class Index:
         self._namespace_unfinished: dict[str, int] = {}
         self._namespace_finished: dict[str, list[str]] = {}  # ids kept until it is drained
         self._odd_uids: dict[str, str] = {}
+        # Leases, by what ends them: a connection's end, or the word of a worker.
         self._by_connection: dict[str, dict[str, None]] = {}
         self._by_holder: dict[tuple[str, str | None], dict[str, None]] = {}
         self._by_waiter: dict[str, dict[str, None]] = {}
@@ -123,8 +124,13 @@ class Index:
     def leased_by_holder(self, holder: Holder) -> Sequence[str]:
         return tuple(self._by_holder.get((holder.realm, holder.name), ()))
 
+    def has_leases(self) -> bool:
+        """Whether anybody holds anything."""
+        return bool(self._by_holder or self._by_connection)
+
     def leased(self) -> Iterable[str]:
-        return [job_id for ids in self._by_holder.values() for job_id in ids]
+        free = [job_id for ids in self._by_holder.values() for job_id in ids]
+        return free + [job_id for ids in self._by_connection.values() for job_id in ids]
 
     def waited_by(self, waiter: str) -> Sequence[str]:
         return tuple(self._by_waiter.get(waiter, ()))
@@ -180,8 +186,6 @@ class Index:
         """A finished job that was let go of is about to change: have its last value here."""
         job = self._read_finished(job_id)
         assert job is not None
-        if job.queue not in self.queues:
-            self.put_queue(Queue(job.queue))
         self.keep(job)
         return job
 
@@ -191,12 +195,16 @@ class Index:
         """
         self.jobs[job.job_id] = job
         if job.name is not None:
-            names = self._names.setdefault(job.namespace or "", {})
-            other = self._get(names.get(job.name, ""))
-            if other is None or (other.state in FINISHED and other.serial < job.serial):
-                names[job.name] = job.job_id
+            self._point_name(job, job.name)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
+
+    def _point_name(self, job: Job, name: str) -> None:
+        names = self._names.setdefault(job.namespace or "", {})
+        other = self._get(names.get(name, ""))
+        later = job.state not in FINISHED or other is None or other.serial < job.serial
+        if other is None or (other.state in FINISHED and later):
+            names[name] = job.job_id
 
     def take_settings(self, settings: Settings) -> None:
         """Limits, schedules and forgotten queues of one command."""
@@ -220,16 +228,21 @@ class Index:
         else:
             found.queue = queue
 
+    def _revive(self, name: str) -> QueueIndex:
+        """A queue that was forgotten while it still had records: one of them changes."""
+        self.put_queue(Queue(name))
+        return self.queues[name]
+
     def put(self, job: Job) -> None:
         """A job with this value, replacing the one before."""
         job_id = job.job_id
         old = self._get(job_id)
         self.jobs[job_id] = job
-        queue = self.queues[job.queue]
+        queue = self.queues.get(job.queue) or self._revive(job.queue)
         if old is None:
             self._put_new(job, queue)
         elif old.state is not job.state or old.queue != job.queue:
-            before = self.queues[old.queue]
+            before = self.queues.get(old.queue) or self._revive(old.queue)
             before.counts[old.state] -= 1
             queue.counts[job.state] += 1
             if old.state is _READY:
@@ -241,9 +254,9 @@ class Index:
                 self._move_key(old, job, before, queue)
             if job.namespace is not None:
                 self._count_namespace(old, job)
-        elif job.state is _READY and (
-            old.position != job.position or old.priority != job.priority
-        ):
+            if job.name is not None and old.incarnation != job.incarnation:
+                self._point_name(job, job.name)
+        elif job.state is _READY and (old.position != job.position or old.priority != job.priority):
             queue.ready.add(job)
         if (old.lease if old is not None else None) is not job.lease:
             self._put_lease(old, job)
@@ -293,21 +306,23 @@ class Index:
         before = old.lease if old is not None else None
         after = job.lease
         if before is not None:
-            holder = before.holder
-            _discard(self._by_holder, (holder.realm, holder.name), job.job_id)
             if before.connection is not None:
                 _discard(self._by_connection, before.connection, job.job_id)
+            else:
+                holder = before.holder
+                _discard(self._by_holder, (holder.realm, holder.name), job.job_id)
         if after is not None:
-            holder = after.holder
-            ids = self._by_holder.get((holder.realm, holder.name))
-            if ids is None:
-                ids = self._by_holder[holder.realm, holder.name] = {}
-            ids[job.job_id] = None
             if after.connection is not None:
                 bound = self._by_connection.get(after.connection)
                 if bound is None:
                     bound = self._by_connection[after.connection] = {}
                 bound[job.job_id] = None
+            else:
+                holder = after.holder
+                ids = self._by_holder.get((holder.realm, holder.name))
+                if ids is None:
+                    ids = self._by_holder[holder.realm, holder.name] = {}
+                ids[job.job_id] = None
         if job.limits:
             held_before = old is not None and old.state is _LEASED
             held = job.state is _LEASED
@@ -395,9 +410,15 @@ class Index:
         """Unfinished jobs of a namespace."""
         return self._namespace_unfinished.get(namespace, 0)
 
-    def holders(self) -> dict[tuple[str, str | None], dict[str, None]]:
-        """Workers that hold leases, with the ids of what they hold."""
-        return self._by_holder
+    def holders(self) -> dict[tuple[str, str | None], list[Job]]:
+        """Workers that hold leases, by realm and name, with what they hold."""
+        found: dict[tuple[str, str | None], list[Job]] = {}
+        for job_id in self.leased():
+            job = self.jobs[job_id]
+            assert job.lease is not None
+            holder = job.lease.holder
+            found.setdefault((holder.realm, holder.name), []).append(job)
+        return found
 
 
 def _discard(table: dict[_Key, dict[str, None]], key: _Key, job_id: str) -> None:

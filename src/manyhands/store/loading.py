@@ -4,7 +4,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import apsw
 import msgspec
@@ -17,9 +16,8 @@ from manyhands.store.opening import damaged
 from manyhands.store.packing import Counters, TermsBook
 from manyhands.store.reading import COLUMNS, open_reader
 from manyhands.store.ready import entry_order
-from manyhands.store.rows import decode_record
+from manyhands.store.rows import decode_job
 
-_CACHE_KIB: Final = 64 * 1024
 _decode_counters = msgspec.json.Decoder(Counters).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
@@ -30,7 +28,6 @@ def load(file: Path, index: Index, terms: TermsBook) -> Counters | None:
     """Fill an empty index. Gives how far the store had come; None: nothing was ever committed."""
     connection = open_reader(file)
     try:
-        connection.pragma("cache_size", -_CACHE_KIB)
         # One snapshot, and no collection while a million objects come into being.
         with _paused_collection(), connection:
             counters = _Loader(connection, index, terms).load()
@@ -126,10 +123,13 @@ class _Loader:
 
     def _make_job(self, row: tuple[int, int, str, bytes, bytes | None]) -> Job:
         _, terms_id, record, payload, result = row
-        job = decode_record(record, payload, result, self._terms.by_number[terms_id])
+        job = decode_job(record)
         # Equal words are one object, as they are among jobs that were never on disk.
         return replace(
             job,
+            payload=payload,
+            result=result,
+            terms=self._terms.by_number[terms_id],
             queue=self._queues[job.queue],
             origin=self._origins.setdefault(job.origin, job.origin),
         )

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from manyhands.engine.effects import Effects
 from manyhands.engine.ending import result_ms_of
 from manyhands.engine.view import View
 from manyhands.model import limits
 from manyhands.model.commands import Command
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
+from manyhands.model.policy import NO_POLICY
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.matching import matches
@@ -36,6 +36,8 @@ class MemoryStore:
         self._finished_order: dict[tuple[str, State], deque[tuple[int, str]]] = {}
         self._collector = Collector(self._finished.get)
         self.index = self._collector.index
+        self.write = self._collector.write
+        self.is_unsaved = self._collector.is_unsaved
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
         self._committed = 0
@@ -43,12 +45,6 @@ class MemoryStore:
 
     def load(self, command: Command) -> View:
         return self.index
-
-    def write(self, effects: Effects) -> None:
-        self._collector.write(effects)
-
-    def is_unsaved(self, job_id: str) -> bool:
-        return self._collector.is_unsaved(job_id)
 
     def touch(self) -> None:
         self._collector.batch.touched = True
@@ -63,12 +59,11 @@ class MemoryStore:
             self._events.append(StoredEvent(seq, event))
             self._last_seq = seq
         for _, partial in batch.partials:
-            kept = self._partials.setdefault(
-                partial.job_id, deque(maxlen=limits.PARTIALS_KEPT_MAX)
-            )
-            kept.append(
-                PartialResult(partial.number, partial.at, partial.payload, partial.warning)
-            )
+            kept = self._partials.setdefault(partial.job_id, deque(maxlen=limits.PARTIALS_KEPT_MAX))
+            # Numbers start anew when a job is put to work again: later ones are from before.
+            while kept and kept[-1].number >= partial.number:
+                kept.pop()
+            kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
         self._collector.committed(batch.number)
         self._committed = batch.number
         return batch
@@ -136,17 +131,17 @@ class MemoryStore:
     def prune(self, now: int, count_max: int) -> int:
         count = 0
         for (queue, state), order in self._finished_order.items():
-            known = self.index.queues.get(queue)
-            if known is None:
-                continue
-            age = self._retention.record_ms_of(known.queue.policy)
-            records_max = self._retention.records_max_of(known.queue.policy)
+            known = self.index.queue(queue)
+            policy = known.policy if known is not None else NO_POLICY
+            counts = self.index.counts_of(queue)
+            age = self._retention.record_ms_of(policy)
+            records_max = self._retention.records_max_of(policy)
             kept_back = []
             while order and count < count_max:
                 finished_at, job_id = order[0]
                 job = self._finished.get(job_id)
                 stale = job is None or job.finished_at != finished_at or job.state is not state
-                if not stale and finished_at + age > now and known.counts[state] <= records_max:
+                if not stale and finished_at + age > now and counts[state] <= records_max:
                     break
                 order.popleft()
                 if stale:
@@ -156,7 +151,7 @@ class MemoryStore:
                     continue
                 del self._finished[job_id]
                 self._partials.pop(job_id, None)
-                known.counts[state] -= 1
+                counts[state] -= 1
                 count += 1
             order.extendleft(reversed(kept_back))
         count += self._drop_results(now, count_max - count)

@@ -18,8 +18,9 @@ from manyhands.store.store import StoreError
 _LOCK_NAME: Final = "manyhands.lock"
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\0"
-# A full check takes about a second for each 256 MiB. After a clean stop, larger files are trusted.
-_CHECKED_BYTES_MAX: Final = 256 * 1024 * 1024
+# A full check takes a second for each GiB, or as long as the disk needs to read it. After a clean
+# stop, larger files are trusted.
+_CHECKED_BYTES_MAX: Final = 1024 * 1024 * 1024
 # The writer of a server that was killed finishes its last commit: a moment, not more.
 _LOCK_TRIES: Final = 200
 _LOCK_REST_SECONDS: Final = 0.05

@@ -11,7 +11,7 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Job
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
-from manyhands.store.frames import SentFrame, pack
+from manyhands.store.frames import Frame, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
 _QUICK_MAX: Final = 4_096
@@ -110,7 +110,7 @@ class Packer:
                     (job.queue, job.state, job.finished_at, until, record, job.result, serial)
                 )
         self._serial = max(self._serial, counters.serial)
-        frame = SentFrame(
+        frame = Frame(
             number=batch.number,
             counters=_encode(counters).decode(),
             dropped_jobs=[(serial,) for serial in removals.jobs.values()],

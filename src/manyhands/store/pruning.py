@@ -4,6 +4,7 @@ Candidates come from the file in slices, oldest first; what a live job needs is 
 goes is noted for the next batch, so that it goes in order with everything else.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from manyhands.model.job import State
@@ -15,6 +16,7 @@ from manyhands.store.retention import OUTCOMES, Retention
 
 _Place = tuple[str, State]
 _START: Final = (-1, -1)
+_SLICES_MAX: Final = 10  # of records that may turn out to be needed still
 _EVENTS_A_JOB: Final = 20  # events dropped in one slice, for each record: they are many and cheap
 
 
@@ -62,28 +64,39 @@ class Pruner:
         counts = self._index.counts_of(queue)
         records_max = self._retention.records_max_of(policy)
         record_ms = self._retention.record_ms_of(policy)
-        start = self._passed.pop(place, _START)
-        rows = self._reader.rows(
-            "SELECT finished_at, serial, job_id FROM jobs WHERE queue = ? AND state = ?"
-            " AND (finished_at, serial) > (?, ?) AND finished_at IS NOT NULL"
-            " ORDER BY finished_at, serial LIMIT ?",
-            (queue, state, *start, count_max),
-        )
-        if start == _START:
-            self._oldest_at[place] = rows[0][0] if rows else now
         count = 0
-        for finished_at, serial, job_id in rows:
+        for finished_at, serial, job_id in self._oldest(place, now, count_max):
             if finished_at + record_ms > now and counts[state] <= records_max:
-                return count
+                break
             if job_id in self.leaving or self._is_needed(job_id):
                 continue
             self.leaving[job_id] = None
             removals.jobs[job_id] = serial
             counts[state] -= 1
             count += 1
-        if len(rows) == count_max and count < count_max:
-            self._passed[place] = (rows[-1][0], rows[-1][1])
+            if count == count_max:
+                break
         return count
+
+    def _oldest(self, place: _Place, now: int, count_max: int) -> Iterator[tuple[int, int, str]]:
+        """Finished jobs of a place, oldest first: some slices of them, and the next time those
+        behind, until the end is reached.
+        """
+        start = self._passed.pop(place, _START)
+        for _ in range(_SLICES_MAX):
+            rows = self._reader.rows(
+                "SELECT finished_at, serial, job_id FROM jobs WHERE queue = ? AND state = ?"
+                " AND (finished_at, serial) > (?, ?) AND finished_at IS NOT NULL"
+                " ORDER BY finished_at, serial LIMIT ?",
+                (*place, *start, count_max),
+            )
+            if start == _START:
+                self._oldest_at[place] = rows[0][0] if rows else now
+            yield from rows
+            if len(rows) < count_max:
+                return
+            start = (rows[-1][0], rows[-1][1])
+        self._passed[place] = start
 
     def _is_needed(self, job_id: str) -> bool:
         """By a job that waits for it, by its graph, or because it is about to change."""

@@ -49,7 +49,9 @@ class ReadyQueue:
             else:
                 level.tail.append(job)
         elif position <= _AHEAD_MAX:
-            level.ahead.append(job)
+            _insert(level.ahead, job)
+        elif level.front and level.front[0].position < position:
+            _insert(level.front, job)
         else:
             level.front.appendleft(job)
         self._entries += 1
@@ -71,8 +73,14 @@ class ReadyQueue:
 
     def first(self) -> Job | None:
         """The next job, whatever its named limits say."""
-        if self._only is not None:
-            return self._head(self._only)
+        only = self._only
+        if only is not None:
+            # One priority, nothing that came back: the head is the answer, unless it is stale.
+            if only.tail and not only.ahead and not only.front:
+                entry = only.tail[0]
+                if self._current(entry.job_id) is entry:
+                    return entry
+            return self._head(only)
         best: Job | None = None
         for limits in list(self._lanes):
             job = self._first_of_lane(limits)
@@ -200,7 +208,9 @@ def _goes_before(job: Job, other: Job) -> bool:
 
 
 def _insert(entries: deque[Job], job: Job) -> None:
-    """Rare: a job with an earlier position than the last, as when a whole store is loaded."""
+    """In its place, which is nearly always the last: one command may give positions to several
+    jobs and change them in another order.
+    """
     index = len(entries)
     while index > 0 and entries[index - 1].position > job.position:
         index -= 1

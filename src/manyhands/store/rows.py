@@ -12,7 +12,7 @@ from manyhands.model.policy import TERMS, Terms
 
 _DEFAULT_TERMS: Final = TERMS["native"]
 _encode = msgspec.json.Encoder().encode
-_decode_job = msgspec.json.Decoder(Job).decode
+decode_job = msgspec.json.Decoder(Job).decode
 _decode_terms = msgspec.json.Decoder(Terms).decode
 
 
@@ -23,7 +23,7 @@ def encode_record(job: Job) -> bytes:
 
 def decode_record(record: bytes | str, payload: bytes, result: bytes | None, terms: Terms) -> Job:
     """The job of a row."""
-    return replace(_decode_job(record), payload=payload, result=result, terms=terms)
+    return replace(decode_job(record), payload=payload, result=result, terms=terms)
 
 
 def encode_terms(terms: Terms) -> bytes:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import apsw
 
-from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.job import Job
@@ -45,6 +44,8 @@ class SqliteStore:
         self._terms = TermsBook()
         self._collector = Collector(self._read_finished)
         self.index = self._collector.index
+        self.write = self._collector.write
+        self.is_unsaved = self._collector.is_unsaved
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -79,14 +80,8 @@ class SqliteStore:
         self._pool = ReaderPool(self._file, self._terms)
         return counters
 
-    def load(self, command: Command) -> View:  # noqa: ARG002 - all is here already
+    def load(self, command: Command) -> View:
         return self.index
-
-    def write(self, effects: Effects) -> None:
-        self._collector.write(effects)
-
-    def is_unsaved(self, job_id: str) -> bool:
-        return self._collector.is_unsaved(job_id)
 
     def touch(self) -> None:
         self._collector.batch.touched = True

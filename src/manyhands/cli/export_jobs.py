@@ -1,0 +1,113 @@
+"""`manyhands export`: everything that a store holds, as lines of JSON."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import msgspec
+import typer
+
+from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress, reading, told
+
+if TYPE_CHECKING:
+    import apsw
+
+    from manyhands.cli.lines import Line
+
+_TOLD_EVERY = 1_000
+
+
+def export_jobs(
+    file: Annotated[Path, typer.Argument(help="File to write, or - for standard output.")] = Path(
+        "-"
+    ),
+    *,
+    data: Data = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write queues, limits, schedules and jobs of all states as lines of JSON.
+
+    It is one moment of the store, and the server may run meanwhile. Lease tokens are part of it:
+    keep the file to yourself. Events and partial results are not part of it.
+
+    Examples:
+
+      manyhands export jobs.jsonl
+
+      manyhands export - | gzip > jobs.jsonl.gz
+    """
+    found = config_of(data, config)
+    counts: dict[str, int] = {}
+
+    from manyhands.cli.lines import encode
+
+    with (
+        told(),
+        reading(found.data) as connection,
+        connection,  # one snapshot for all lines
+        _output(file) as output,
+        progress("exporting") as tell,
+    ):
+        total = connection.execute("SELECT count(*) FROM jobs").get
+        for number, line in enumerate(_lines(connection)):
+            kind = str(type(line).__struct_config__.tag)
+            counts[kind] = counts.get(kind, 0) + 1
+            output.write(encode(line) + b"\n")
+            if number % _TOLD_EVERY == 0:
+                tell(counts.get("job", 0), total)
+    counts.pop("header")
+    if as_json:
+        typer.echo(msgspec.json.encode(counts).decode(), err=str(file) == "-")
+    else:
+        said = ", ".join(f"{count} {kind}s" for kind, count in counts.items()) or "nothing"
+        typer.echo(f"exported {said}.", err=True)
+
+
+@contextlib.contextmanager
+def _output(file: Path) -> Iterator[BinaryIO]:
+    """Standard output, or a file that nobody else can read and that is whole when it is there."""
+    if str(file) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    draft = file.with_name(file.name + ".part")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as output:
+            yield output
+            output.flush()
+            os.fsync(output.fileno())
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
+    from manyhands import __version__
+    from manyhands.cli import lines
+    from manyhands.model.job import Schedule
+    from manyhands.model.policy import NamedLimit, Queue
+    from manyhands.server.clock import Clock
+    from manyhands.store.packing import TermsBook
+    from manyhands.store.reading import COLUMNS
+    from manyhands.store.rows import decode_record
+
+    execute = connection.execute
+    yield lines.Header(lines.FORMAT, __version__, Clock().now())
+    for (record,) in execute("SELECT record FROM queues ORDER BY name"):
+        yield lines.QueueLine(msgspec.json.decode(record, type=Queue))
+    for (record,) in execute("SELECT record FROM limits ORDER BY name"):
+        yield lines.LimitLine(msgspec.json.decode(record, type=NamedLimit))
+    for (record,) in execute("SELECT record FROM schedules ORDER BY name"):
+        yield lines.ScheduleLine(msgspec.json.decode(record, type=Schedule))
+    terms = TermsBook()
+    for number, record in execute("SELECT terms_id, record FROM terms"):
+        terms.learn(number, record)
+    statement = f"SELECT {COLUMNS} FROM jobs ORDER BY serial"  # noqa: S608 - our own words
+    for _, terms_id, record, payload, result in execute(statement):
+        job = decode_record(record, payload, result, terms.by_number[terms_id])
+        yield lines.job_line(job)

@@ -1,0 +1,200 @@
+"""`manyhands import`: what an export wrote, into the store of a server that does not run."""
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress, told
+
+if TYPE_CHECKING:
+    from manyhands.cli.lines import JobLine, Line
+    from manyhands.engine.effects import Effects
+    from manyhands.store.store import Store
+
+_BATCH_COUNT = 500
+_BATCH_BYTES = 16 * 1024 * 1024
+
+
+def import_jobs(
+    file: Annotated[Path, typer.Argument(help="File that export wrote.")],
+    *,
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out jobs whose id is there already.")
+    ] = False,
+    data: Data = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what export wrote into a new or an existing store; the server must not run.
+
+    Nothing is written if a line cannot be read or a job is there already. Settings of queues,
+    limits and schedules of the same name are replaced.
+
+    Examples:
+
+      manyhands import jobs.jsonl
+
+      manyhands import --data /var/lib/manyhands --skip-existing jobs.jsonl
+    """
+    found = config_of(data, config)
+
+    from manyhands.store.sqlite import SqliteStore
+
+    with told():
+        with file.open("rb"):
+            pass  # a file that cannot be read leaves no new store behind
+        store = SqliteStore(found.data)
+        try:
+            importer = _Importer(store, skip_existing=skip_existing)
+            importer.check(file)
+            importer.write(file)
+        finally:
+            store.close()
+    if as_json:
+        typer.echo(msgspec.json.encode(importer.counts).decode())
+    else:
+        said = ", ".join(f"{count} {kind}" for kind, count in importer.counts.items())
+        typer.echo(f"imported {said}.")
+
+
+class _Importer:
+    """Two passes over the file: one that finds fault, one that writes."""
+
+    def __init__(self, store: "Store", *, skip_existing: bool) -> None:
+        self._store = store
+        self._skip_existing = skip_existing
+        self._skipped: set[str] = set()
+        self._jobs_total = 0
+        self.counts = dict.fromkeys(("queues", "limits", "schedules", "jobs", "skipped"), 0)
+
+    def check(self, file: Path) -> None:
+        """Raises StoreError if anything in the file does not fit."""
+        from manyhands.cli.lines import JobLine
+        from manyhands.store.store import StoreError
+
+        seen: set[str] = set()
+        for number, line in _lines(file):
+            if not isinstance(line, JobLine):
+                continue
+            job_id = line.job.job_id
+            if job_id in seen:
+                raise StoreError(f"{file} line {number}: job {job_id} stands there twice.")
+            seen.add(job_id)
+            sentence = self._clash(line)
+            if sentence is None:
+                continue
+            if not self._skip_existing:
+                raise StoreError(
+                    f"{file} line {number}: {sentence}. Nothing was imported; "
+                    "--skip-existing leaves out what is there already."
+                )
+            self._skipped.add(job_id)
+        self._jobs_total = len(seen)
+
+    def _clash(self, line: "JobLine") -> str | None:
+        from manyhands.model.job import FINISHED
+
+        job, index = line.job, self._store.index
+        if index.job(job.job_id) is not None:
+            return f"there is a job {job.job_id} already"
+        if job.state in FINISHED:
+            return None
+        if job.unique_key is not None and index.key_holder(job.queue, job.unique_key):
+            return f"another job holds the unique key of job {job.job_id}"
+        if job.name is not None and index.named(job.namespace or "", job.name):
+            return f"another job has the name of job {job.job_id}"
+        return None
+
+    def write(self, file: Path) -> None:
+        """Everything but what is left out, in batches."""
+        effects = self._open()
+        gathered = 0
+        with progress("importing") as tell:
+            for _, line in _lines(file):
+                gathered += self._put(effects, line)
+                if len(effects.jobs) >= _BATCH_COUNT or gathered >= _BATCH_BYTES:
+                    self._commit(effects)
+                    effects, gathered = self._open(), 0
+                    tell(self.counts["jobs"], self._jobs_total)
+            self._commit(effects)
+
+    def _open(self) -> "Effects":
+        from manyhands.engine.effects import Effects
+        from manyhands.server.clock import Clock
+
+        return Effects(self._store.index, Clock().now())
+
+    def _put(self, effects: "Effects", line: "Line") -> int:
+        """Takes a line in; gives how many bytes it weighs."""
+        from manyhands.cli import lines
+        from manyhands.model.policy import Queue
+
+        match line:
+            case lines.QueueLine():
+                effects.put_queue(line.queue)
+                self.counts["queues"] += 1
+            case lines.LimitLine():
+                effects.set().limits.append(line.limit)
+                self.counts["limits"] += 1
+            case lines.ScheduleLine():
+                effects.set().schedules[line.schedule.schedule_id] = line.schedule
+                self.counts["schedules"] += 1
+            case lines.JobLine():
+                job = line.plain()
+                if job.job_id in self._skipped:
+                    self.counts["skipped"] += 1
+                    return 0
+                if effects.queue(job.queue) is None:
+                    effects.put_queue(Queue(job.queue))
+                index = self._store.index
+                # Jobs that come later stand behind those that were imported.
+                index.position = max(index.position, job.position)
+                effects.put(job)
+                self.counts["jobs"] += 1
+                return len(job.payload) + len(job.result or b"")
+            case lines.Header():
+                pass  # read by `_lines`
+        return 0
+
+    def _commit(self, effects: "Effects") -> None:
+        store = self._store
+        store.write(effects)
+        batch = store.begin_commit(effects.now)
+        descriptor = store.fileno()
+        if batch is None or descriptor is None:
+            return
+        while store.has_unsent():
+            select.select([], [descriptor], [])
+            store.send_more()
+        while store.finish_commits() < batch.number:
+            select.select([descriptor], [], [])
+
+
+def _lines(file: Path) -> Iterator[tuple[int, "Line"]]:
+    """The lines behind the header, with their numbers."""
+    from manyhands.cli import lines
+    from manyhands.store.store import StoreError
+
+    number = 0
+    with file.open("rb") as stream:
+        for number, text in enumerate(stream, start=1):
+            try:
+                line = lines.decode(text)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise StoreError(f"{file} line {number} cannot be read: {error}.") from None
+            if isinstance(line, lines.Header) is not (number == 1):
+                raise StoreError(f"{file} is not an export of manyhands: its header is missing.")
+            if isinstance(line, lines.Header):
+                if line.format != lines.FORMAT:
+                    raise StoreError(
+                        f"{file} has format {line.format}, written by manyhands {line.version}; "
+                        f"this version reads format {lines.FORMAT}."
+                    )
+                continue
+            yield number, line
+    if number == 0:
+        raise StoreError(f"{file} is empty.")

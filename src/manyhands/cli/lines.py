@@ -1,0 +1,88 @@
+"""The lines of an export: a header, then queues, limits, schedules and jobs, one JSON object each.
+
+Checklist for a change that older versions cannot read: raise ``FORMAT`` - read the old one too.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from manyhands.model.job import Job, Schedule
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import NamedLimit, Queue
+
+FORMAT: Final = 1
+
+
+class Header(Struct, tag="header", tag_field="kind"):
+    """Always the first line."""
+
+    format: int
+    version: str
+    exported_at: int
+
+
+class QueueLine(Struct, tag="queue", tag_field="kind"):
+    """A queue and its policy."""
+
+    queue: Queue
+
+
+class LimitLine(Struct, tag="limit", tag_field="kind"):
+    """A named limit."""
+
+    limit: NamedLimit
+
+
+class ScheduleLine(Struct, tag="schedule", tag_field="kind"):
+    """A schedule and its template."""
+
+    schedule: Schedule
+
+
+class Content(Struct, omit_defaults=True):
+    """A payload as text where it is text, else as base64."""
+
+    text: str | None = None
+    base64: bytes | None = None
+
+    def plain(self) -> bytes:
+        """The bytes themselves."""
+        return self.text.encode() if self.text is not None else self.base64 or b""
+
+
+class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
+    """A job in whatever state; what is long stands beside it."""
+
+    job: Job
+    payload: Content
+    result: Content | None = None
+
+    def plain(self) -> Job:
+        """The job as it is to be stored: it gets its place in the new store there."""
+        result = self.result.plain() if self.result is not None else None
+        return replace(self.job, payload=self.payload.plain(), result=result, serial=0)
+
+
+Line = Header | QueueLine | LimitLine | ScheduleLine | JobLine
+
+encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder(Line).decode
+
+
+def job_line(job: Job) -> JobLine:
+    """A job as a line."""
+    result = None if job.result is None else _content(job.result, job.result_encoding)
+    bare = replace(job, payload=b"", result=None, serial=0)
+    return JobLine(bare, _content(job.payload, job.encoding), result)
+
+
+def _content(data: bytes, encoding: Encoding) -> Content:
+    if encoding is not Encoding.BINARY:
+        try:
+            return Content(text=data.decode())
+        except UnicodeDecodeError:
+            pass  # the submitter was wrong about it; nothing is lost as base64
+    return Content(base64=data)

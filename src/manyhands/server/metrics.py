@@ -1,0 +1,266 @@
+"""Metrics for Prometheus: what happens often is counted in plain lists, a scrape does the rest."""
+
+import os
+import resource
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from manyhands import __version__
+from manyhands.model.job import EndReason, State
+from manyhands.server.dispatcher import Dispatcher
+from manyhands.store.batch import Batch
+
+# Beyond this, queues are summed up: a label for each would cost more than it tells.
+_QUEUES_MAX: Final = 1_000
+_OTHER: Final = "_other"
+_LEASED: Final = State.LEASED
+_TAKEN: Final = (EndReason.EXPIRED.value, EndReason.LOST.value, EndReason.CUTOFF.value)
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Histogram:
+    """Durations by upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def family(self, name: str, text: str, scale: float) -> HistogramMetricFamily:
+        """As Prometheus wants it: counts up to each bound, in seconds where ``scale`` is 1000."""
+        family = HistogramMetricFamily(name, text)
+        buckets: list[tuple[str, float]] = []
+        reached = 0
+        for bound, count in zip((*self.bounds, None), self.counts, strict=True):
+            reached += count
+            label = "+Inf" if bound is None else repr(bound / scale)
+            buckets.append((label, reached))
+        family.add_metric([], buckets, self.total / scale)
+        return family
+
+
+_JOB_BOUNDS_MS: Final = (
+    *(1.0, 5.0, 25.0, 100.0, 250.0, 1_000.0, 2_500.0, 10_000.0, 30_000.0),
+    *(60_000.0, 300_000.0, 1_800_000.0, 7_200_000.0, 86_400_000.0),
+)
+_COMMIT_BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1_000.0)
+_BATCH_BOUNDS: Final = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1_000.0, 10_000.0)
+
+
+class Metrics(Collector):
+    """Counts what passes, and looks at the rest when it is asked."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._entered: dict[State, int] = dict.fromkeys(State, 0)
+        self._taken: dict[str, int] = dict.fromkeys(_TAKEN, 0)
+        self._wait = _Histogram(_JOB_BOUNDS_MS)
+        self._run = _Histogram(_JOB_BOUNDS_MS)
+        self._commit = _Histogram(_COMMIT_BOUNDS_MS)
+        self._batch = _Histogram(_BATCH_BOUNDS)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        dispatcher.on_batch.append(self._take)
+
+    def render(self) -> tuple[str, bytes]:
+        """The content type and the text of a scrape."""
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing before the first scrape: registering must not collect."""
+        return ()
+
+    def _take(self, batch: Batch, elapsed_ms: float) -> None:
+        """One commit. Hot: a quarter of a microsecond an event."""
+        commit, sizes = self._commit, self._batch
+        commit.counts[bisect_left(commit.bounds, elapsed_ms)] += 1
+        commit.total += elapsed_ms
+        size = len(batch.jobs)
+        sizes.counts[bisect_left(sizes.bounds, size)] += 1
+        sizes.total += size
+        entered, wait, run = self._entered, self._wait, self._run
+        for _, event in batch.events:
+            state = event.state
+            entered[state] += 1
+            if state is _LEASED:
+                histogram = wait
+            elif event.holder is not None:
+                histogram = run
+                if event.reason in self._taken:
+                    self._taken[event.reason] += 1
+            else:
+                continue
+            lasted_ms = event.lasted_ms
+            histogram.counts[bisect_left(histogram.bounds, lasted_ms)] += 1
+            histogram.total += lasted_ms
+
+    # A scrape.
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything there is to tell."""
+        yield InfoMetricFamily("manyhands", "Version of the server.", {"version": __version__})
+        yield from self._queues()
+        yield from self._jobs()
+        yield from self._commits()
+        yield from self._commands()
+        yield from self._store()
+        yield from _processes()
+
+    def _queues(self) -> Iterator[Metric]:
+        index = self._dispatcher.store.index
+        now = self._dispatcher.clock.now()
+        jobs = GaugeMetricFamily(
+            "manyhands_queue_jobs", "Jobs on record by queue and state.", labels=["queue", "state"]
+        )
+        age = GaugeMetricFamily(
+            "manyhands_queue_oldest_ready_age_seconds",
+            "How long the job that is next in line has been ready.",
+            labels=["queue"],
+        )
+        other = dict.fromkeys(State, 0)
+        names = sorted(name for name in index.queues if name != _OTHER)
+        shown = names[:_QUEUES_MAX]
+        for name in shown:
+            known = index.queues[name]
+            for state, count in known.counts.items():
+                jobs.add_metric([name, state.value], count)
+            first = known.ready.first()
+            if first is not None:
+                age.add_metric([name], max(0, now - first.entered_at) / 1000)
+        rest = names[_QUEUES_MAX:]
+        if _OTHER in index.queues:
+            rest.append(_OTHER)
+        for name in rest:
+            for state, count in index.queues[name].counts.items():
+                other[state] += count
+        if rest:
+            for state, count in other.items():
+                jobs.add_metric([_OTHER, state.value], count)
+        yield jobs
+        yield age
+        yield GaugeMetricFamily("manyhands_queues", "Queues that are known.", len(index.queues))
+
+    def _jobs(self) -> Iterator[Metric]:
+        entered = CounterMetricFamily(
+            "manyhands_jobs_entered", "Entries of jobs into a state.", labels=["state"]
+        )
+        for state, count in self._entered.items():
+            entered.add_metric([state.value], count)
+        yield entered
+        taken = CounterMetricFamily(
+            "manyhands_leases_taken", "Leases that ended without a word.", labels=["reason"]
+        )
+        for reason, count in self._taken.items():
+            taken.add_metric([reason], count)
+        yield taken
+        yield self._wait.family("manyhands_job_wait_seconds", "From ready to leased.", 1000)
+        yield self._run.family(
+            "manyhands_job_run_seconds", "From leased to the end of the lease.", 1000
+        )
+
+    def _commits(self) -> Iterator[Metric]:
+        counts = self._dispatcher.counts
+        yield CounterMetricFamily("manyhands_commits", "Batches made durable.", counts.batches)
+        yield CounterMetricFamily("manyhands_jobs_written", "Job rows written.", counts.jobs)
+        yield self._commit.family(
+            "manyhands_commit_seconds", "From sealing a batch with events to its answers.", 1000
+        )
+        yield self._batch.family("manyhands_commit_jobs", "Jobs in a batch that has events.", 1)
+
+    def _commands(self) -> Iterator[Metric]:
+        dispatcher = self._dispatcher
+        counts = dispatcher.counts
+        yield CounterMetricFamily("manyhands_commands", "Commands decided.", counts.commands)
+        yield CounterMetricFamily("manyhands_answers", "Answers given.", counts.answers)
+        refusals = CounterMetricFamily(
+            "manyhands_refusals", "Commands refused as a whole.", labels=["reason"]
+        )
+        for why, count in counts.refusals.items():
+            refusals.add_metric([why.value], count)
+        yield refusals
+        yield CounterMetricFamily(
+            "manyhands_internal_errors", "Commands undone by a defect of ours.", counts.failures
+        )
+        yield GaugeMetricFamily(
+            "manyhands_sleepers", "Workers that sleep for work.", dispatcher.waiters.count
+        )
+        yield GaugeMetricFamily(
+            "manyhands_workers", "Workers that hold leases.", len(dispatcher.store.index.holders())
+        )
+        yield GaugeMetricFamily(
+            "manyhands_events_last_seq", "Newest event's number.", dispatcher.events.last_seq
+        )
+        yield GaugeMetricFamily(
+            "manyhands_draining", "Whether the server is stopping.", int(dispatcher.draining)
+        )
+
+    def _store(self) -> Iterator[Metric]:
+        store = self._dispatcher.store
+        facts = GaugeMetricFamily("manyhands_store", "Numbers about the store.", labels=["fact"])
+        for name, value in store.facts().items():
+            if isinstance(value, int):
+                facts.add_metric([name], value)
+        yield facts
+        free = store.free_bytes()
+        if free is not None:
+            yield GaugeMetricFamily("manyhands_store_free_bytes", "Room left on disk.", free)
+        full = int(self._dispatcher.store_full)
+        yield GaugeMetricFamily("manyhands_store_full", "Whether submits are refused.", full)
+
+
+def _processes() -> Iterator[Metric]:
+    """This process and its writer, by what the system says about them."""
+    cpu = CounterMetricFamily(
+        "manyhands_process_cpu_seconds", "Time on a processor.", labels=["process"]
+    )
+    memory = GaugeMetricFamily(
+        "manyhands_process_resident_bytes", "Memory in use.", labels=["process"]
+    )
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    cpu.add_metric(["server"], own.ru_utime + own.ru_stime)
+    pages = _read(Path("/proc/self/statm")).split()
+    if pages:
+        memory.add_metric(["server"], int(pages[1]) * _PAGE)
+    seconds, resident = 0.0, 0
+    for pid in _children():
+        fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        pages = _read(Path(f"/proc/{pid}/statm")).split()
+        if fields and pages:
+            seconds += (int(fields[11]) + int(fields[12])) / _TICKS
+            resident += int(pages[1]) * _PAGE
+    if resident:
+        cpu.add_metric(["writer"], seconds)
+        memory.add_metric(["writer"], resident)
+    yield cpu
+    yield memory
+
+
+def _children() -> list[str]:
+    return [
+        pid
+        for thread in Path("/proc/self/task").glob("*/children")
+        for pid in _read(thread).split()
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # another system, or gone meanwhile

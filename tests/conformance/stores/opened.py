@@ -1,0 +1,95 @@
+"""A store of either kind, opened in a directory of its own, with what a test does to it."""
+
+import os
+import select
+from collections.abc import Iterable
+from pathlib import Path
+
+from manyhands.engine.decide import decide
+from manyhands.engine.effects import Effects
+from manyhands.engine.invariants import check_job
+from manyhands.model.commands import Claim, Command, NewJob, Submit
+from manyhands.model.identity import make_job_id
+from manyhands.model.job import Holder, Job
+from manyhands.model.outcome import Claimed, Reply, Submitted, SubmittedMany
+from manyhands.model.policy import Queue
+from manyhands.store.memory import MemoryStore
+from manyhands.store.retention import Retention
+from manyhands.store.sqlite import SqliteStore
+from manyhands.store.store import Store
+
+START = 1_700_000_000_000
+WORKER = Holder("native", "worker")
+
+
+class Opened:
+    def __init__(self, kind: str, directory: Path, retention: Retention | None = None) -> None:
+        self.kind = kind
+        self.directory = directory
+        self.retention = retention
+        self.now = START
+        self.store: Store = self._open()
+
+    def _open(self) -> Store:
+        if self.kind == "memory":
+            return MemoryStore(self.retention)
+        return SqliteStore(self.directory, self.retention)
+
+    def reopen(self) -> None:
+        """A stop and a start. What is only in memory cannot do that, and stays as it is."""
+        self.commit()
+        if self.kind != "memory":
+            self.store.close()
+            self.store = self._open()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def ask(self, command: Command) -> Reply:
+        reply, effects = decide(command, self.store.load(command), self.now)
+        self.store.write(effects)
+        for job in effects.jobs.values():
+            check_job(job)
+        return reply
+
+    def put(self, *jobs: Job) -> list[Job]:
+        """Jobs as they are, whatever the engine would think of them."""
+        effects = Effects(self.store.index, self.now)
+        for job in jobs:
+            if self.store.index.queue(job.queue) is None:
+                effects.put_queue(Queue(job.queue))
+            effects.put(job)
+        self.store.write(effects)
+        return [self.store.index.jobs[job.job_id] for job in jobs]
+
+    def commit(self) -> None:
+        batch = self.store.begin_commit(self.now)
+        while batch is not None and self.store.finish_commits() < batch.number:
+            fd = self.store.fileno()
+            select.select([fd], [fd] if self.store.has_unsent() else [], [])
+            self.store.send_more()
+
+    def submit(self, queue: str = "q", **fields: object) -> Job:
+        job_id = fields.pop("job_id", None) or make_job_id(self.now, os.urandom(10))
+        reply = self.ask(Submit((NewJob(job_id=job_id, queue=queue, **fields),)))
+        assert isinstance(reply, SubmittedMany)
+        assert isinstance(reply.items[0], Submitted), reply
+        return self.store.index.jobs[reply.items[0].job.job_id]
+
+    def claim(self, queue: str = "q", count: int = 1, holder: Holder = WORKER) -> list[Job]:
+        tokens = tuple(os.urandom(8).hex() for _ in range(count))
+        reply = self.ask(Claim(queues=(queue,), holder=holder, tokens=tokens, term_ms=60_000))
+        assert isinstance(reply, Claimed)
+        return list(reply.jobs)
+
+    def job(self, job_id: str) -> Job:
+        job = self.store.index.job(job_id)
+        assert job is not None
+        return job
+
+    def ready(self, queue: str = "q") -> list[str]:
+        return ids(self.store.index.ready(queue))
+
+
+def ids(jobs: Iterable[Job]) -> list[str]:
+    return [job.job_id for job in jobs]

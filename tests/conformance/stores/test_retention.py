@@ -1,0 +1,252 @@
+"""What goes after its time, and what stays however old it is."""
+
+from msgspec.structs import replace
+
+from manyhands.model.commands import (
+    ByToken,
+    Cancel,
+    Complete,
+    Fail,
+    ForgetQueue,
+    Look,
+    Requeue,
+    SendPartial,
+    SetQueue,
+)
+from manyhands.model.job import Failure, State
+from manyhands.model.policy import TERMS, OnDependencyFailure, QueuePolicy, Terms
+from manyhands.store.retention import Retention
+from manyhands.store.store import Filter
+from tests.conformance.stores.opened import START, ids
+
+HOUR = 3_600_000
+
+
+def finish(opened, queue="q", state=State.COMPLETED, **fields):
+    job = opened.submit(queue, **fields)
+    if state is State.CANCELLED:
+        opened.ask(Cancel(job_ids=(job.job_id,)))
+        return job.job_id
+    (claimed,) = opened.claim(queue)
+    proof = ByToken(claimed.lease.token)
+    if state is State.FAILED:
+        opened.ask(Fail(job_id=claimed.job_id, proof=proof, failure=Failure("x")))
+    else:
+        opened.ask(Complete(job_id=claimed.job_id, proof=proof, result=b"result"))
+    return claimed.job_id
+
+
+def prune_all(opened):
+    count = 0
+    while slice_count := opened.store.prune(opened.now, 3):
+        count += slice_count
+        opened.commit()
+    opened.commit()
+    return count
+
+
+def on_record(opened, **wanted):
+    return ids(opened.store.search(Filter(**wanted)).jobs)
+
+
+def test_records_go_when_they_are_old_enough(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    old = [finish(opened) for _ in range(7)]
+    opened.commit()
+    opened.now += HOUR // 2
+    young = finish(opened)
+    live = opened.submit()
+    opened.commit()
+    assert prune_all(opened) == 0
+
+    opened.now = START + HOUR
+    assert prune_all(opened) == 7
+    assert on_record(opened) == [live.job_id, young]
+    assert all(opened.store.find(job_id) is None for job_id in old)
+    assert all(opened.store.index.job(job_id) is None for job_id in old)
+    opened.reopen()
+    assert opened.store.index.counts_of("q")[State.COMPLETED] == 1
+
+
+def test_records_over_the_number_go_oldest_first_for_each_outcome(opening):
+    opened = opening(Retention(records_max=2))
+    made = {state: [] for state in (State.COMPLETED, State.FAILED, State.CANCELLED)}
+    for _ in range(4):
+        for state, kept in made.items():
+            kept.append(finish(opened, state=state))
+            opened.now += 1
+    opened.commit()
+
+    assert prune_all(opened) == 6
+    for state, kept in made.items():
+        assert on_record(opened, states=(state,)) == [kept[3], kept[2]]
+        assert opened.store.index.counts_of("q")[state] == 2
+
+
+def test_a_queue_has_its_own_retention(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    opened.ask(SetQueue(queue="short", policy=QueuePolicy(record_ms=10)))
+    opened.ask(SetQueue(queue="few", policy=QueuePolicy(records_max=1)))
+    kept = [finish(opened, "q"), finish(opened, "few")]
+    finish(opened, "short")
+    opened.now += 1
+    kept[1] = finish(opened, "few")
+    opened.commit()
+    opened.now += 20
+
+    assert prune_all(opened) == 2
+    assert sorted(on_record(opened)) == sorted(kept)
+
+
+def test_records_of_a_forgotten_queue_go_by_the_servers_own_retention(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    opened.ask(SetQueue(queue="old", policy=QueuePolicy(record_ms=100 * HOUR)))
+    finish(opened, "old")
+    opened.commit()
+    opened.ask(ForgetQueue("old"))
+    opened.commit()
+    opened.now += HOUR
+
+    assert prune_all(opened) == 1
+    assert on_record(opened) == []
+
+
+def test_results_go_by_the_wish_of_the_job_and_the_record_stays(opening):
+    opened = opening(Retention(result_ms=2 * HOUR))
+    wish = finish(opened, terms=Terms(result_ms=10))
+    front = finish(opened, terms=TERMS["draft"])
+    default = finish(opened)
+    forever = finish(opened, terms=Terms(result_ms=100 * HOUR))
+    thrown = finish(opened, terms=Terms(result_ms=0))
+    opened.reopen()
+
+    def results():
+        found = [opened.store.find(job_id) for job_id in (wish, front, default, forever, thrown)]
+        return [job.result is not None for job in found]
+
+    assert results() == [True, True, True, True, False]
+    opened.now += 10
+    assert prune_all(opened) == 1
+    assert results() == [False, True, True, True, False]
+    opened.now = START + HOUR
+    assert prune_all(opened) == 1
+    assert results() == [False, False, True, True, False]
+    opened.now = START + 2 * HOUR
+    assert prune_all(opened) == 1
+    assert results() == [False, False, False, True, False]
+    assert prune_all(opened) == 0
+    assert len(on_record(opened)) == 5
+
+
+def test_nothing_goes_that_a_live_job_waits_for(opening):
+    opened = opening(Retention(record_ms=HOUR, records_max=0))
+    hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
+    needed = [finish(opened, state=State.FAILED) for _ in range(5)]
+    opened.commit()
+    waits = opened.submit("other", depends_on=tuple(needed), terms=hold)
+    free = finish(opened, state=State.FAILED)
+    opened.reopen()
+    opened.now += 2 * HOUR
+
+    assert waits.state is State.BLOCKED
+    assert prune_all(opened) == 1
+    assert opened.store.find(free) is None
+    assert all(opened.store.find(job_id) is not None for job_id in needed)
+    opened.ask(Cancel(job_ids=(waits.job_id,)))
+    opened.commit()
+    assert prune_all(opened) == 6
+
+
+def test_names_of_a_graph_that_is_not_drained_stay(opening):
+    opened = opening(Retention(record_ms=HOUR, records_max=1))
+    terms = TERMS["dwork"]
+    named = [finish(opened, namespace="n", name=f"n{number}", terms=terms) for number in range(5)]
+    last = opened.submit(namespace="n", name="last", terms=terms)
+    opened.reopen()
+    opened.now += 2 * HOUR
+
+    assert prune_all(opened) == 0
+    assert opened.store.index.named("n", "n0") == named[0]
+    opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
+    opened.commit()
+    assert prune_all(opened) == 5
+
+
+def test_a_record_that_is_about_to_go_is_gone_for_every_command(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    gone = finish(opened)
+    opened.commit()
+    opened.now += HOUR
+    assert opened.store.prune(opened.now, 10) == 1
+
+    assert opened.ask(Look(gone)).job is None
+    opened.ask(Requeue(job_id=gone))
+    opened.reopen()
+    assert opened.store.find(gone) is None
+    assert opened.ready() == []
+
+
+def test_a_job_put_to_work_again_is_not_pruned(opening):
+    opened = opening(Retention(record_ms=HOUR, result_ms=10))
+    job_id = finish(opened)
+    opened.commit()
+    opened.now += HOUR
+    opened.ask(Requeue(job_id=job_id))
+    assert opened.store.prune(opened.now, 10) in (0, 1)  # its old result may go, it may not
+    opened.reopen()
+
+    assert opened.ready() == [job_id]
+    assert opened.store.index.counts_of("q")[State.COMPLETED] == 0
+
+
+def test_pieces_and_tags_go_with_their_record(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    job = opened.submit(tags=("red",))
+    (claimed,) = opened.claim()
+    proof = ByToken(claimed.lease.token)
+    opened.ask(SendPartial(job_id=job.job_id, proof=proof, payload=b"piece"))
+    opened.ask(Complete(job_id=job.job_id, proof=proof))
+    opened.commit()
+    assert len(opened.store.partials(job.job_id)) == 1
+    opened.now += HOUR
+
+    assert prune_all(opened) == 1
+    assert list(opened.store.partials(job.job_id)) == []
+    assert on_record(opened, tag="red") == []
+
+
+def test_events_go_when_they_are_old_enough(opening):
+    opened = opening(Retention(event_ms=HOUR))
+    for _ in range(50):
+        opened.submit()
+    opened.commit()
+    opened.now += HOUR // 2
+    opened.submit()
+    opened.commit()
+    opened.now = START + HOUR
+    opened.store.prune(opened.now, 10)
+    opened.reopen()
+
+    assert (opened.store.first_seq(), opened.store.last_seq()) == (51, 51)
+    assert [stored.seq for stored in opened.store.events_after(0, 100)] == [51]
+    opened.now += 10 * HOUR
+    opened.store.prune(opened.now, 10)
+    opened.reopen()
+    assert (opened.store.first_seq(), opened.store.last_seq()) == (52, 51)
+    opened.submit()
+    opened.commit()
+    assert [stored.seq for stored in opened.store.events_after(0, 100)] == [52]
+
+
+def test_a_finished_job_may_be_changed_and_pruned_in_the_same_batch(opening):
+    opened = opening(Retention(records_max=0))
+    job_id = finish(opened)
+    opened.commit()
+    job = opened.job(job_id)
+    opened.store.prune(opened.now, 10)
+    other = opened.submit()
+    opened.reopen()
+
+    assert job.state is State.COMPLETED
+    assert on_record(opened) == [other.job_id]
+    assert replace(opened.job(other.job_id)) == opened.job(other.job_id)

@@ -1,0 +1,185 @@
+"""Listings: the same jobs in the same order from every store, page by page in both directions."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from manyhands.model.commands import Cancel
+from manyhands.model.job import (
+    FINISHED,
+    Attempt,
+    EndReason,
+    Holder,
+    Job,
+    Lease,
+    Origin,
+    State,
+)
+from manyhands.model.policy import Queue
+from manyhands.store import searching
+from manyhands.store.store import Filter, Order
+from tests.conformance.stores.opened import START, Opened, ids
+
+QUEUES = ("a", "b", "ü")
+WORKERS = ("w1", 'w"2', "wörk\\er")
+TAGS = ("red", "blue", "gre'en")
+REALMS = ("native", "gearman", "http")
+KEYS = (b"k1", b"\xff\x00")
+NAMES = ("n1", "n\n2")
+TEXTS = ("needle", "ne", "größe", "")
+
+
+def holders():
+    return st.builds(Holder, st.sampled_from(REALMS), st.sampled_from((*WORKERS, None)))
+
+
+@st.composite
+def jobs(draw):
+    state = draw(st.sampled_from(State))
+    holder = draw(holders())
+    attempts = [
+        Attempt(number, one, START, START, EndReason.LOST)
+        for number, one in enumerate(draw(st.lists(holders(), max_size=2)))
+    ]
+    return Job(
+        job_id=draw(st.integers(0, 2**128 - 1)).to_bytes(16).hex(),
+        queue=draw(st.sampled_from(QUEUES)),
+        state=state,
+        payload=draw(st.sampled_from((b"", b"\xffneedle\x00", "größe".encode(), b"n"))),
+        origin=Origin(draw(st.sampled_from(REALMS))),
+        position=1 if state is State.READY else 0,
+        submitted_at=START + draw(st.integers(0, 4)),
+        lease=Lease("t", 1, holder, START) if state is State.LEASED else None,
+        run_at=START if state is State.DELAYED else None,
+        finished_at=START if state in FINISHED else None,
+        attempts=tuple(attempts),
+        unique_key=draw(st.sampled_from((*KEYS, None, None, None))),
+        namespace=draw(st.sampled_from(("x", None))),
+        name=draw(st.sampled_from((*NAMES, None))),
+        tags=tuple(draw(st.lists(st.sampled_from(TAGS), unique=True, max_size=2))),
+    )
+
+
+def sometimes(values):
+    return st.one_of(st.none(), st.none(), st.none(), st.sampled_from(values))
+
+
+filters = st.builds(
+    Filter,
+    states=st.one_of(st.just(()), st.lists(st.sampled_from(State), max_size=3).map(tuple)),
+    queue=sometimes((*QUEUES, "unknown")),
+    tag=sometimes(TAGS),
+    worker=sometimes(WORKERS),
+    realm=sometimes(REALMS),
+    unique_key=sometimes(KEYS),
+    name=sometimes(NAMES),
+    submitted_before=sometimes((START + 1, START + 3)),
+    submitted_after=sometimes((START, START + 2)),
+    text=sometimes(TEXTS),
+    order=st.sampled_from(Order),
+    count_max=st.integers(1, 5),
+)
+
+
+def without_shared_keys(many):
+    """Of unfinished jobs of a queue, one holds a key."""
+    held, kept = set(), []
+    for job in many:
+        place = (job.queue, job.unique_key)
+        if job.unique_key is not None and job.state not in FINISHED:
+            if place in held:
+                continue
+            held.add(place)
+        kept.append(job)
+    return kept
+
+
+def walk(opened, wanted):
+    pages = [opened.store.search(wanted)]
+    while pages[-1].next is not None:
+        pages.append(opened.store.search(replace(wanted, after=pages[-1].next)))
+    return pages
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(jobs(), max_size=30, unique_by=lambda job: job.job_id).map(without_shared_keys),
+    st.lists(filters, min_size=20, max_size=20),
+)
+def test_both_stores_find_the_same_jobs_on_the_same_pages(many, wanteds):
+    with tempfile.TemporaryDirectory() as directory:
+        stores = [Opened("memory", Path(directory)), Opened("sqlite", Path(directory))]
+        for opened in stores:
+            for job in many:
+                opened.put(job)
+            opened.commit()
+        for wanted in wanteds:
+            memory, sqlite = ([page.jobs for page in walk(one, wanted)] for one in stores)
+            assert sqlite == memory
+        for opened in stores:
+            opened.close()
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("count_max", [1, 2, 7])
+def test_pages_add_up_to_the_whole_listing_in_both_directions(opened, order, count_max):
+    submitted = [opened.submit("a" if number % 3 else "b").job_id for number in range(7)]
+    opened.ask(Cancel(job_ids=(submitted[2], submitted[3])))
+    opened.commit()
+
+    for states in ((), (State.READY,), (State.READY, State.CANCELLED)):
+        wanted = Filter(states=states, order=order, count_max=count_max)
+        pages = walk(opened, wanted)
+        whole = ids(opened.store.search(replace(wanted, count_max=100)).jobs)
+        assert [job_id for page in pages for job_id in ids(page.jobs)] == whole
+        assert all(len(page.jobs) == count_max for page in pages[:-1])
+        assert all(page.complete for page in pages)
+        expected = [job_id for job_id in submitted if opened.job(job_id).state in (states or State)]
+        assert whole == (expected if order is Order.OLDEST else expected[::-1])
+
+
+def test_a_search_shows_what_is_committed_and_nothing_else(opened):
+    if opened.kind == "memory":
+        pytest.skip("a memory store commits at once")
+    job = opened.submit()
+    assert not opened.store.search(Filter()).jobs
+    opened.commit()
+    assert ids(opened.store.search(Filter()).jobs) == [job.job_id]
+
+
+def test_a_search_out_of_time_says_where_to_go_on(tmp_path, monkeypatch):
+    opened = Opened("sqlite", tmp_path)
+    many = [opened.submit("ab"[number % 2], payload=b"%d" % (number % 5)) for number in range(40)]
+    opened.commit()
+    monkeypatch.setattr(searching, "_SEARCH_SECONDS_MAX", -1.0)
+    monkeypatch.setattr(searching, "_SLICE_ROWS", 3)
+
+    for order in Order:
+        pages = walk(opened, Filter(states=(State.READY,), text="4", order=order))
+        found = [job.job_id for page in pages for job in page.jobs]
+        expected = [job.job_id for job in many if job.payload == b"4"]
+        assert len(pages) > 5
+        assert not any(page.complete for page in pages[:-1])
+        assert found == (expected if order is Order.OLDEST else expected[::-1])
+    opened.close()
+
+
+def test_very_many_queues_are_searched_by_walking_over_all_jobs(opened, monkeypatch):
+    monkeypatch.setattr(searching, "_PLACES_MAX", 3)
+    many = [opened.submit(f"queue-{number}") for number in range(5)]
+    opened.ask(Cancel(job_ids=(many[1].job_id, many[3].job_id)))
+    opened.commit()
+
+    found = opened.store.search(Filter(states=(State.CANCELLED, State.FAILED)))
+    assert ids(found.jobs) == [many[3].job_id, many[1].job_id]
+
+
+def test_a_queue_that_holds_nothing_is_an_empty_page(opened):
+    opened.store.index.put_queue(Queue("empty"))
+
+    page = opened.store.search(Filter(queue="empty"))
+    assert (page.jobs, page.next, page.complete) == ((), None, True)

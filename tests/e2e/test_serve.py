@@ -1,0 +1,134 @@
+"""The program as its operator sees it: it starts, is ready, drains, and says what is wrong."""
+
+import json
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.e2e.serving import command, environment, run, serving, start
+
+MEMORY = ("--store", "memory")
+
+
+def test_the_ready_file_names_every_listener_once_they_accept(tmp_path):
+    with serving(tmp_path, *MEMORY) as served:
+        told = json.loads(served.ready_file.read_text())
+
+        assert told["pid"] == served.process.pid
+        assert told["gearman"] is None
+        assert httpx.get(f"http://{told['http']}/readyz").status_code == 200
+    assert not served.ready_file.exists()
+    assert f"http\t{told['http']}" in (tmp_path / "stdout").read_text()
+
+
+def test_a_listener_that_cannot_bind_ends_the_server_with_a_sentence(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run(
+            *("serve", *MEMORY, "--gearman", "off", "--http", address),
+            *("--ready-file", str(tmp_path / "ready")),
+        )
+
+    assert ended.returncode == 1
+    assert f"http cannot listen on {address}: Address already in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "ready").exists()
+
+
+def test_an_address_that_others_can_reach_is_refused(tmp_path):
+    ended = run("serve", *MEMORY, "--http", "0.0.0.0:0", "--data", str(tmp_path))
+
+    assert ended.returncode == 2
+    assert "insecure" in ended.stderr
+
+
+def test_an_address_that_others_can_reach_is_allowed_if_one_insists(tmp_path):
+    with serving(tmp_path, *MEMORY, "--http", "0.0.0.0:0", "--insecure") as served:
+        port = served.addresses["http"].rpartition(":")[2]
+        answer = httpx.get(f"http://127.0.0.1:{port}/healthz", headers={"host": "10.1.2.3"})
+
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_well(tmp_path, number):
+    with serving(tmp_path, *MEMORY) as served:
+        assert served.stop(number) == 0
+    assert '"event": "stopped"' in served.log()
+
+
+def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
+    found = []
+    with serving(tmp_path, *MEMORY) as served:
+
+        def wait() -> None:
+            body = {"queue": "work", "wait": 60}
+            found.append(httpx.post(f"{served.url}/api/claim", json=body, timeout=30))
+
+        worker = threading.Thread(target=wait)
+        worker.start()
+        deadline = time.monotonic() + 10
+        while "manyhands_sleepers 1.0" not in httpx.get(f"{served.url}/metrics").text:
+            assert time.monotonic() < deadline
+        assert served.stop() == 0
+        worker.join()
+
+    assert found[0].status_code == 200
+    assert found[0].json()["results"] == []
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    with serving(tmp_path, *MEMORY, "--drain-seconds", "60") as served:
+        host, port = served.addresses["http"].split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            # A request whose body never comes keeps the drain waiting.
+            peer.sendall(
+                b"POST /api/submit HTTP/1.1\r\nHost: localhost\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+            )
+            time.sleep(0.3)
+            served.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            assert served.process.poll() is None
+
+            assert served.stop() == 1
+
+
+def test_jobs_outlive_the_server(tmp_path):
+    with serving(tmp_path) as served:
+        body = {"queue": "work", "payload": {"n": 1}}
+        made = httpx.post(f"{served.url}/api/submit", json=body).json()["results"]
+        assert served.stop() == 0
+    again = start(tmp_path)
+    try:
+        shown = httpx.get(f"{again.url}/api/jobs/{made['id']}").json()["results"]
+        assert (shown["state"], shown["payload"]) == ("ready", {"n": 1})
+    finally:
+        assert again.stop() == 0
+
+
+def test_a_directory_in_use_is_refused_with_a_sentence(tmp_path):
+    with serving(tmp_path) as served:
+        ended = run(
+            *("serve", "--http", "127.0.0.1:0", "--gearman", "off", "--data", str(served.data))
+        )
+
+    assert ended.returncode == 1
+    assert f"process id {served.process.pid}" in ended.stderr
+
+
+def test_config_shows_what_serve_would_use():
+    ended = run("config", "--json", "--http", "127.0.0.1:1")
+
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["http"]["value"] == "127.0.0.1:1"
+
+
+def test_the_program_can_be_run_as_a_module():
+    assert command("version")[1:3] == ["-m", "manyhands"]
+    assert not any(name.startswith("MANYHANDS_") for name in environment())
+    assert run("version").returncode == 0

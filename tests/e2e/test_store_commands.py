@@ -1,0 +1,160 @@
+"""Backup, export and import: a store on disk, with a server that runs or does not."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.e2e.serving import Api, run, serving
+
+
+@pytest.fixture
+def worked(tmp_path):
+    """A running server with a job in most states, and what it shows of them."""
+    folder = tmp_path / "first"
+    folder.mkdir()
+    with serving(folder) as served:
+        api = Api(served)
+        api.http.put("/api/queues/work", json={"policy": {"attempts_max": 3}}).raise_for_status()
+        api.http.put("/api/limits/db", json={"concurrency_max": 2}).raise_for_status()
+        api.http.put(
+            "/api/schedules/nightly", json={"queue": "work", "cron": "0 3 * * *"}
+        ).raise_for_status()
+        api.results("submit", items=[{"queue": "work", "payload": {"n": n}} for n in range(4)])
+        binary = {"payload": {"base64": "/wA="}, "encoding": "binary"}
+        api.results("submit", queue="other", tags=["a"], unique_key="k", **binary)
+        api.results("submit", queue="work", delay_ms=3_600_000, limits=["db"])
+        done, failed, held = api.results("claim", queue="work", count=3, term_ms=0)
+        api.results("complete", id=done["id"], token=done["token"], result="grüße")
+        api.results("fail", id=failed["id"], token=failed["token"], retry=False, message="no")
+        api.results("submit", queue="work", depends_on=[held["id"]])
+        yield served, api
+        api.close()
+
+
+def shown(api: Api) -> list:
+    rows = api.get("jobs?count=1000&order=oldest")
+    return [api.get(f"jobs/{row['id']}") for row in rows]
+
+
+def test_a_backup_of_a_running_server_can_take_its_place(worked, tmp_path):
+    served, api = worked
+    target = tmp_path / "copy.db"
+
+    ended = run("backup", "--data", str(served.data), "--json", str(target))
+
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["bytes"] == target.stat().st_size
+    assert target.stat().st_mode & 0o077 == 0
+    second = tmp_path / "second"
+    (second / "data").mkdir(parents=True)
+    target.rename(second / "data" / "manyhands.db")
+    with serving(second) as restored:
+        again = Api(restored)
+        assert [job["id"] for job in shown(again)] == [job["id"] for job in shown(api)]
+        again.close()
+
+
+def test_a_backup_never_writes_over_a_file(worked, tmp_path):
+    served, _ = worked
+    target = tmp_path / "copy.db"
+    target.write_text("precious")
+
+    ended = run("backup", "--data", str(served.data), str(target))
+
+    assert ended.returncode == 1
+    assert "exists already" in ended.stderr
+    assert target.read_text() == "precious"
+
+
+def test_an_export_goes_into_a_new_store_unchanged(worked, tmp_path):
+    served, api = worked
+    file = tmp_path / "jobs.jsonl"
+
+    ended = run("export", "--data", str(served.data), str(file))
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (lines[0]["kind"], lines[0]["format"]) == ("header", 1)
+    assert "7 jobs" in ended.stderr
+    assert [line["payload"] for line in lines if line["kind"] == "job"][:1] == [{"text": '{"n":0}'}]
+
+    second = tmp_path / "second"
+    second.mkdir()
+    taken = run("import", "--data", str(second / "data"), "--json", str(file))
+    assert taken.returncode == 0, taken.stderr
+    assert json.loads(taken.stdout) == {
+        "queues": 2,
+        "limits": 1,
+        "schedules": 1,
+        "jobs": 7,
+        "skipped": 0,
+    }
+    with serving(second) as restored:
+        again = Api(restored)
+        assert shown(again) == shown(api)
+        assert again.get("limits") == api.get("limits")
+        assert again.get("schedules") == api.get("schedules")
+        assert [(row["name"], row["counts"], row["policy"]) for row in again.get("queues")] == [
+            (row["name"], row["counts"], row["policy"]) for row in api.get("queues")
+        ]
+        [job] = again.results("claim", queue="work")
+        assert job["payload"] == {"n": 3}
+        again.close()
+
+
+def test_an_export_to_standard_output_is_nothing_but_lines(worked):
+    served, _ = worked
+
+    ended = run("export", "--data", str(served.data))
+
+    assert all(json.loads(line)["kind"] for line in ended.stdout.splitlines())
+
+
+def test_an_import_refuses_what_is_there_unless_told_to_skip_it(worked, tmp_path):
+    served, api = worked
+    file = tmp_path / "jobs.jsonl"
+    run("export", "--data", str(served.data), str(file))
+
+    running = run("import", "--data", str(served.data), str(file))
+    assert (running.returncode, "in use by the server" in running.stderr) == (1, True)
+    new_id = api.results("submit", queue="late")["id"]
+    assert served.stop() == 0
+
+    refused = run("import", "--data", str(served.data), str(file))
+    assert refused.returncode == 1
+    assert "already. Nothing was imported" in refused.stderr
+    skipped = run("import", "--data", str(served.data), "--skip-existing", "--json", str(file))
+    assert json.loads(skipped.stdout)["skipped"] == 7
+    with serving(served.folder) as again:
+        assert httpx.get(f"{again.url}/api/jobs/{new_id}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        ("", "is empty"),
+        ("nonsense\n", "line 1 cannot be read"),
+        ('{"kind": "job", "job": {}}\n', "line 1 cannot be read"),
+        ('{"kind": "limit", "limit": {"name": "a", "concurrency_max": 1}}\n', "header is missing"),
+        ('{"kind": "header", "format": 9, "version": "9.9", "exported_at": 0}\n', "format 9"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused_with_a_sentence(tmp_path, content, words):
+    file = tmp_path / "jobs.jsonl"
+    if content is not None:
+        file.write_text(content)
+
+    ended = run("import", "--data", str(tmp_path / "data"), str(file))
+
+    assert ended.returncode == 1
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("words", [("backup", "copy.db"), ("export", "-")])
+def test_a_directory_without_a_store_is_named(tmp_path, words):
+    ended = run(*words, "--data", str(tmp_path), cwd=tmp_path)
+
+    assert ended.returncode == 1
+    assert f"there is no store in {tmp_path}" in ended.stderr

@@ -1,0 +1,471 @@
+"""The whole server below its listeners, in virtual time, with faults. A seed tells everything.
+
+    python tests/simulation/simulate.py [SEED] [--seeds N] [--steps N]
+"""
+
+import argparse
+import contextlib
+import hashlib
+import random
+import sys
+import time as real_time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+from msgspec import Struct, structs
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from manyhands.engine.effects import Effects
+from manyhands.model import commands as c
+from manyhands.model.events import Signal
+from manyhands.model.job import Holder, Job, State
+from manyhands.model.outcome import Refusal, Reply
+from manyhands.server.dispatcher import Dispatcher
+from manyhands.server.schedules import Calendar
+from manyhands.server.waiters import Sleeper
+from manyhands.store.batch import Batch
+from tests.simulation import actors, checkers
+from tests.simulation.world import Disk, FaultyStore, SeededIds, ServerLoop, Time, VirtualClock
+
+_SECOND_US = 1_000_000
+_HOUR_MS = 3_600_000
+_DRIFT_MS = 2_000
+# When the faults are over, all work ends within this much virtual time.
+_DRAIN_US = 900 * _SECOND_US
+FAULTS = ("crash", "commit failure", "stall", "clock set")
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Everything about a run, worked out from its seed."""
+
+    seed: int
+    steps: int
+    queues: int
+    submitters: int
+    bound_workers: int
+    free_workers: int
+    named_workers: int
+    open_workers: int
+    operators: int
+    commit_us: tuple[int, int]
+    pace_ms: float
+    ride_ms: float
+    crash: float  # chances for each look at the faults, once a second
+    commit_failure: float
+    stall: float
+    clock_set: float
+
+
+def options_of(seed: int, steps: int | None = None) -> Options:
+    rng = random.Random(seed)
+    slow = rng.choice((1_000, 8_000, 60_000))
+    return Options(
+        seed=seed,
+        steps=steps or rng.choice((1_000, 2_000, 4_000)),
+        queues=rng.randint(1, 4),
+        submitters=rng.randint(1, 4),
+        bound_workers=rng.randint(0, 3),
+        free_workers=rng.randint(0, 2),
+        named_workers=rng.randint(0, 2),
+        open_workers=rng.randint(1, 2),
+        operators=rng.randint(0, 2),
+        commit_us=(rng.choice((0, slow // 4)), slow),
+        pace_ms=rng.choice((0.0, 1.0, 3.0)),
+        ride_ms=rng.choice((0.0, 5.0)),
+        crash=rng.choice((0.0, 0.03, 0.1)),
+        commit_failure=rng.choice((0.0, 0.0, 0.04)),
+        stall=rng.choice((0.0, 0.03, 0.06)),
+        clock_set=rng.choice((0.0, 0.02)),
+    )
+
+
+class Server:
+    """One server process: what ``server/app.py`` puts together, without listeners."""
+
+    def __init__(self, simulation: "Simulation") -> None:
+        options, rng = simulation.options, simulation.rng
+        self.simulation = simulation
+        self.loop = ServerLoop(simulation.time)
+        self.clock = VirtualClock(simulation.time)
+        self.ids = SeededIds(random.Random(rng.getrandbits(64)))
+        self.store = FaultyStore(
+            simulation.disk, self.loop, random.Random(rng.getrandbits(64)), options.commit_us
+        )
+        self.ready = False
+        self.sleepers: dict[Sleeper, None] = {}
+        self.dispatcher = Dispatcher(
+            self.store,
+            self.clock,
+            self.loop,
+            pace_ms=options.pace_ms,
+            ride_ms=options.ride_ms,
+            on_failure=simulation.store_failed,
+        )
+        self.calendar = Calendar(self.dispatcher, self.ids)
+        self._expected_ms = 0.0
+        self._sleepers_check = checkers.Sleepers()
+
+    def start(self) -> None:
+        now = self.clock.now()
+        outage_ms = 0
+        if self.store.alive_at is not None:
+            outage_ms = max(0, now - self.store.alive_at)
+        self.simulation.ask(c.Recover(self.ids.incarnation, outage_ms), None)
+        self.dispatcher.when_idle(self._recovered)
+        self._expected_ms = self.clock.monotonic_ms() + 1_000
+        self.loop.call_later(1.0, self._keep_house)
+
+    def _recovered(self) -> None:
+        self.ready = self.dispatcher.failed is None
+
+    def _keep_house(self) -> None:
+        dispatcher = self.dispatcher
+        dispatcher.notice_stall(self._expected_ms)
+        self._expected_ms = self.clock.monotonic_ms() + 1_000
+        drift_ms = self.clock.drift_ms()
+        if abs(drift_ms) > _DRIFT_MS:
+            self.clock.follow(drift_ms)
+            dispatcher.prolong(drift_ms)
+        if dispatcher.failed is None:
+            self.calendar.look()
+            dispatcher.keep_house()
+            if self.ready:
+                now_ms = self.clock.monotonic_ms()
+                asleep = [s for s in self.sleepers if s.asleep]
+                self.sleepers = dict.fromkeys(asleep)
+                self._sleepers_check.check(
+                    dispatcher, now_ms, asleep, self.simulation.woken_at
+                )
+        self.loop.call_later(1.0, self._keep_house)
+
+
+class Simulation:
+    """A server, its disk, its clients, and what goes wrong."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.rng = random.Random(options.seed ^ 0x5EED)
+        self.time = Time()
+        self.disk = Disk()
+        self.record = checkers.Record()
+        self.counts: Counter[str] = Counter()
+        self.queues = [f"queue-{number}" for number in range(options.queues)]
+        self.known_ids: list[str] = []
+        self.vanished: list[Holder] = []  # workers without a term that never come back
+        self.woken_at: dict[str, float] = {}
+        self.steps_done = 0
+        self.faults_over = False
+        self.is_over = False
+        self.require = checkers.require
+        self._digest = hashlib.sha256()
+        self._lost_us = 0  # virtual time in which the server was down or stood still
+        self._stalls: list[float] = []
+        self._wall_ms_max = self.time.wall_ms
+        self.server = self._new_server()
+        self.time.after(_SECOND_US, self._look_at_faults)
+        for _ in range(options.submitters):
+            actors.Submitter(self)
+        for kind, count in (
+            (actors.BoundWorker, options.bound_workers),
+            (actors.Worker, options.free_workers),
+            (actors.NamedWorker, options.named_workers),
+            (actors.OpenWorker, options.open_workers),
+        ):
+            for number in range(count):
+                kind(self, f"{kind.realm}-{number}")
+        for _ in range(options.operators):
+            actors.Operator(self)
+
+    # Running.
+
+    def run(self) -> str:
+        """The digest of everything that happened."""
+        while self.steps_done < self.options.steps and self.time.step():
+            pass
+        self._end()
+        self._digest.update(repr(sorted(self.counts.items())).encode())
+        return self._digest.hexdigest()
+
+    def _end(self) -> None:
+        """Faults stop; honest workers go on; everything must end."""
+        self.faults_over = True
+        # Somebody sets the clock right: what was to run at a certain time need not wait for hours.
+        self.time.wall_ms = self._wall_ms_max
+        if not self.options.operators:
+            actors.Operator(self)
+        if not self.options.free_workers:
+            actors.Worker(self, "last")
+        end_us = self.time.now_us + _DRAIN_US
+        while self.time.now_us < end_us and self.time.step():
+            if self.server.ready and self._is_quiet():
+                break
+        self.is_over = True
+        self.check_now_and_then()
+        checkers.check_all_ended(self.record, self.server.store)
+        checkers.check_disk(self.record, self.disk)
+        checkers.check_acknowledged(self.record, self.disk)
+        checkers.check_finished_once(self.record, self.disk)
+
+    def _is_quiet(self) -> bool:
+        index = self.server.store.index
+        dispatcher = self.server.dispatcher
+        return not (
+            index.schedules
+            or any(known.unfinished_count for known in index.queues.values())
+            or dispatcher._in_flight
+            or dispatcher._open.changed
+        )
+
+    def note(self, *what: object) -> None:
+        self._digest.update(repr((self.time.now_us, *what)).encode())
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    # Asking, under the eyes of the checkers.
+
+    def ask(self, command: c.Command, settle, *, owed: bool = True) -> None:
+        server = self.server
+        self.count(type(command).__name__)
+        self.note("ask", command)
+        before: dict[str, Job | None] = {}
+        needed = [0]
+
+        def told(reply: Reply) -> None:
+            self.note("told", type(command).__name__, reply)
+            checkers.check_reply(reply, server.dispatcher.failed)
+            if isinstance(reply, Refusal):
+                self.count(f"refused {reply.why}")
+            if server.dispatcher.failed is None:
+                number = needed[0] or server.store.unsaved_number()
+                checkers.check_told(self.record, server.store, command, reply, number, before)
+                checkers.note_acknowledged(self.record, command, reply)
+            if settle is not None:
+                settle(reply)
+
+        if isinstance(command, c.Claim) and command.early:
+            before.update(
+                (job.job_id, job)
+                for job in server.store.index.jobs.values()
+                if job.state is State.READY
+            )
+        if settle is None:
+            server.dispatcher.ask(command)
+        elif owed:
+            server.dispatcher.ask(command, told)
+        else:
+            server.dispatcher.ask(command, None, told)
+        needed[0] = server.store.unsaved_number()
+        if self.steps_done % 20 == 0:
+            self.check_now_and_then()
+
+    def heard(self, signal: Signal) -> None:
+        self.note("signal", signal.what, signal.job.job_id)
+        self.count(f"signal {signal.what}")
+        checkers.check_signal(self.record, self.server.store, signal)
+
+    def _load(self, command: c.Command) -> None:
+        self.record.command = command
+        if isinstance(command, c.Tick | c.Prolong | c.Fire):
+            self.count(type(command).__name__)
+
+    def _write(self, effects: Effects) -> None:
+        record, store = self.record, self.server.store
+        record.before = {job_id: store.index.job(job_id) for job_id in effects.jobs}
+        checkers.check_proof(record, store, effects)
+        checkers.check_transitions(record, store, effects)
+        checkers.check_finished_stay(record, store, effects)
+        checkers.check_leases(record, store, effects)
+        checkers.check_dependencies(record, store, effects)
+        checkers.check_expiry(record, effects, self._awake_ms(), len(self._stalls))
+
+    def _written(self, effects: Effects) -> None:
+        checkers.note_written(self.record, self.server.store, effects, self._awake_ms())
+
+    def _durable(self, batch: Batch) -> None:
+        self.note("durable", batch.number, list(batch.jobs), len(batch.events))
+        checkers.note_durable(self.record, self.disk, batch)
+
+    def check_now_and_then(self) -> None:
+        if self.server.loop.alive:
+            checkers.check_index(self.record, self.server.store)
+
+    def _awake_ms(self) -> float:
+        return (self.time.now_us - self._lost_us) / 1000
+
+    # Faults.
+
+    def _look_at_faults(self) -> None:
+        if self.faults_over:
+            return
+        self.time.after(_SECOND_US, self._look_at_faults)
+        options, rng = self.options, self.rng
+        if not self.server.loop.alive:
+            return
+        if rng.random() < options.crash:
+            self.count("crash")
+            self.crash()
+        elif rng.random() < options.commit_failure:
+            self.server.store.fails_next = True
+        elif rng.random() < options.stall and self.server.ready:
+            self._stall(rng.randint(1_200, 20_000) * 1_000)
+        elif rng.random() < options.clock_set:
+            self.count("clock set")
+            self.time.wall_ms += rng.choice((-1, 1)) * rng.randint(3_000, 2 * _HOUR_MS)
+            self._wall_ms_max = max(self._wall_ms_max, self.time.wall_ms)
+
+    def _stall(self, duration_us: int) -> None:
+        self.count("stall")
+        self.note("stall", duration_us)
+        now_us, loop = self.time.now_us, self.server.loop
+        if loop.stalled_until_us < now_us:
+            loop.stalled_until_us = now_us + duration_us
+            self._lost_us += duration_us
+            self._stalls.append(now_us)
+
+    def store_failed(self, text: str) -> None:
+        self.count("commit failure")
+        self.note("store failed", text)
+        self.server.ready = False
+        self.time.after(1_000, self.crash)
+
+    def crash(self) -> None:
+        """The process is gone. A while later another one opens what is on the disk."""
+        server = self.server
+        if not server.loop.alive:
+            return
+        lost = server.store.crash()
+        server.loop.alive = False
+        server.ready = False
+        self.note("crash", lost)
+        self.count("crash with a commit on its way" if lost else "crash at rest")
+        stalled_us = max(0, server.loop.stalled_until_us - self.time.now_us)
+        away_us = self.rng.randint(50, 20_000) * 1_000
+        self._lost_us += away_us - stalled_us
+        self._stalls.append(self.time.now_us)
+        self.time.after(away_us, self._restart)
+
+    def _restart(self) -> None:
+        checkers.check_disk(self.record, self.disk)
+        checkers.check_acknowledged(self.record, self.disk)
+        checkers.check_finished_once(self.record, self.disk)
+        self.record.forget_undecided(self.disk)
+        self.server = self._new_server()
+        self.check_now_and_then()
+
+    def _new_server(self) -> Server:
+        server = Server(self)
+        self.server = server
+        server.store.on_load = self._load
+        server.store.on_write = self._write
+        server.store.on_written = self._written
+        server.store.on_durable = self._durable
+        server.dispatcher._report = _raise_again  # type: ignore[method-assign]
+        server.dispatcher._report_untold = _raise_again  # type: ignore[method-assign]
+        server.start()
+        return server
+
+    # What actors choose from.
+
+    def any_queue(self, rng: random.Random) -> str:
+        return rng.choice(self.queues)
+
+    def all_queues(self) -> list[str]:
+        return list(self.server.store.index.queues) or self.queues
+
+    def any_id(self, rng: random.Random) -> str:
+        if not self.known_ids:
+            return "0"
+        return rng.choice(self.known_ids[-40:])
+
+    def any_leased(self, rng: random.Random) -> str | None:
+        held = list(self.server.store.index.leased())
+        return rng.choice(held) if held else None
+
+    def never_ready(self) -> list[str]:
+        """Jobs that wait for something that cannot come any more."""
+        index = self.server.store.index
+        found = []
+        for job in index.jobs.values():
+            if job.state is not State.BLOCKED:
+                continue
+            for key in job.waits_for:
+                if "\0" in key:
+                    named = index.named(*key.split("\0", 1))
+                    other = index.job(named) if named is not None else None
+                    # A name of an earlier, finished graph: the job waits for the next of that name.
+                    old = other is not None and (other.finished_at or 0) > 0 and (
+                        other.serial < job.serial
+                    )
+                else:
+                    other, old = index.job(key), False
+                if other is None or old or other.state in (State.FAILED, State.CANCELLED):
+                    found.append(job.job_id)
+                    break
+        return found
+
+
+def _raise_again(what: object) -> None:
+    raise checkers.Violation(f"{what} ended in an error: {sys.exc_info()[1]!r}")
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """The server's log is of no interest here."""
+    kept = structlog.get_config()
+
+    def drop(*_: object) -> dict[str, object]:
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**kept)
+
+
+def simulate(seed: int, steps: int | None = None) -> tuple[str, Counter[str]]:
+    """Run one seed: the digest of its trace, and how often what happened."""
+    with silence():
+        simulation = Simulation(options_of(seed, steps))
+        return simulation.run(), simulation.counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="simulate the server with random faults")
+    parser.add_argument("seed", nargs="?", type=int)
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from the first on")
+    parser.add_argument("--steps", type=int, default=None, help="actions of clients in each run")
+    arguments = parser.parse_args()
+    first = arguments.seed if arguments.seed is not None else random.SystemRandom().getrandbits(32)
+    total: Counter[str] = Counter()
+    started = real_time.perf_counter()
+    for seed in range(first, first + arguments.seeds):
+        options = options_of(seed, arguments.steps)
+        if arguments.seeds == 1:
+            for name, value in structs.asdict(options).items():
+                print(f"{name} = {value}")
+        try:
+            digest, counts = simulate(seed, arguments.steps)
+        except Exception:
+            traceback.print_exc()
+            print(structs.asdict(options))
+            print(f"make simulate SEED={seed}")
+            return 1
+        total += counts
+        if arguments.seeds == 1:
+            print(f"trace = {digest}")
+    elapsed = real_time.perf_counter() - started
+    for name, count in sorted(total.items()):
+        print(f"{count:8} {name}")
+    print(f"{arguments.seeds} seeds from {first} on, {elapsed:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

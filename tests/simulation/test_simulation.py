@@ -1,0 +1,157 @@
+"""Many small worlds, each told by its seed; and proof that the checkers would notice."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import typing
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from manyhands.engine import graph, holding
+from manyhands.model import commands
+from manyhands.server.dispatcher import Dispatcher
+from manyhands.server.waiters import Waiters
+from manyhands.store.collect import Collector
+from tests.simulation.checkers import Violation
+from tests.simulation.simulate import FAULTS, simulate
+
+HERE = Path(__file__).parent
+SEEDS = range(1, 41)
+FAILED_ONCE = [
+    int(line.split()[0])
+    for line in (HERE / "seeds.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+
+@functools.cache
+def run(seed: int) -> tuple[str, Counter[str]]:
+    return simulate(seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_promise_is_kept_in_this_world(seed):
+    run(seed)
+
+
+@pytest.mark.parametrize("seed", [seed for seed in FAILED_ONCE if seed not in SEEDS])
+def test_every_promise_is_kept_in_a_world_that_failed_once(seed):
+    run(seed)
+
+
+def test_every_command_and_every_fault_really_occurs():
+    total: Counter[str] = Counter()
+    for seed in SEEDS:
+        total += run(seed)[1]
+
+    wanted = {kind.__name__ for kind in typing.get_args(commands.Command)}
+    wanted.update(FAULTS)
+    wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
+
+    assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"
+
+
+def test_the_same_seed_tells_the_same_story():
+    assert simulate(3, steps=400) == simulate(3, steps=400)
+
+
+def test_the_story_does_not_depend_on_the_order_of_sets():
+    def digest(hash_seed: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, HERE / "simulate.py", "7", "--steps", "1500"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = re.search(r"trace = (\w+)", ran.stdout)
+        assert found is not None, ran.stdout
+        return found[1]
+
+    assert digest("1") == digest("2")
+
+
+# A checker that cannot fail proves nothing: each defect below is planted, and must be noticed.
+
+
+def assert_noticed(words: str, seeds: range = range(1, 41)) -> None:
+    for seed in seeds:
+        try:
+            simulate(seed, steps=1_500)
+        except Violation as violation:
+            assert re.search(words, str(violation)), str(violation)
+            return
+    pytest.fail("nobody noticed")
+
+
+def test_a_lease_that_anybody_can_claim_to_hold_is_noticed(monkeypatch):
+    monkeypatch.setattr(holding, "proves", lambda lease, proof: True)
+
+    assert_noticed("under a foreign lease")
+
+
+def test_an_answer_before_its_commit_is_noticed(monkeypatch):
+    flush = Dispatcher._flush
+
+    def hasty(self):
+        gathering = self._open
+        flush(self)
+        if gathering in self._in_flight:
+            answers, gathering.answers = gathering.answers, []
+            for settle, reply in answers:
+                settle(reply)
+
+    monkeypatch.setattr(Dispatcher, "_flush", hasty)
+
+    assert_noticed("was answered at commit")
+
+
+def test_a_signal_before_its_commit_is_noticed(monkeypatch):
+    flush = Dispatcher._flush
+
+    def hasty(self):
+        gathering = self._open
+        flush(self)
+        if gathering in self._in_flight:
+            signals, gathering.signals = gathering.signals, []
+            for signal in signals:
+                self._deliver(signal)
+
+    monkeypatch.setattr(Dispatcher, "_flush", hasty)
+
+    assert_noticed("told before its commit")
+
+
+def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch):
+    free = graph.free
+    monkeypatch.setattr(graph, "free", lambda effects, job, left: free(effects, job, left[1:]))
+
+    assert_noticed("started before|waits for")
+
+
+def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
+    monkeypatch.setattr(graph, "dependency_is_met", lambda *_: None)
+
+    assert_noticed("did not end|waits for")
+
+
+def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
+    monkeypatch.setattr(Collector, "is_unsaved", lambda self, job_id: False)
+
+    assert_noticed("handed out early")
+
+
+def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
+    monkeypatch.setattr(Dispatcher, "notice_stall", lambda self, expected_ms: None)
+
+    assert_noticed("expired after")
+
+
+def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
+    monkeypatch.setattr(Waiters, "wake", lambda self, queue, count: 0)
+
+    assert_noticed("although there is work|did not end")
