@@ -242,6 +242,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("gearman"), "Address for Gearman clients and workers.", "127.0.0.1:4730"),
     ] = _listen_default("gearman", 4730)
+    gearman_error_packets: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Tell peers of Gearman's first draft what they did wrong; else they are closed.",
+            "false",
+        ),
+    ] = True
     dwork: Annotated[
         Address | None,
         About(Listen("dwork"), "Address for dwork over ZeroMQ.", "127.0.0.1:6125"),

@@ -200,6 +200,22 @@ def test_a_peer_that_hangs_up_while_it_waits_gets_no_job(api, served, queue):
     assert (shown["state"], shown["lease_number"]) == ("ready", 0)
 
 
+def test_an_answer_that_cannot_be_delivered_gives_the_job_back(api, served, queue):
+    job_id = api.results("submit", queue=queue, payload="x" * 20_000_000)["id"]
+    host, port = served.addresses["http"].split(":")
+    body = f'{{"queue": "{queue}"}}'.encode()
+    head = f"POST /api/claim HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port))) as peer:
+        peer.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        peer.recv(1000)  # the answer begins, and most of it is still to come
+
+    wait_until(lambda: api.get(f"jobs?queue={queue}")[0]["state"] == "ready")
+
+    shown = api.get(f"jobs/{job_id}")
+    assert (shown["lease_number"], shown["attempts_used"]) == (1, 0)
+    assert shown["attempts"][0]["reason"] == "released"
+
+
 def wait_until(holds) -> None:
     deadline = time.monotonic() + 10
     while not holds():

@@ -1,10 +1,13 @@
 """The program as its operator sees it: it starts, is ready, drains, and says what is wrong."""
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -132,3 +135,23 @@ def test_the_program_can_be_run_as_a_module():
     assert command("version")[1:3] == ["-m", "manyhands"]
     assert not any(name.startswith("MANYHANDS_") for name in environment())
     assert run("version").returncode == 0
+
+
+def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
+    with serving(tmp_path) as served:
+        [writer] = writers_of(served.process.pid)
+        os.kill(writer, signal.SIGKILL)
+        started = time.monotonic()
+        # It may still answer that it can do nothing, or be gone; it must not acknowledge.
+        with contextlib.suppress(httpx.TransportError):
+            answer = httpx.post(f"{served.url}/api/submit", json={"queue": "work"})
+            assert answer.status_code == 500
+
+        assert served.process.wait(20) == 1
+        assert time.monotonic() - started < 5
+    assert "the store failed" in served.log()
+
+
+def writers_of(pid: int) -> list[int]:
+    folder = Path(f"/proc/{pid}/task")
+    return [int(child) for file in folder.glob("*/children") for child in file.read_text().split()]

@@ -235,7 +235,9 @@ class Submitter(Actor):
                 name=name,
                 depends_on=tuple(f"step {rng.randint(1, 30)}" for _ in range(rng.randint(0, 3))),
                 on_unknown_dependency=(
-                    OnUnknownDependency.WAIT if rng.random() < 0.5 else OnUnknownDependency.SATISFIED
+                    OnUnknownDependency.WAIT
+                    if rng.random() < 0.5
+                    else OnUnknownDependency.SATISFIED
                 ),
                 on_existing=rng.choice(
                     (c.OnExisting.REFUSE, c.OnExisting.ADD_DEPENDENCIES, c.OnExisting.MOVE)
@@ -387,7 +389,7 @@ class Worker(Actor):
 
     def _woken(self, connection: Connection, queue: str) -> None:
         simulation = self.simulation
-        for name in (self.sleeper.queues if self.sleeper else (queue,)):
+        for name in self.sleeper.queues if self.sleeper else (queue,):
             simulation.woken_at[name] = simulation.time.now_us / 1000
         simulation.count("wake")
         connection.back(lambda: self._claim() if connection.is_usable() else None)
@@ -544,7 +546,7 @@ class BoundWorker(Worker):
     def term_ms(self) -> int | None:
         return self.rng.choice((None, None, 4_000))
 
-    def proof(self, job: Job) -> c.Proof:
+    def proof(self, job: Job) -> c.Proof:  # noqa: ARG002 - the connection is proof enough
         assert self.connection is not None
         return c.ByConnection(self.connection.name)
 
@@ -558,7 +560,7 @@ class NamedWorker(Worker):
         name = None if self.rng.random() < 0.3 else self.name
         return Holder(self.realm, name, f"{self.address}/{self.name}")
 
-    def proof(self, job: Job) -> c.Proof:
+    def proof(self, job: Job) -> c.Proof:  # noqa: ARG002 - the name is proof enough
         return c.ByHolder(self.realm, self.name, f"{self.address}/{self.name}")
 
 
@@ -589,7 +591,7 @@ class OpenWorker(Worker):
 class Operator(Actor):
     """Pauses, moves, cancels, and changes its mind."""
 
-    def act(self) -> None:
+    def act(self) -> None:  # noqa: C901 - a list of deeds
         simulation, rng = self.simulation, self.rng
         if simulation.faults_over:
             self._clear_up()

@@ -65,9 +65,18 @@ class Time:
     def after(self, delay_us: int, callback) -> Handle:
         return self.at(self.now_us + delay_us, callback)
 
-    def step(self) -> bool:
-        """Let the next thing happen; False if nothing is left."""
+    def run(self, duration_us: int) -> None:
+        """Let so much time go by, with all that happens in it."""
+        end_us = self.now_us + duration_us
+        while self.step(end_us):
+            pass
+        self.now_us = end_us
+
+    def step(self, end_us: int | None = None) -> bool:
+        """Let the next thing happen; False if nothing is left until then."""
         while self._heap:
+            if end_us is not None and self._heap[0].when_us > end_us:
+                return False
             handle = heapq.heappop(self._heap)
             scope = handle.scope
             if handle.cancelled or (scope is not None and not scope.alive):
@@ -409,7 +418,7 @@ class FaultyStore:
     def find(self, job_id: str) -> Job | None:
         return self.disk.job(job_id)
 
-    def prune(self, now: int, count_max: int) -> int:
+    def prune(self, now: int, count_max: int) -> int:  # noqa: ARG002 - nothing grows old here
         return 0
 
     def free_bytes(self) -> int | None:
@@ -434,4 +443,3 @@ class FaultyStore:
 
     def decided_seq(self) -> int:
         return self._collector.seq
-

@@ -50,11 +50,13 @@ def decide_cancel(command: Cancel, effects: Effects) -> Reply:
         sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items, this one {len(ids)}"
         return Refusal(Why.BATCH_TOO_LARGE, sentence)
     if len(ids) == 1:
-        only = _cancellable(effects, command.job_ids[0])
+        find = _unfinished if command.only_unfinished else _cancellable
+        only = find(effects, command.job_ids[0])
         if isinstance(only, Refusal):
             return only
     jobs = [job for job in map(effects.job, ids) if job is not None]
-    jobs = [job for job in jobs if job.state not in (State.COMPLETED, State.CANCELLED)]
+    ended = FINISHED if command.only_unfinished else (State.COMPLETED, State.CANCELLED)
+    jobs = [job for job in jobs if job.state not in ended]
     if command.with_dependants:
         jobs = _with_dependants(effects, jobs)
     else:

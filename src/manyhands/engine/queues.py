@@ -54,6 +54,9 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
     if command.jobs_max is not None:
         normal, high, low = command.jobs_max
         policy = replace(queue.policy, jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
+        sentence = _bad_policy(policy)
+        if sentence is not None:
+            return Refusal(Why.BAD_POLICY, sentence)
         queue = replace(queue, policy=policy)
     if command.paused is not None:
         queue = replace(queue, paused=command.paused)

@@ -197,6 +197,7 @@ class Cancel(Struct, frozen=True, gc=False, kw_only=True):
 
     job_ids: tuple[str, ...]
     with_dependants: bool = True  # else refused while a live job depends on one of them
+    only_unfinished: bool = False  # else failed ones are cancelled too
     reason: str = "cancelled"
 
 

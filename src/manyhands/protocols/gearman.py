@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from manyhands.model import limits
 from manyhands.model.commands import (
     ByConnection,
     Claim,
@@ -20,15 +21,16 @@ from manyhands.model.commands import (
     Look,
     LookByKey,
     NewJob,
+    Release,
     Report,
     SendPartial,
     Submit,
 )
 from manyhands.model.events import Signal
-from manyhands.model.job import FINISHED, Failure, Holder, Job, Origin, State
-from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Why
+from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
+from manyhands.model.outcome import Claimed, Found, Refusal, Reply
 from manyhands.model.policy import TERMS
-from manyhands.protocols.gearman_admin import Admin, Hall
+from manyhands.protocols.gearman_admin import ERROR_CODES, Admin, Hall, shown_unique
 from manyhands.protocols.session import Peer, Replies, only_item
 from manyhands.wire import gearman as wire
 
@@ -37,57 +39,14 @@ _HIGH, _NORMAL, _LOW = 10.0, 0.0, -10.0
 _CLIENT_ID_BYTES_MAX: Final = 127
 _UNIQUE_BYTES_MAX: Final = 64
 _HANDLE_BYTES_MAX: Final = 63
-# Jobs whose exception was reported, and whose failure may be reported once more (G4.4).
+# Jobs whose exception was reported, and whose failure may be reported once more.
 _EXCEPTED_COUNT_MAX: Final = 64
+# Digits of a number that are read; what is longer has no meaning here.
+_DIGITS_MAX: Final = 18
+_FOREVER_MS: Final = limits.TIME_MS_MAX
+_NOT_UTF_8: Final = b"the name of a function is UTF-8 without control characters, 1 to 255 bytes"
 # Answers that a peer has not been given yet; above, it is not listened to until some are.
 AWAITED_COUNT_MAX: Final = 10_000
-
-# Every refusal in Gearman's words: an upper-case code; the sentence follows.
-ERROR_CODES: Final[dict[Why, bytes]] = {
-    Why.BAD_QUEUE_NAME: b"INVALID_FUNCTION_NAME",
-    Why.BAD_JOB_ID: b"JOB_NOT_FOUND",
-    Why.BAD_NAME: b"INVALID_ARGUMENT",
-    Why.BAD_UNIQUE_KEY: b"ARGUMENT_TOO_LARGE",
-    Why.BAD_TAG: b"INVALID_ARGUMENT",
-    Why.BAD_LIMIT: b"INVALID_ARGUMENT",
-    Why.BAD_PRIORITY: b"INVALID_ARGUMENT",
-    Why.BAD_TIME: b"INVALID_ARGUMENT",
-    Why.BAD_POLICY: b"INVALID_ARGUMENT",
-    Why.BAD_SCHEDULE: b"INVALID_ARGUMENT",
-    Why.BAD_COUNT: b"INVALID_ARGUMENT",
-    Why.PAYLOAD_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.METADATA_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.EMPTY_BATCH: b"INVALID_ARGUMENT",
-    Why.BATCH_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.OTHER_ITEM_REFUSED: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_JOB: b"JOB_NOT_FOUND",
-    Why.UNKNOWN_QUEUE: b"INVALID_FUNCTION_NAME",
-    Why.UNKNOWN_SCHEDULE: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_WORKER: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_DEPENDENCY: b"INVALID_ARGUMENT",
-    Why.DUPLICATE_JOB: b"JOB_EXISTS",
-    Why.IN_OTHER_QUEUE: b"JOB_EXISTS",
-    Why.DUPLICATE_KEY: b"JOB_EXISTS",
-    Why.DUPLICATE_NAME: b"JOB_EXISTS",
-    Why.NOT_YOUR_LEASE: b"JOB_NOT_FOUND",
-    Why.NOT_LEASED: b"JOB_NOT_FOUND",
-    Why.NOT_CLAIMABLE: b"JOB_NOT_FOUND",
-    Why.WRONG_QUEUE: b"JOB_NOT_FOUND",
-    Why.ALREADY_COMPLETED: b"JOB_NOT_FOUND",
-    Why.ALREADY_FAILED: b"JOB_NOT_FOUND",
-    Why.ALREADY_CANCELLED: b"JOB_NOT_FOUND",
-    Why.NOT_FINISHED: b"INVALID_ARGUMENT",
-    Why.CYCLE: b"INVALID_ARGUMENT",
-    Why.TOO_MANY_DEPENDENCIES: b"INVALID_ARGUMENT",
-    Why.HAS_DEPENDANTS: b"INVALID_ARGUMENT",
-    Why.QUEUE_IN_USE: b"INVALID_ARGUMENT",
-    Why.QUEUE_FULL: b"JOB_QUEUE_FULL",
-    Why.TOO_MANY_QUEUES: b"QUEUE_ERROR",
-    Why.TOO_MANY_SCHEDULES: b"QUEUE_ERROR",
-    Why.STORE_FULL: b"QUEUE_ERROR",
-    Why.SHUTTING_DOWN: b"SHUTTING_DOWN",
-    Why.INTERNAL: b"INTERNAL_ERROR",
-}
 
 
 def error_packet(refusal: Refusal) -> bytes:
@@ -130,14 +89,21 @@ class GearmanSession:
         """So many answers are outstanding that no more requests should be read."""
         return self._replies.awaited_count > AWAITED_COUNT_MAX
 
-    def lost(self) -> None:
+    def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone: its jobs go back, nobody waits here any more."""
         if self._closed:
             return
         self._closed = True
         self.hall.leave(self)
-        self.peer.ask(Depart(connection=self.peer.connection))
-        self.peer.ask(Detach(self.peer.connection))
+        ask, connection = self.peer.ask, self.peer.connection
+        ask(Detach(connection))
+        reason = EndReason.RELEASED if blameless else EndReason.LOST
+        depart = Depart(connection=connection, reason=reason)
+        if self._replies.awaited_count:
+            # Jobs on their way to the worker are given back first: it never saw them.
+            ask(LookByKey(b"", ""), lambda _: ask(depart))
+        else:
+            ask(depart)
 
     def hear(self, signal: Signal) -> None:
         """News of a job that a client here waits for."""
@@ -160,7 +126,11 @@ class GearmanSession:
         if job.state is State.COMPLETED:
             return wire.encode_work_complete(handle, job.result or b"")
         failure = job.failure
-        if self._wants_exceptions and failure is not None and failure.code == "exception":
+        if (
+            self._wants_exceptions
+            and failure is not None
+            and (failure.payload or failure.code == "exception")
+        ):
             return wire.encode_response(wire.WORK_EXCEPTION, handle, failure.payload)
         return wire.encode_response(wire.WORK_FAIL, handle)
 
@@ -173,7 +143,7 @@ class GearmanSession:
         else:
             self._replies.say(wire.encode_response(wire.ERROR, *args))
         if kind != wire.FAULT:
-            self.peer.close()
+            self._replies.when_told(self.peer.close)
 
     def on_unsupported(self, kind: int, args: list[bytes]) -> None:
         sentence = f"{wire.packet_name(kind)} is not supported".encode()
@@ -201,8 +171,8 @@ class GearmanSession:
 
     def on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
         # Past or non-numeric is now.
-        seconds = args[2]
-        run_at = min(int(seconds), 10**13) * 1000 if seconds.isdigit() and seconds else None
+        seconds = _number(args[2])
+        run_at = None if seconds is None else seconds * 1000
         self._submit(args[0], args[1], args[3], background=True, run_at=run_at)
 
     def on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
@@ -225,8 +195,7 @@ class GearmanSession:
         try:
             queue = function.decode()
         except UnicodeDecodeError:
-            sentence = b"a function's name is UTF-8"
-            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", sentence])
+            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
             return
         if len(unique) > _UNIQUE_BYTES_MAX:
             sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
@@ -290,21 +259,26 @@ class GearmanSession:
     # Workers.
 
     def on_can_do(self, kind: int, args: list[bytes]) -> None:
+        function = _function(args[0])
+        if function is None:
+            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
+            return
+        abilities = self.abilities
+        if function not in abilities and len(abilities) >= limits.CLAIM_QUEUES_MAX:
+            sentence = b"a worker can do at most %d functions" % limits.CLAIM_QUEUES_MAX
+            self.on_fault(wire.FAULT, [b"TOO_MANY_FUNCTIONS", sentence])
+            return
         timeout_ms = None
         if kind == wire.CAN_DO_TIMEOUT:
             # In milliseconds, with no floor; 0 or a word is none.
-            timeout_ms = int(args[1]) if args[1].isdigit() and int(args[1]) else None
-        try:
-            self.abilities[args[0].decode()] = timeout_ms
-        except UnicodeDecodeError:
-            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", b"a function's name is UTF-8"])
-            return
+            timeout_ms = min(_number(args[1]) or 0, _FOREVER_MS) or None
+        abilities[function] = timeout_ms
         self._abilities_changed()
 
     def on_cant_do(self, kind: int, args: list[bytes]) -> None:
-        # What it holds it may finish (G4.4).
-        self.abilities.pop(args[0].decode("utf-8", "replace"), None)
-        self._abilities_changed()
+        # What it holds it may finish.
+        if self.abilities.pop(args[0].decode("utf-8", "replace"), 0) != 0:
+            self._abilities_changed()
 
     def on_reset_abilities(self, kind: int, args: list[bytes]) -> None:
         self.abilities.clear()
@@ -314,6 +288,8 @@ class GearmanSession:
         self._queues = tuple(self.abilities)
         timed = any(timeout is not None for timeout in self.abilities.values())
         self._terms_ms = tuple(self.abilities.values()) if timed else ()
+        if self.peer.is_asleep():
+            self.peer.sleep(self._queues, self._wake)
 
     def on_set_client_id(self, kind: int, args: list[bytes]) -> None:
         self.client_id = args[0][:_CLIENT_ID_BYTES_MAX]
@@ -364,7 +340,8 @@ class GearmanSession:
             return
         job = reply.jobs[0]
         if self._closed:
-            return  # the listener gives back what was bound to this connection
+            self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # rule 8: nobody saw it
+            return
         handle = self.hall.handle_of(job)
         function = job.queue.encode()
         if kind == wire.GRAB_JOB:
@@ -394,13 +371,15 @@ class GearmanSession:
 
     def on_work_fail(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
-        if handle in self._excepted:
-            # Perl workers report an exception and then a failure; the first one counted.
-            del self._excepted[handle]
-            return
         failure = Failure("failed", "the worker reported a failure")
         command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
-        self.peer.ask(command, None, self._refuse)
+        if handle in self._excepted:
+            # Perl workers report an exception and then a failure, and die of a refusal: the first
+            # one counted, unless the job was handed out here once more since.
+            del self._excepted[handle]
+            self.peer.ask(command)
+        else:
+            self.peer.ask(command, None, self._refuse)
 
     def on_work_exception(self, kind: int, args: list[bytes]) -> None:
         handle, data = args[0], args[1]
@@ -444,18 +423,10 @@ def unique_key(function: bytes, unique: bytes, data: bytes) -> bytes | None:
     return b"-" + hashlib.blake2b(function + b"\0" + data, digest_size=64).digest()
 
 
-def shown_unique(job: Job) -> bytes:
-    """The unique as a worker is shown it: none where it was made here or cannot be written."""
-    key = job.unique_key
-    if key is None or b"\0" in key:
-        return b""
-    return b"-" if len(key) > _UNIQUE_BYTES_MAX else key
-
-
 def _reducer(job: Job) -> bytes:
     try:
         kept = msgspec.json.decode(job.metadata, type=dict[str, bytes])
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return b""  # metadata of another front
     return kept.get("reducer", b"")
 
@@ -474,15 +445,28 @@ def _standing(reply: Reply) -> tuple[bytes, bytes, bytes, bytes]:
     return b"1", leased, b"%d" % job.progress.numerator, b"%d" % job.progress.denominator
 
 
+def _function(name: bytes) -> str | None:
+    """The name of a function, if tables can show it."""
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return None
+    if not 0 < len(name) <= limits.QUEUE_NAME_BYTES_MAX:
+        return None
+    if text.isprintable():
+        return text
+    return None if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text) else text
+
+
+def _number(text: bytes) -> int | None:
+    """A whole number; None where it is something else. A long one is as good as the longest."""
+    return int(text[:_DIGITS_MAX]) if text.isdigit() else None
+
+
 def _leading_number(text: bytes) -> int:
     """As C's atoi reads it, but never negative and never huge."""
-    digits = b""
-    for position in range(min(len(text), 18)):
-        char = text[position : position + 1]
-        if not char.isdigit():
-            break
-        digits += char
-    return int(digits or b"0")
+    digits = len(text) - len(text.lstrip(b"0123456789"))
+    return int(text[: min(digits, _DIGITS_MAX)] or b"0")
 
 
 _SUBMITS: Final[dict[int, tuple[float, bool]]] = {

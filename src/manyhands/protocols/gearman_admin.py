@@ -3,16 +3,70 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from manyhands.model.commands import Cancel, ForgetQueue, SetQueue
+from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
-from manyhands.model.outcome import Refusal, Reply
+from manyhands.model.outcome import Refusal, Reply, Why
 from manyhands.protocols.session import Peer, Replies
 from manyhands.wire import gearman as wire
 
 # Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.
 _JOBS_COUNT_MAX: Final = 100_000
+# More than any queue holds; a bound of this size is none, and every store can write it down.
+_NO_BOUND: Final = 10**12
 _COLON: Final = ord(":")
+_UNIQUE_BYTES_MAX: Final = 64
+# The key of a job that was joined by its data: a dash and 64 bytes of a digest, see ``unique_key``.
+_DIGEST_BYTES: Final = 65
+# Asks for nothing; its answer comes when everything asked before is on disk.
+_BARRIER: Final = LookByKey(b"", "")
+
+# Every refusal in Gearman's words, in packets and in text: an upper-case code; the sentence follows.
+ERROR_CODES: Final[dict[Why, bytes]] = {
+    Why.BAD_QUEUE_NAME: b"INVALID_FUNCTION_NAME",
+    Why.BAD_JOB_ID: b"JOB_NOT_FOUND",
+    Why.BAD_NAME: b"INVALID_ARGUMENT",
+    Why.BAD_UNIQUE_KEY: b"ARGUMENT_TOO_LARGE",
+    Why.BAD_TAG: b"INVALID_ARGUMENT",
+    Why.BAD_LIMIT: b"INVALID_ARGUMENT",
+    Why.BAD_PRIORITY: b"INVALID_ARGUMENT",
+    Why.BAD_TIME: b"INVALID_ARGUMENT",
+    Why.BAD_POLICY: b"INVALID_ARGUMENT",
+    Why.BAD_SCHEDULE: b"INVALID_ARGUMENT",
+    Why.BAD_COUNT: b"INVALID_ARGUMENT",
+    Why.PAYLOAD_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.METADATA_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.EMPTY_BATCH: b"INVALID_ARGUMENT",
+    Why.BATCH_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
+    Why.OTHER_ITEM_REFUSED: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_JOB: b"JOB_NOT_FOUND",
+    Why.UNKNOWN_QUEUE: b"UNKNOWN_FUNCTION",
+    Why.UNKNOWN_SCHEDULE: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_WORKER: b"INVALID_ARGUMENT",
+    Why.UNKNOWN_DEPENDENCY: b"INVALID_ARGUMENT",
+    Why.DUPLICATE_JOB: b"JOB_EXISTS",
+    Why.IN_OTHER_QUEUE: b"JOB_EXISTS",
+    Why.DUPLICATE_KEY: b"JOB_EXISTS",
+    Why.DUPLICATE_NAME: b"JOB_EXISTS",
+    Why.NOT_YOUR_LEASE: b"JOB_NOT_FOUND",
+    Why.NOT_LEASED: b"JOB_NOT_FOUND",
+    Why.NOT_CLAIMABLE: b"JOB_NOT_FOUND",
+    Why.WRONG_QUEUE: b"JOB_NOT_FOUND",
+    Why.ALREADY_COMPLETED: b"JOB_NOT_FOUND",
+    Why.ALREADY_FAILED: b"JOB_NOT_FOUND",
+    Why.ALREADY_CANCELLED: b"JOB_NOT_FOUND",
+    Why.NOT_FINISHED: b"INVALID_ARGUMENT",
+    Why.CYCLE: b"INVALID_ARGUMENT",
+    Why.TOO_MANY_DEPENDENCIES: b"INVALID_ARGUMENT",
+    Why.HAS_DEPENDANTS: b"INVALID_ARGUMENT",
+    Why.QUEUE_IN_USE: b"FUNCTION_IN_USE",
+    Why.QUEUE_FULL: b"JOB_QUEUE_FULL",
+    Why.TOO_MANY_QUEUES: b"QUEUE_ERROR",
+    Why.TOO_MANY_SCHEDULES: b"QUEUE_ERROR",
+    Why.STORE_FULL: b"QUEUE_ERROR",
+    Why.SHUTTING_DOWN: b"SHUTTING_DOWN",
+    Why.INTERNAL: b"INTERNAL_ERROR",
+}
 
 
 class Guest(Protocol):
@@ -125,8 +179,7 @@ class Admin:
     def on_workers(self, words: list[bytes]) -> None:
         lines = []
         for session in self._hall.sessions:
-            # A space in the id would break the table that every monitor parses.
-            name = session.client_id.decode("utf-8", "replace").replace(" ", "_") or "-"
+            name = _one_word(session.client_id) or "-"
             functions = " ".join(session.abilities)
             peer = session.peer
             lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
@@ -143,9 +196,8 @@ class Admin:
             )
         elif what == [b"unique", b"jobs"]:
             jobs = self._peer.unfinished_jobs(_JOBS_COUNT_MAX)
-            keys = (job.unique_key for job in jobs if job.unique_key is not None)
-            shown = (key for key in keys if b"\0" not in key and b"\n" not in key)
-            self._replies.say(wire.encode_listing(shown))
+            keys = (shown_unique(job) for job in jobs)
+            self._tell(wire.encode_listing(key for key in keys if _is_line(key)))
         else:
             self._replies.say(
                 wire.encode_refusal(b"UNKNOWN_SHOW_ARGUMENTS", b"show jobs, or show unique jobs")
@@ -162,7 +214,7 @@ class Admin:
 
     def on_maxqueue(self, words: list[bytes]) -> None:
         try:
-            numbers = [int(word) for word in words[1:]]
+            numbers = [min(int(word), _NO_BOUND) for word in words[1:]]
         except ValueError:
             numbers = [0, 0]
         if not words or len(numbers) not in (0, 1, 3):
@@ -174,7 +226,7 @@ class Admin:
             jobs_max = (bounds[0], None, None)
         else:
             # No bound for one priority must not fall back on that of another.
-            high, normal, low = (number or 2**62 for number in bounds)
+            high, normal, low = (number or _NO_BOUND for number in bounds)
             jobs_max = (normal, high, low)
         name = words[0].decode("utf-8", "replace")
         if all(queue.name != name for queue in self._peer.queues()):
@@ -191,7 +243,7 @@ class Admin:
         if job_id is None:
             self._replies.say(unknown)
         else:
-            self._ask(Cancel(job_ids=(job_id,)), unknown)
+            self._ask(Cancel(job_ids=(job_id,), only_unfinished=True), unknown)
 
     def on_create(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"function":
@@ -216,17 +268,50 @@ class Admin:
         def settle(reply: Reply) -> None:
             if not isinstance(reply, Refusal):
                 self._replies.fill(slot, wire.OK_LINE)
-            elif unknown is not None:
+            elif unknown is not None and reply.why in _NO_SUCH_JOB:
                 self._replies.fill(slot, unknown)
             else:
-                code = reply.why.value.upper().encode()
-                self._replies.fill(slot, wire.encode_refusal(code, reply.sentence.encode()))
+                sentence = reply.sentence.encode("utf-8", "replace")
+                refusal = wire.encode_refusal(ERROR_CODES[reply.why], sentence)
+                self._replies.fill(slot, refusal)
 
         self._peer.ask(command, settle)
 
     def _list(self, lines: Iterable[str]) -> None:
-        encoded = (line.encode("utf-8", "replace") for line in lines)
-        self._replies.say(wire.encode_listing(encoded))
+        self._tell(wire.encode_listing(line.encode("utf-8", "replace") for line in lines))
+
+    def _tell(self, listing: bytes) -> None:
+        """What was seen leaves with the commit of what was seen."""
+        slot = self._replies.reserve()
+        self._peer.ask(_BARRIER, lambda _: self._replies.fill(slot, listing))
+
+
+_NO_SUCH_JOB: Final = frozenset(
+    {Why.UNKNOWN_JOB, Why.ALREADY_COMPLETED, Why.ALREADY_FAILED, Why.ALREADY_CANCELLED}
+)
+
+
+def shown_unique(job: Job) -> bytes:
+    """The unique as peers are shown it: none where it cannot be written, a dash where the data
+    itself was the unique.
+    """
+    key = job.unique_key
+    if key is None:
+        return b""
+    if len(key) <= _UNIQUE_BYTES_MAX:
+        return key if b"\0" not in key else b""
+    return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
+
+
+def _is_line(text: bytes) -> bool:
+    """Whether it can stand in a listing; a full stop would end it."""
+    return bool(text) and text != b"." and not (b"\n" in text or b"\r" in text)
+
+
+def _one_word(text: bytes) -> str:
+    """A space or a line end in an id would break the table that every monitor parses."""
+    shown = text.decode("utf-8", "replace")
+    return "".join("_" if char.isspace() or not char.isprintable() else char for char in shown)
 
 
 _COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {

@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
 from msgspec.structs import replace
 
+from manyhands.model import limits
 from manyhands.model.commands import (
     ByConnection,
     Claim,
@@ -19,7 +21,9 @@ from manyhands.model.commands import (
     Detach,
     Fail,
     Look,
+    LookByKey,
     NewJob,
+    Release,
     Renew,
     Report,
     Submit,
@@ -32,9 +36,16 @@ from manyhands.protocols.gearman_admin import Hall
 from manyhands.protocols.session import Peer, Replies, only_item
 from manyhands.wire import gearman_draft as wire
 
+_log = structlog.get_logger("manyhands.gearman_draft")
+
 _TERMS: Final = TERMS["draft"]
-_THROW_AWAY_TERMS: Final = replace(_TERMS, result_ms=0)
+# A result that is thrown away, or that only whoever waits is given (A45).
+_UNKEPT_TERMS: Final = replace(_TERMS, result_ms=0)
 _HELD_BACK_BYTES_MAX: Final = 1024 * 1024
+_HELD_BACK_EACH_BYTES: Final = 200  # what even an empty request takes in memory
+# Answers that a peer has not been given yet; above, it is not listened to until some are.
+_AWAITED_COUNT_MAX: Final = 10_000
+_NUMBER_MAX: Final = 2**32 - 1
 
 # Result codes that are the server's own (A38).
 CANCELLED: Final = 251
@@ -44,11 +55,7 @@ LOST: Final = 254
 UNKNOWN: Final = 255
 _WORKER_CODE_MAX: Final = 249
 
-_CODES_BY_REASON: Final = {
-    "deadline": DEADLINE,
-    "dependency_failed": DEPENDENCY,
-    "out_of_attempts": LOST,
-}
+_CODES_BY_REASON: Final = {"deadline": DEADLINE, "dependency_failed": DEPENDENCY}
 _UNKNOWN_JOB: Final = wire.JobCompleteRes(1, UNKNOWN, b"unknown job")
 _UNFINISHED: Final = wire.JobCompleteRes(0, 0, b"")
 
@@ -56,21 +63,27 @@ _UNFINISHED: Final = wire.JobCompleteRes(0, 0, b"")
 class DraftSession:
     """One connection."""
 
-    def __init__(self, peer: Peer, hall: Hall, *, packet_bytes_max: int) -> None:
+    def __init__(
+        self, peer: Peer, hall: Hall, *, packet_bytes_max: int, error_packets: bool = True
+    ) -> None:
         self.peer = peer
         self.hall = hall
         self.client_id = b""
         self.abilities: dict[str, int | None] = {}
         self.ignored_count = 0  # announcements about no job (A17)
         self._decoder = wire.Decoder(packet_bytes_max)
+        self._error_packets = error_packets  # else a peer in error is closed (A7)
         self._replies = Replies(peer.send)
+        self._leaving = False  # nothing that comes is looked at any more
+        self._warned = False
         self._turn = 0
         self._held: Job | None = None
         self._claiming = False
         self._sync_job: str | None = None  # the one this application waits for (A35)
         self._sync_asked = False
-        self._held_back: deque[wire.Packet] = deque()
+        self._held_back: deque[wire.Packet | wire.Fault] = deque()
         self._held_back_bytes = 0
+        self._going_on = False
         self._proof = ByConnection(peer.connection)
         self._holder = Holder("draft", peer.connection, peer.address)
         self._origin = Origin("draft", "", peer.address)
@@ -82,11 +95,11 @@ class DraftSession:
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
         for message in self._decoder.feed(data):
-            if isinstance(message, wire.Fault):
-                self.hall.faults_count += 1
-                self._replies.say(wire.encode(message.error))
-                if message.closes:
-                    self.peer.close()
+            if self._leaving:
+                return
+            if self._sync_asked and _waits_its_turn(message):
+                self._held_back.append(message)
+                self._held_back_bytes += _size(message)
             else:
                 self._take(message)
         held = self._held
@@ -94,25 +107,52 @@ class DraftSession:
             # Whatever a worker sends shows that it lives (A20, A23).
             self.peer.ask(Renew(job_id=held.job_id, proof=self._proof))
 
-    def _take(self, packet: wire.Packet) -> None:
-        if self._sync_asked and type(packet) in _APPLICATION_PACKETS:
-            self._held_back.append(packet)
-            self._held_back_bytes += len(wire.encode(packet))
+    def _take(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Fault):
+            self.hall.faults_count += 1
+            self._complain(None, message.error)
+            if message.closes:
+                self._leave()
         else:
-            _ACTIONS[type(packet)](self, packet)
+            _ACTIONS[type(message)](self, message)
+
+    def _complain(self, slot: list[bytes | None] | None, error: wire.Error) -> None:
+        """An error packet, in its turn; or the end of the connection where there is to be none."""
+        text = wire.encode(error) if self._error_packets else b""
+        if slot is not None:
+            self._replies.fill(slot, text)
+        elif text:
+            self._replies.say(text)
+        if not text:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self._replies.when_told(self.peer.close)
 
     def is_overwhelmed(self) -> bool:
         """What waits behind a sync job is bounded: the rest stays with the peer (A35)."""
-        return self._held_back_bytes > _HELD_BACK_BYTES_MAX
+        return (
+            self._held_back_bytes > _HELD_BACK_BYTES_MAX
+            or self._replies.awaited_count > _AWAITED_COUNT_MAX
+        )
 
-    def lost(self) -> None:
+    def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone (A22, A36)."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._leaving = True
+        self._held_back.clear()
         self.hall.leave(self)
-        self.peer.ask(Depart(connection=self.peer.connection))
-        self.peer.ask(Detach(self.peer.connection))
+        ask, connection = self.peer.ask, self.peer.connection
+        ask(Detach(connection))
+        reason = EndReason.RELEASED if blameless else EndReason.LOST
+        depart = Depart(connection=connection, reason=reason)
+        if self._claiming:
+            # A job on its way to the worker is given back first: it never saw it.
+            ask(LookByKey(b"", ""), lambda _: ask(depart))
+        else:
+            ask(depart)
 
     def hear(self, signal: Signal) -> None:
         """News of the job that the application waits for (A34), or of the lost lease."""
@@ -125,24 +165,27 @@ class DraftSession:
         elif signal.what == "progress":
             self.peer.send(wire.encode(_status(job, self.peer.now())))
         elif signal.what == "ended":
-            self.peer.send(wire.encode(_completion(job, self.peer.now())))
+            self.peer.send(wire.encode(_ending(job)))
             self._sync_over()
 
     def _sync_over(self) -> None:
+        """The application waits no longer: what it asked meanwhile has its turn."""
         self._sync_job, self._sync_asked = None, False
-        while self._held_back and not self._sync_asked:
-            packet = self._held_back.popleft()
-            self._held_back_bytes -= len(wire.encode(packet))
-            _ACTIONS[type(packet)](self, packet)
+        if self._going_on:
+            return  # a refused request, met while going on
+        self._going_on = True
+        while self._held_back and not (self._sync_asked or self._leaving):
+            message = self._held_back.popleft()
+            self._held_back_bytes -= _size(message)
+            self._take(message)
+        self._going_on = False
 
     # Applications.
 
     def on_create(self, packet: wire.JobCreateReq) -> None:
         peer = self.peer
         sync = packet.job_type == wire.SYNC_WAIT
-        terms: Terms = _TERMS
-        if packet.job_type == wire.ASYNC_THROW_AWAY:
-            terms = _THROW_AWAY_TERMS
+        terms: Terms = _TERMS if packet.job_type == wire.ASYNC_HANDLE else _UNKEPT_TERMS
         item = NewJob(
             job_id=peer.job_id(),
             queue=packet.name.decode("ascii"),
@@ -159,7 +202,7 @@ class DraftSession:
         def settle(reply: Reply) -> None:
             answer = only_item(reply)
             if isinstance(answer, Refusal):
-                self._replies.fill(slot, wire.encode(_refused(answer, packet)))
+                self._complain(slot, _refused(answer, packet))
                 if sync:
                     self._sync_over()
                 return
@@ -197,13 +240,22 @@ class DraftSession:
         """A sign of life, no more (A20)."""
 
     def on_connect(self, packet: wire.WorkerConnect) -> None:
-        self.abilities = {name.decode("ascii"): None for name in packet.names}
+        abilities: dict[str, int | None] = {name.decode("ascii"): None for name in packet.names}
+        if len(abilities) > limits.CLAIM_QUEUES_MAX:
+            text = b"a worker can do at most %d jobs" % limits.CLAIM_QUEUES_MAX
+            self._complain(None, wire.Error(wire.REFUSED, wire.TYPES[type(packet)], text))
+            return
+        self.abilities = abilities
+        if self.peer.is_asleep():
+            self.peer.sleep(abilities, self._wake)
 
     def on_disconnect(self, packet: wire.WorkerDisconnect) -> None:
         command = Depart(connection=self.peer.connection, reason=EndReason.GOODBYE)
         self._held = None
+        self.abilities = {}
+        self.peer.stay_awake()
         self.peer.ask(command)
-        self.peer.close()
+        self._leave()
 
     def on_sleep(self, packet: wire.WorkerSleep) -> None:
         queues = tuple(self.abilities)
@@ -222,6 +274,9 @@ class DraftSession:
         self.peer.stay_awake()
         queues = tuple(self.abilities)
         if self._held is not None or self._claiming or not queues:
+            if queues and not self._warned:
+                self._warned = True
+                _log.warning("a worker with a job asked for another", peer=self.peer.address)
             self._replies.say(wire.encode(wire.JobAssignRes()))
             return
         self._turn += 1
@@ -242,7 +297,12 @@ class DraftSession:
             if type(reply) is not Claimed or not reply.jobs:
                 self._replies.fill(slot, wire.encode(wire.JobAssignRes()))
                 return
-            job = self._held = reply.jobs[0]
+            job = reply.jobs[0]
+            if self._leaving:
+                self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # nobody saw it
+                self._replies.fill(slot, b"")
+                return
+            self._held = job
             assignment = wire.JobAssignRes(job.queue.encode(), job.payload)
             self._replies.fill(slot, wire.encode(assignment))
 
@@ -260,8 +320,14 @@ class DraftSession:
                 numerator=packet.numerator,
                 denominator=packet.denominator,
                 seconds_left=packet.seconds_left or None,
-            )
+            ),
+            None,
+            self._ignore,
         )
+
+    def _ignore(self, reply: Reply) -> None:
+        """It has been taken back: announcements about it are counted, no more (A17)."""
+        self.ignored_count += 1
 
     def on_complete_announce(self, packet: wire.JobCompleteAnnounce) -> None:
         job = self._held
@@ -270,12 +336,13 @@ class DraftSession:
             self.ignored_count += 1
         elif packet.code == 0:
             command = Complete(job_id=job.job_id, proof=self._proof, result=packet.data)
-            self.peer.ask(command)
+            self.peer.ask(command, None, self._ignore)
         else:
             code = min(packet.code, _WORKER_CODE_MAX)
             message = packet.data.decode("utf-8", "replace")[:10_000]
             failure = Failure(f"code {code}", message, packet.data)
-            self.peer.ask(Fail(job_id=job.job_id, proof=self._proof, failure=failure))
+            command_fail = Fail(job_id=job.job_id, proof=self._proof, failure=failure)
+            self.peer.ask(command_fail, None, self._ignore)
 
 
 def _refused(refusal: Refusal, packet: wire.JobCreateReq) -> wire.Error:
@@ -290,21 +357,24 @@ def _status(job: Job | None, now: int) -> wire.JobStatusRes:
         return wire.JobStatusRes(0, 0, 0)
     progress = job.progress
     if job.state in FINISHED:
-        whole = max(1, progress.denominator) if progress is not None else 1
+        whole = 1
+        if progress is not None and progress.denominator:
+            whole = min(progress.denominator, _NUMBER_MAX)
         return wire.JobStatusRes(whole, whole, 0)
-    if progress is None:
+    if progress is None or job.state is not State.LEASED:
         return wire.JobStatusRes(0, 0, 0)
     left = 0
     if progress.seconds_left is not None:
         left = max(1, progress.seconds_left - (now - progress.reported_at) // 1000)
-    top = 2**32 - 1
     return wire.JobStatusRes(
-        min(progress.numerator, top), min(progress.denominator, top), min(left, top)
+        min(progress.numerator, _NUMBER_MAX),
+        min(progress.denominator, _NUMBER_MAX),
+        min(left, _NUMBER_MAX),
     )
 
 
 def _completion(job: Job | None, now: int) -> wire.JobCompleteRes:
-    """How it ended (A42 to A45)."""
+    """Whether and how it ended (A42, A44, A45)."""
     if job is None:
         return _UNKNOWN_JOB
     if job.state not in FINISHED:
@@ -313,22 +383,58 @@ def _completion(job: Job | None, now: int) -> wire.JobCompleteRes:
     kept_ms = job.terms.result_ms
     if kept_ms is None:
         kept_ms = job.terms.defaults.result_ms
-    if kept_ms and now >= job.finished_at + kept_ms:
+    if kept_ms is not None and now >= job.finished_at + kept_ms:
         return _UNKNOWN_JOB
+    return _ending(job)
+
+
+def _ending(job: Job) -> wire.JobCompleteRes:
+    """How it ended (A38, A43)."""
     elapsed_ms = 0
     if job.attempts:
         elapsed_ms = job.attempts[-1].ended_at - job.attempts[-1].claimed_at
-    seconds = max(1, -(-elapsed_ms // 1000))
+    seconds = min(max(1, -(-elapsed_ms // 1000)), _NUMBER_MAX)
     if job.state is State.COMPLETED:
         return wire.JobCompleteRes(seconds, 0, job.result or b"")
     failure = job.failure
-    code = _CODES_BY_REASON.get(job.reason)
-    if code is None:
-        code = CANCELLED if job.state is State.CANCELLED else 1
-        if failure is not None and failure.code.startswith("code "):
-            code = int(failure.code[5:])
     data = b"" if failure is None else failure.payload or failure.message.encode()
-    return wire.JobCompleteRes(seconds, code, data)
+    return wire.JobCompleteRes(seconds, _code(job), data)
+
+
+def _code(job: Job) -> int:
+    """The result code of a job that did not succeed."""
+    code = _CODES_BY_REASON.get(job.reason)
+    if code is not None:
+        return code
+    if job.state is State.CANCELLED:
+        return CANCELLED
+    failure = job.failure
+    said = failure.code if failure is not None else ""
+    if said == "attempts":
+        return LOST
+    number = said.removeprefix("code ")
+    if number != said and number.isascii() and number.isdigit() and len(number) <= 3:
+        return min(max(int(number), 1), _WORKER_CODE_MAX)
+    return 1
+
+
+def _waits_its_turn(message: wire.Message) -> bool:
+    """What an application that waits for a job is answered after it (A35)."""
+    if type(message) is wire.Fault:
+        return not message.closes
+    return type(message) in _APPLICATION_PACKETS
+
+
+def _size(message: wire.Message) -> int:
+    """About how much memory a request takes that waits for its turn."""
+    match message:
+        case wire.JobCreateReq():
+            size = len(message.name) + len(message.dupkey) + len(message.args)
+        case wire.JobStatusReq() | wire.JobCompleteReq():
+            size = len(message.handle)
+        case _:
+            size = 0
+    return size + _HELD_BACK_EACH_BYTES
 
 
 _APPLICATION_PACKETS: Final = frozenset({wire.JobCreateReq, wire.JobStatusReq, wire.JobCompleteReq})

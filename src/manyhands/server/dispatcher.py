@@ -40,6 +40,8 @@ _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
 # A timer that fires this much too late means that the server itself stood still.
 STALL_MS: Final = 1_000
+# Some timer fires at least that often, so a standstill began no earlier before it was due.
+_HOUSEKEEPING_MS: Final = 1_000
 # A tick that ended in an assertion is tried again after this long.
 _TICK_AGAIN_MS: Final = 1_000
 # A timer far ahead is looked at again every hour.
@@ -140,7 +142,8 @@ class Dispatcher:
         self._tick_timer: Timer | None = None
         self._tick_at: int | None = None
         self._tick_expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
-        self._awake_ms = 0.0  # standstills before this moment are dealt with
+        self._alive_ms = clock.monotonic_ms()  # the last sign of life, by some timer
+        self._awake_ms = self._alive_ms  # standstills before this moment are dealt with
         self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers hear
         self._idle_callbacks: list[Callable[[], None]] = []
         fd = store.fileno()
@@ -508,10 +511,12 @@ class Dispatcher:
         the server itself stood still; several timers may find that out, the first one counts.
         """
         now_ms = self.clock.monotonic_ms()
-        late_ms = int(now_ms - max(expected_ms, self._awake_ms))
-        if late_ms > STALL_MS:
+        if now_ms - max(expected_ms, self._awake_ms) > STALL_MS:
+            # It began some time before the timer was due. Too much is better than too little.
+            began_ms = max(expected_ms - _HOUSEKEEPING_MS, self._alive_ms)
             self._awake_ms = now_ms
-            self.prolong(late_ms)
+            self.prolong(int(now_ms - began_ms))
+        self._alive_ms = now_ms
 
     def prolong(self, outage_ms: int) -> None:
         """The server stood still, or its clock was set: leases keep their remaining time."""

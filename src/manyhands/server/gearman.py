@@ -1,7 +1,9 @@
 """The Gearman listener: both dialects and admin text on one port, told apart by first bytes."""
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from manyhands import __version__
 from manyhands.config import Address
@@ -23,20 +25,35 @@ class GearmanListener(TcpListener):
         config = server.config
         self.hall = Hall(config.server_name, __version__, os.getpid(), config.log_level)
         self._bytes_max = config.payload_bytes_max
+        self._error_packets = config.gearman_error_packets
         super().__init__(server, address, "gearman", self._make)
 
     def _make(self, connection: Connection) -> Session:
-        return _Undecided(connection, self.hall, self._bytes_max)
+        return _Undecided(connection, self)
+
+    def decide(self, connection: Connection, dialect: Dialect) -> Session:
+        """The session of a connection whose dialect is known."""
+        if dialect is Dialect.DRAFT:
+            return DraftSession(
+                connection,
+                self.hall,
+                packet_bytes_max=self._bytes_max,
+                error_packets=self._error_packets,
+            )
+        return GearmanSession(connection, self.hall, packet_bytes_max=self._bytes_max)
 
 
 class _Undecided:
     """A connection that has not said enough to tell its dialect. Then it is that dialect's."""
 
-    def __init__(self, connection: Connection, hall: Hall, bytes_max: int) -> None:
-        self._connection = connection
-        self._hall = hall
-        self._bytes_max = bytes_max
+    client_id: Final = b""
+    abilities: Final[Mapping[str, int | None]] = MappingProxyType({})
+
+    def __init__(self, connection: Connection, listener: GearmanListener) -> None:
+        self.peer = connection
+        self._listener = listener
         self._first = b""
+        listener.hall.enter(self)
 
     def receive(self, data: bytes) -> None:
         """Decide as soon as the first bytes allow it."""
@@ -44,16 +61,14 @@ class _Undecided:
         dialect = sniff(self._first)
         if dialect is None:
             return
-        session: Session
-        if dialect is Dialect.DRAFT:
-            session = DraftSession(self._connection, self._hall, packet_bytes_max=self._bytes_max)
-        else:
-            session = GearmanSession(self._connection, self._hall, packet_bytes_max=self._bytes_max)
-        self._connection.take_session(session)
+        self._listener.hall.leave(self)
+        session = self._listener.decide(self.peer, dialect)
+        self.peer.take_session(session)
         session.receive(self._first)
 
-    def lost(self) -> None:
-        """Nothing was ever asked."""
+    def lost(self, *, blameless: bool = False) -> None:  # noqa: ARG002 - nothing was ever asked
+        """It left without a word."""
+        self._listener.hall.leave(self)
 
     def hear(self, signal: Signal) -> None:
         """Nobody waits here yet."""

@@ -83,6 +83,7 @@ class HttpListener:
         assert self._uvicorn is not None
         if self._server.failure is not None:
             # Nothing is acknowledged any more, so there is nothing to wait for.
+            self._uvicorn.force_exit = True
             for connection in tuple(self._uvicorn.server_state.connections):
                 connection.transport.abort()
         await self._uvicorn.shutdown(sockets=self._sockets)

@@ -22,12 +22,51 @@ class _RefusedError(Exception):
     """Ends the parser's work on a request that was refused."""
 
 
+class _Cork(asyncio.Transport):
+    """Holds back the head of an answer until its body is there: one packet instead of two."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._held: list[bytes] | None = None
+
+    def cork(self) -> None:
+        """Gather from now on."""
+        self._held = []
+
+    def uncork(self) -> None:
+        """Send what was gathered."""
+        held, self._held = self._held, None
+        if held:
+            self._transport.write(b"".join(held))
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._held is not None:
+            self._held.append(bytes(data))
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.uncork()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+
 class Connection(HttpToolsProtocol):
     """Knows since when it waits for its peer, and tells when the peer is gone."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer is there."""
         super().connection_made(transport)
+        self.transport = self.cork = _Cork(transport)
         self.lost = False
         self.lost_by_error = False
         self.on_lost: Callable[[], None] | None = None

@@ -113,10 +113,15 @@ class Exchange:
     ) -> None:
         """A whole answer."""
         length = (b"content-length", b"%d" % len(body))
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self._send({"type": "http.response.body", "body": body})
+        cork = self.connection.cork
+        cork.cork()
+        try:
+            await self._send(
+                {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+            )
+            await self._send({"type": "http.response.body", "body": body})
+        finally:
+            cork.uncork()
 
 
 def _is_json(content_type: bytes | None) -> bool:

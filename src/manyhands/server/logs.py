@@ -39,3 +39,5 @@ def set_up_logs(log_format: Literal["auto", "console", "json"], level: str) -> N
     root.setLevel(level.upper())
     # Each request would be a line; the metrics count them.
     logging.getLogger("uvicorn.access").disabled = True
+    # Its warnings are about what peers send; they are answered, and it is not news to us.
+    logging.getLogger("uvicorn.error").setLevel("ERROR")

@@ -163,9 +163,11 @@ class Index:
             instant = due_at(job) if job is not None else None
             if instant is None:
                 continue
+            if instant > entry[0]:
+                self._schedule(instant, job_id)  # put off: its turn comes later, perhaps here
+                continue
             again.append((instant, job_id))
-            if instant <= now:
-                found.append(job_id)
+            found.append(job_id)
         # A decision that fails must not lose them: entries stay until the jobs really change.
         for instant, job_id in again:
             self._schedule(instant, job_id)
@@ -252,10 +254,8 @@ class Index:
                 queue.ready.add(job)
             if old.unique_key is not None or job.unique_key is not None:
                 self._move_key(old, job, before, queue)
-            if job.namespace is not None:
-                self._count_namespace(old, job)
-            if job.name is not None and old.incarnation != job.incarnation:
-                self._point_name(job, job.name)
+            if job.namespace is not None or job.name is not None:
+                self._move_name(old, job)
         elif job.state is _READY and (old.position != job.position or old.priority != job.priority):
             queue.ready.add(job)
         if (old.lease if old is not None else None) is not job.lease:
@@ -293,6 +293,12 @@ class Index:
             del before.keys[key]
         if job.unique_key is not None and job.state not in FINISHED:
             queue.keys[job.unique_key] = job.job_id
+
+    def _move_name(self, old: Job, job: Job) -> None:
+        if job.namespace is not None:
+            self._count_namespace(old, job)
+        if job.name is not None and old.incarnation != job.incarnation:
+            self._point_name(job, job.name)
 
     def _count_namespace(self, old: Job | None, job: Job) -> None:
         assert job.namespace is not None

@@ -93,7 +93,7 @@ class WriterLink:
             self._receive()
         # What was made durable before a failure is told first.
         if self._failure is not None and self._committed == before:
-            raise StoreFailedError(self._failure)
+            raise StoreFailedError(f"the store cannot be written: {self._failure}")
         return self._committed
 
     def _receive(self) -> None:
@@ -102,7 +102,7 @@ class WriterLink:
                 for message in self._buffer.feed(chunk):
                     answer = decode_answer(message)
                     if answer.failure:
-                        self._failure = f"the store cannot be written: {answer.failure}"
+                        self._failure = answer.failure
                         return
                     self._opened = True
                     self._committed = max(self._committed, answer.number)
@@ -116,7 +116,13 @@ class WriterLink:
             self._process.wait(1.0)
         code = self._process.returncode
         how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
-        self._failure = f"the process that writes the store ended {how}"
+        self._failure = f"the process that writes it ended {how}"
+
+    def abandon(self) -> None:
+        """The file is not to be touched: the writer, which has only looked at it, ends here."""
+        self._process.kill()
+        self._process.wait()
+        self._socket.close()
 
     def close(self) -> None:
         """The writer finishes what it has been sent, and ends."""

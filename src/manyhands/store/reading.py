@@ -26,6 +26,7 @@ def open_reader(file: Path) -> apsw.Connection:
     """A connection that cannot change anything."""
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(_BUSY_MS)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     return connection
 
 

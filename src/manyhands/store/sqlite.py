@@ -74,7 +74,7 @@ class SqliteStore:
             counters = load(self._file, self.index, self._terms)
             self._link.wait_until_open()
         except BaseException:
-            self._link.close()
+            self._link.abandon()
             raise
         self._reader = Reader(self._file, self._terms)
         self._pool = ReaderPool(self._file, self._terms)

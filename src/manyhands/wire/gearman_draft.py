@@ -36,6 +36,8 @@ ASYNC_THROW_AWAY: Final = 2
 # Names appear in text tables, hence no spaces and no control characters; duplicate keys do not.
 MAX_NAME: Final = 255
 MAX_DUPKEY: Final = 255
+# A packet of all the bytes allowed would otherwise become thirty million names in memory.
+MAX_NAMES: Final = 10_000
 _NAME_BYTES: Final = bytes(range(0x21, 0x7F))
 
 _HEADER: Final = Struct(">4sBI")
@@ -73,6 +75,8 @@ class WorkerConnect(msgspec.Struct, frozen=True):
     @classmethod
     def decode_body(cls, body: bytes) -> Self:
         # "NUL-separated" may or may not end in a NUL: empty elements are skipped.
+        if body.count(b"\0") > MAX_NAMES:
+            raise _MalformedBodyError(f"a worker names at most {MAX_NAMES} jobs")
         return cls(tuple(_checked_name(name) for name in body.split(b"\0") if name))
 
     def encode_body(self) -> bytes:

@@ -232,9 +232,7 @@ def test_rule_10_it_holds_for_a_dependency_that_was_lost_before(policy, after, l
     else:
         world.cancel(first.job_id)
 
-    job = world.submit(
-        depends_on=(first.job_id,), terms=Terms(on_dependency_failure=policy)
-    )
+    job = world.submit(depends_on=(first.job_id,), terms=Terms(on_dependency_failure=policy))
 
     assert job.state is after
     if after in (State.CANCELLED, State.FAILED):
@@ -311,9 +309,7 @@ def test_rule_10_the_deadline_of_a_dependency_loses_its_dependants_too():
 def test_rule_11_an_unknown_dependency_can_count_as_satisfied():
     world = World()
 
-    job = world.submit(
-        depends_on=("abc",), on_unknown_dependency=OnUnknownDependency.SATISFIED
-    )
+    job = world.submit(depends_on=("abc",), on_unknown_dependency=OnUnknownDependency.SATISFIED)
 
     assert (job.state, job.depends_on) == (State.READY, ())
     world.check()

@@ -139,9 +139,7 @@ def test_rule_15_it_is_refused_if_another_live_job_holds_its_unique_key():
 
     by_requeue = world.refused(Requeue(job_id="abc"))
     by_submit = world.offer(
-        a_job(
-            job_id="abc", id_chosen=True, unique_key=b"key", on_duplicate=OnDuplicate.REFUSE
-        )
+        a_job(job_id="abc", id_chosen=True, unique_key=b"key", on_duplicate=OnDuplicate.REFUSE)
     )
 
     assert by_requeue is Why.DUPLICATE_KEY

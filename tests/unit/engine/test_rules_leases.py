@@ -429,9 +429,7 @@ def test_rule_04_jobs_of_other_fronts_are_completed_by_their_holder_only():
     world = World()
     closed = [world.submit(terms=terms) for front, terms in TERMS.items() if front != "dwork"]
 
-    refusals = {
-        world.refused(Complete(job_id=job.job_id, proof=ByAnyone("x"))) for job in closed
-    }
+    refusals = {world.refused(Complete(job_id=job.job_id, proof=ByAnyone("x"))) for job in closed}
 
     assert refusals == {Why.NOT_LEASED}
     world.check()

@@ -284,7 +284,9 @@ class World:
         return reply
 
     def claim_all(self, *queues: str, count: int, **fields: Any) -> list[Job]:
-        return [self.job(job.job_id) for job in self.claim_reply(*queues, count=count, **fields).jobs]
+        return [
+            self.job(job.job_id) for job in self.claim_reply(*queues, count=count, **fields).jobs
+        ]
 
     def claim(self, *queues: str, **fields: Any) -> Job:
         """The one job that is handed out now."""

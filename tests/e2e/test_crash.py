@@ -1,0 +1,209 @@
+"""Kill the real server again and again, and hold it to everything it acknowledged.
+
+Clients keep a ledger: what they sent and what was acknowledged. After each restart the server is
+asked, from the outside, for all of it. What was not acknowledged may be there or not, never half.
+"""
+
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from manyhands.wire import gearman as wire
+from tests.e2e.serving import Served, start
+
+CYCLES = 50
+QUEUE = "crash"
+
+
+class Ledger:
+    """What clients were told. Shared by their threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.submitted: set[str] = set()
+        self.completed: dict[str, str] = {}  # id -> result
+        self.failed: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.count = 0
+        self.news = threading.Condition(self.lock)
+
+    def note(self, what: str, job_id: str, result: str = "") -> None:
+        with self.news:
+            if what == "completed":
+                self.completed[job_id] = result
+            else:
+                getattr(self, what).add(job_id)
+            self.count += 1
+            self.news.notify_all()
+
+    def wait_for(self, count: int, seconds: float) -> None:
+        with self.news:
+            self.news.wait_for(lambda: self.count >= count, seconds)
+
+
+def submit_over_gearman(address: str, ledger: Ledger, seed: int) -> None:
+    """Background jobs, some in flight at once, until the connection breaks."""
+    rng = random.Random(seed)
+    host, port = address.rsplit(":", 1)
+    decoder = wire.Decoder(responses=True)
+    kinds = (wire.SUBMIT_JOB_BG, wire.SUBMIT_JOB_HIGH_BG, wire.SUBMIT_JOB_LOW_BG)
+    number = 0
+    try:
+        with socket.create_connection((host, int(port)), 5) as connection:
+            while True:
+                burst = rng.choice((1, 3, 20))
+                packets = []
+                for _ in range(burst):
+                    number += 1
+                    unique = rng.choice((b"", b"-", os.urandom(12).hex().encode()))
+                    data = b"%d/%d" % (seed, number)
+                    packets.append(
+                        wire.encode_request(rng.choice(kinds), QUEUE.encode(), unique, data)
+                    )
+                connection.sendall(b"".join(packets))
+                created = 0
+                while created < burst:
+                    chunk = connection.recv(65536)
+                    if not chunk:
+                        return
+                    for kind, args in decoder.feed(chunk):
+                        if kind == wire.JOB_CREATED:
+                            created += 1
+                            ledger.note("submitted", args[0].rpartition(b":")[2].decode())
+                        elif kind == wire.ERROR and args[0] == b"SHUTTING_DOWN":
+                            return
+    except OSError:
+        return
+
+
+class Client:
+    """The native API over one connection."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=10)
+
+    def post(self, path: str, body: object):
+        self.connection.request(
+            "POST", path, json.dumps(body), {"Content-Type": "application/json"}
+        )
+        response = self.connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def get(self, path: str):
+        self.connection.request("GET", path)
+        return json.loads(self.connection.getresponse().read())
+
+
+def work_over_http(address: str, ledger: Ledger, seed: int) -> None:
+    """Claim, then complete, fail, cancel or forget; until the connection breaks."""
+    rng = random.Random(seed)
+    client = Client(address)
+    try:
+        while True:
+            body = {"queues": [QUEUE], "worker": f"w{seed}", "count": rng.choice((1, 5)), "wait": 1}
+            status, answer = client.post("/api/claim", body)
+            if status != 200:
+                return
+            for job in answer["results"]:
+                job_id, token = job["id"], job["token"]
+                choice = rng.random()
+                if choice < 0.7:
+                    result = f"by {seed}"
+                    body = {"id": job_id, "token": token, "result": result}
+                    if client.post("/api/complete", body)[0] == 200:
+                        ledger.note("completed", job_id, result)
+                elif choice < 0.85:
+                    body = {"id": job_id, "token": token, "code": "x", "retry": False}
+                    if client.post("/api/fail", body)[0] == 200:
+                        ledger.note("failed", job_id)
+                elif choice < 0.95:
+                    if client.post("/api/cancel", {"ids": [job_id]})[0] == 200:
+                        ledger.note("cancelled", job_id)
+    except (OSError, http.client.HTTPException):
+        return
+    finally:
+        client.connection.close()
+
+
+def everything(client: Client) -> dict[str, str]:
+    """All jobs of the queue and their states, as the server lists them."""
+    found: dict[str, str] = {}
+    after = ""
+    while True:
+        page = client.get(f"/api/jobs?queue={QUEUE}&count=1000{after}")
+        found.update((job["id"], job["state"]) for job in page["results"])
+        if page["next"] is None:
+            return found
+        after = f"&after={page['next']}"
+
+
+def check(ledger: Ledger, address: str, rng: random.Random) -> None:
+    client = Client(address)
+    states = everything(client)
+    missing = ledger.submitted - states.keys()
+    assert not missing, f"{len(missing)} acknowledged jobs are lost, such as {sorted(missing)[0]}"
+    for state in ("completed", "failed", "cancelled"):
+        for job_id in getattr(ledger, state):
+            assert states[job_id] == state, f"{job_id} was {state} and is {states[job_id]}"
+    for job_id in rng.sample(sorted(ledger.completed), min(25, len(ledger.completed))):
+        job = client.get(f"/api/jobs/{job_id}")["results"]
+        ends = [attempt["reason"] for attempt in job["attempts"]]
+        assert job["result"] == ledger.completed[job_id], f"{job_id} has another result"
+        assert ends.count("completed") == 1, f"{job_id} ended {ends}"
+    client.connection.close()
+
+
+def writer_of(server: Served) -> int | None:
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else None
+
+
+@pytest.mark.timeout(240)
+def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
+    seed = int(os.environ.get("CRASH_SEED", random.SystemRandom().randrange(2**31)))
+    print(f"CRASH_SEED={seed}")
+    rng = random.Random(seed)
+    ledger = Ledger()
+    arguments = ("--gearman", "127.0.0.1:0", "--log-format", "json")
+    server = start(tmp_path, *arguments)
+    for _ in range(CYCLES):
+        threads = [
+            threading.Thread(target=target, args=(server.addresses[name], ledger, rng.random()))
+            for target, name in (
+                (submit_over_gearman, "gearman"),
+                (submit_over_gearman, "gearman"),
+                (work_over_http, "http"),
+                (work_over_http, "http"),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        ledger.wait_for(ledger.count + rng.randrange(1, 400), 5)
+        time.sleep(rng.random() * 0.01)  # so that the blow falls anywhere in a commit
+
+        victim = rng.random()
+        writer = writer_of(server) if victim < 0.2 else None
+        os.kill(writer or server.process.pid, signal.SIGKILL)
+        code = server.process.wait(20)
+        if writer is not None:
+            assert code == 1, "a server whose writer died ends with an error"
+        for thread in threads:
+            thread.join(20)
+        (tmp_path / "ready").unlink(missing_ok=True)
+
+        server = start(tmp_path, *arguments)
+        check(ledger, server.addresses["http"], rng)
+
+    assert server.stop() == 0
+    assert len(ledger.submitted) > CYCLES * 10
+    assert ledger.completed and ledger.failed and ledger.cancelled

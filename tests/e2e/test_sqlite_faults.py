@@ -1,0 +1,379 @@
+"""What the SQLite store does when its file, its disk or its processes fail."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from manyhands.model.job import State
+from manyhands.store import schema
+from manyhands.store.link import WRITER_COMMAND
+from manyhands.store.sqlite import SqliteStore
+from manyhands.store.store import StoreError, StoreFailedError
+from tests.conformance.stores.opened import Opened
+
+FAULTY_WRITER = (sys.executable, str(Path(__file__).with_name("faulty_writer.py")))
+ROOT = Path(__file__).parents[2]
+
+
+class Disk(Opened):
+    """A store whose writer may be a faulty one."""
+
+    def __init__(self, directory: Path, writer_command=WRITER_COMMAND) -> None:
+        self.writer_command = writer_command
+        super().__init__("sqlite", directory)
+
+    def _open(self):
+        return SqliteStore(self.directory, None, self.writer_command)
+
+    def writer_pid(self) -> int:
+        return self.store._link._process.pid
+
+    def submit_and_commit(self, count: int) -> list[str]:
+        """Ids that were acknowledged."""
+        acknowledged = []
+        for _ in range(count):
+            job = self.submit(payload=os.urandom(200))
+            self.commit()
+            acknowledged.append(job.job_id)
+        return acknowledged
+
+
+@pytest.fixture
+def data(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def file(data):
+    """The database of a store with 500 jobs, stopped cleanly."""
+    disk = Disk(data)
+    for _ in range(500):
+        disk.submit(payload=os.urandom(400))
+    disk.commit()
+    disk.close()
+    return data / schema.FILE_NAME
+
+
+def leave_unclean(data):
+    """The same, but its writer was killed, so that there is a log."""
+    disk = Disk(data)
+    disk.submit_and_commit(3)
+    os.kill(disk.writer_pid(), signal.SIGKILL)
+    disk.close()
+    assert (data / "manyhands.db-wal").stat().st_size > 0
+
+
+def digests(data):
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in data.iterdir()
+        if path.name in ("manyhands.db", "manyhands.db-wal") and path.stat().st_size
+    }
+
+
+def refused(data):
+    """The sentence with which a store is not opened, leaving every byte where it was."""
+    before = digests(data)
+    with pytest.raises(StoreError) as caught:
+        SqliteStore(data)
+    assert digests(data) == before
+    return str(caught.value)
+
+
+def overwrite(file, start, count):
+    with file.open("r+b") as stream:
+        stream.seek(start)
+        stream.write(b"\xa5" * count)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_damaged_file_is_refused_and_left_alone(file, data, share):
+    start = int(file.stat().st_size * share) // 4096 * 4096
+    overwrite(file, start, 4096)
+
+    sentence = refused(data)
+
+    assert sentence.startswith(f"{file} is damaged: ")
+    assert "backup" in sentence
+
+
+def test_a_damaged_file_with_a_log_is_refused_and_left_alone(file, data):
+    leave_unclean(data)
+    overwrite(file, file.stat().st_size // 2 // 4096 * 4096, 8192)
+
+    assert "is damaged: " in refused(data)
+
+
+def test_a_file_whose_first_page_is_damaged_is_refused(file, data):
+    overwrite(file, 100, 3996)
+
+    assert "is damaged: " in refused(data)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999])
+def test_a_file_that_was_cut_off_is_refused_with_its_sizes(file, data, share):
+    size = file.stat().st_size
+    os.truncate(file, int(size * share))
+
+    assert f"it ends after {int(size * share)} of {size} bytes" in refused(data)
+
+
+def test_a_file_that_was_cut_off_beside_a_log_is_refused(file, data):
+    leave_unclean(data)
+    os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
+
+    assert "is damaged: " in refused(data)
+
+
+@pytest.mark.parametrize("size", [0, 7, 50])
+def test_a_file_that_is_hardly_there_is_refused(file, data, size):
+    os.truncate(file, size)
+
+    assert "is damaged: it " in refused(data)
+
+
+def test_a_file_of_another_kind_is_refused(file, data):
+    file.write_text("Dear diary, today I wrote a job server.")
+
+    assert "is not a database of manyhands" in refused(data)
+
+
+def test_a_database_of_another_program_is_refused(file, data):
+    file.unlink()
+    connection = apsw.Connection(str(file))
+    connection.execute("CREATE TABLE diary(entry)")
+    connection.close()
+
+    assert "is a database of another program" in refused(data)
+
+
+def test_a_record_that_cannot_be_read_is_named(file, data):
+    connection = apsw.Connection(str(file))
+    connection.execute("""UPDATE jobs SET record = '{"job_id": 5}' WHERE serial = 7""")
+    connection.close()
+
+    assert "a record cannot be read" in refused(data)
+
+
+def test_a_file_of_a_newer_version_is_refused(file, data):
+    connection = apsw.Connection(str(file))
+    connection.pragma("user_version", schema.VERSION + 1)
+    connection.close()
+
+    sentence = refused(data)
+
+    assert "newer version" in sentence
+    assert f"schema {schema.VERSION + 1}" in sentence
+
+
+def test_a_refused_directory_can_be_used_once_the_file_is_moved_away(file, data):
+    file.write_text("something else")
+    refused(data)
+    file.rename(data / "moved")
+
+    disk = Disk(data)
+    assert disk.store.alive_at is None
+    disk.close()
+
+
+def test_an_older_file_is_brought_up_to_date_and_a_copy_is_kept(file, data):
+    following = "ALTER TABLE jobs ADD COLUMN extra TEXT"
+
+    schema.migrate(file, (*schema.MIGRATIONS, following))
+
+    connection = apsw.Connection(str(file))
+    assert connection.pragma("user_version") == schema.VERSION + 1
+    assert connection.execute("SELECT count(*) FROM jobs WHERE extra IS NULL").get == 500
+    connection.close()
+    copy = apsw.Connection(str(data / f"manyhands.db.before-v{schema.VERSION + 1}"))
+    assert copy.pragma("user_version") == schema.VERSION
+    assert copy.execute("SELECT count(*) FROM jobs").get == 500
+    copy.close()
+
+
+def test_a_migration_that_fails_changes_nothing(file):
+    following = "CREATE TABLE half(done); CREATE TABLE jobs(again)"
+
+    with pytest.raises(apsw.SQLError):
+        schema.migrate(file, (*schema.MIGRATIONS, following))
+
+    connection = apsw.Connection(str(file))
+    assert connection.pragma("user_version") == schema.VERSION
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").get == 0
+    connection.close()
+
+
+def test_a_second_server_on_the_same_directory_is_told_who_holds_it(data):
+    disk = Disk(data)
+    with pytest.raises(StoreError, match=rf"in use by .* process id {os.getpid()}\b"):
+        SqliteStore(data)
+    disk.close()
+
+    disk = Disk(data)
+    disk.close()
+
+
+def test_the_data_directory_is_nobody_elses_to_read(data):
+    Disk(data).close()
+
+    assert data.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "taken").write_text("")
+
+    with pytest.raises(StoreError, match="cannot be used"):
+        SqliteStore(tmp_path / "taken")
+
+
+def test_a_killed_writer_ends_all_acknowledgement_and_loses_nothing_acknowledged(data):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(50)
+    os.kill(disk.writer_pid(), signal.SIGKILL)
+
+    with pytest.raises(StoreFailedError, match="ended by signal 9"):
+        disk.submit_and_commit(1)
+    with pytest.raises(StoreFailedError):
+        disk.submit_and_commit(1)
+    disk.close()
+
+    disk = Disk(data)
+    assert set(acknowledged) <= set(disk.ready())
+    disk.close()
+
+
+def test_signals_that_stop_the_server_do_not_stop_its_writer(data):
+    disk = Disk(data)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(disk.writer_pid(), number)
+
+    assert len(disk.submit_and_commit(3)) == 3
+    disk.close()
+
+
+@pytest.mark.parametrize("what", ["sync", "write"])
+def test_a_failed_sync_or_write_ends_all_acknowledgement(data, what):
+    disk = Disk(data, FAULTY_WRITER)
+    acknowledged = disk.submit_and_commit(20)
+    failing = data / f"manyhands.db-fail-{what}"
+    failing.touch()
+    with pytest.raises(StoreFailedError, match=r"the store cannot be written: IOError"):
+        disk.submit_and_commit(1)
+    failing.unlink()
+    with pytest.raises(StoreFailedError):  # also if the disk is well again
+        disk.submit_and_commit(1)
+    disk.close()
+
+    disk = Disk(data)
+    assert set(acknowledged) <= set(disk.ready())
+    disk.close()
+
+
+def test_batches_before_a_failure_are_still_told(data):
+    disk = Disk(data, FAULTY_WRITER)
+    disk.submit()
+    first = disk.store.begin_commit(disk.now)
+    time.sleep(0.3)  # it is committed, and nobody has looked yet
+    (data / "manyhands.db-fail-sync").touch()
+    disk.submit()
+    disk.store.begin_commit(disk.now)
+    time.sleep(0.3)
+
+    assert disk.store.finish_commits() == first.number
+    with pytest.raises(StoreFailedError):
+        disk.store.finish_commits()
+    disk.close()
+
+
+def is_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+CHILD = """
+import json, sys
+from pathlib import Path
+from tests.e2e.test_sqlite_faults import Disk
+disk = Disk(Path(sys.argv[1]))
+print(disk.writer_pid(), flush=True)
+while True:
+    print(disk.submit_and_commit(1)[0], flush=True)
+"""
+
+
+def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(data):
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(data)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    writer_pid = int(child.stdout.readline())
+    acknowledged = [child.stdout.readline().strip() for _ in range(100)]
+    child.kill()
+    child.wait()
+    acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+    child.stdout.close()
+
+    disk = Disk(data)  # at once: it waits for the last commit of the writer
+    assert set(acknowledged) <= set(disk.ready())
+    assert disk.store.index.counts_of("q")[State.READY] - len(acknowledged) in (0, 1)
+    assert is_gone(writer_pid)
+    disk.close()
+
+
+FILL = """
+import json, os, sys
+from pathlib import Path
+from manyhands.store.store import StoreFailedError
+from tests.e2e.test_sqlite_faults import Disk
+data = Path(sys.argv[1])
+ballast = data.parent / "ballast"
+ballast.write_bytes(bytes(512 * 1024))
+disk = Disk(data)
+acknowledged = []
+try:
+    while True:
+        acknowledged += disk.submit_and_commit(10)
+except StoreFailedError as error:
+    failure = str(error)
+free = disk.store.free_bytes()
+disk.close()
+ballast.unlink()
+disk = Disk(data)
+present = set(acknowledged) <= set(disk.ready())
+disk.submit_and_commit(1)
+disk.close()
+print(json.dumps([len(acknowledged), present, failure, free]))
+"""
+
+
+def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp_path):
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("a small file system of its own needs root and unshare")
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets nobody have mounts of their own")
+    mount = f"mount -t tmpfs -o size=3m tmpfs {tmp_path}"
+    command = f'{mount} && exec "$0" -c "$1" {tmp_path}/data'
+    ended = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command, sys.executable, FILL],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    count, present, failure, free = json.loads(ended.stdout)
+    assert count > 100
+    assert present
+    assert "FullError" in failure
+    assert free < 64 * 1024
