@@ -194,7 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=100_000, help="life cycles measured")
     parser.add_argument("--backlog", type=int, default=1_000_000)
-    parser.add_argument("--in-flight", type=int, default=256)
+    parser.add_argument("--in-flight", type=int, default=1024)
     parser.add_argument("--store", choices=("sqlite", "memory"), default="sqlite")
     parser.add_argument("--data-root", default=None, help="where the data goes; a real disk")
     parser.add_argument("--json", action="store_true")

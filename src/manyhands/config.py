@@ -338,12 +338,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),
     ] = 64 * _MIB
-    queue_jobs_max: Annotated[
-        int,
-        About(
-            Whole(0, 1_000_000_000), "Most unfinished jobs in one queue; 0 is no bound.", "100000"
-        ),
-    ] = 0
 
 
 class Option(msgspec.Struct, frozen=True):

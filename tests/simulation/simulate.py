@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import structlog
 from msgspec import Struct, structs
@@ -25,6 +26,7 @@ from manyhands.model import commands as c
 from manyhands.model.events import Signal
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.outcome import Refusal, Reply
+from manyhands.server import dispatcher
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.schedules import Calendar
 from manyhands.server.waiters import Sleeper
@@ -55,6 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     commit_us: tuple[int, int]
     pace_ms: float
     ride_ms: float
+    full_count: int  # answers that are sent to the disk without waiting for more
     crash: float  # chances for each look at the faults, once a second
     commit_failure: float
     stall: float
@@ -77,6 +80,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
         commit_us=(rng.choice((0, slow // 4)), slow),
         pace_ms=rng.choice((0.0, 1.0, 3.0)),
         ride_ms=rng.choice((0.0, 5.0)),
+        full_count=rng.choice((1, 2, 64)),
         crash=rng.choice((0.0, 0.03, 0.1)),
         commit_failure=rng.choice((0.0, 0.0, 0.04)),
         stall=rng.choice((0.0, 0.03, 0.06)),
@@ -437,8 +441,9 @@ def silence() -> Iterator[None]:
 
 def simulate(seed: int, steps: int | None = None) -> tuple[str, Counter[str]]:
     """Run one seed: the digest of its trace, and how often what happened."""
-    with silence():
-        simulation = Simulation(options_of(seed, steps))
+    options = options_of(seed, steps)
+    with silence(), mock.patch.object(dispatcher, "_FULL_COUNT", options.full_count):
+        simulation = Simulation(options)
         return simulation.run(), simulation.counts
 
 

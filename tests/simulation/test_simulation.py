@@ -78,10 +78,15 @@ def test_the_story_does_not_depend_on_the_order_of_sets():
 # A checker that cannot fail proves nothing: each defect below is planted, and must be noticed.
 
 
+def run_until_noticed() -> None:
+    for seed in SEEDS:
+        simulate(seed, steps=1_500)
+
+
 def assert_noticed(words: str) -> None:
-    with pytest.raises(Violation, match=words):  # by the first world that meets the defect
-        for seed in SEEDS:
-            simulate(seed, steps=1_500)
+    """By the first world that meets the defect."""
+    with pytest.raises(Violation, match=words):
+        run_until_noticed()
 
 
 def test_a_lease_that_anybody_can_claim_to_hold_is_noticed(monkeypatch):

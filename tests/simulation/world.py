@@ -282,7 +282,7 @@ class FaultyStore:
         self._collector = Collector(self._read_finished)
         self.index = self._collector.index
         self._images: deque[Image] = deque()
-        self._unsent: Image | None = None
+        self._unsent: deque[Image] = deque()
         self._failed = False
         self._read_off()
 
@@ -339,8 +339,8 @@ class FaultyStore:
         if batch is None:
             return None
         image = Image(batch, (self.index.serial, self.index.position))
-        if self._rng.random() < 0.1:
-            self._unsent = image
+        if self._unsent or self._rng.random() < 0.1:
+            self._unsent.append(image)
         else:
             self._start(image)
         return batch
@@ -382,12 +382,11 @@ class FaultyStore:
         return self.FD
 
     def has_unsent(self) -> bool:
-        return self._unsent is not None
+        return bool(self._unsent)
 
     def send_more(self) -> None:
-        if self._unsent is not None and self._rng.random() < 0.5:
-            image, self._unsent = self._unsent, None
-            self._start(image)
+        if self._unsent and self._rng.random() < 0.5:
+            self._start(self._unsent.popleft())
 
     def finish_commits(self) -> int:
         if self._failed:

@@ -22,7 +22,10 @@ def bad_new_queue(effects: Effects, name: str) -> Refusal | None:
         return Refusal(Why.BAD_QUEUE_NAME, f"the queue's name {sentence}")
     if not name.strip("."):
         return Refusal(Why.BAD_QUEUE_NAME, "the queue's name consists of dots only")
-    if effects.view.queues_count() >= limits.QUEUES_COUNT_MAX:
+    count = effects.view.queues_count()
+    if effects.settings is not None:
+        count += len(effects.settings.queues)  # of earlier items of the same command
+    if count >= limits.QUEUES_COUNT_MAX:
         sentence = f"there are {limits.QUEUES_COUNT_MAX} queues already"
         return Refusal(Why.TOO_MANY_QUEUES, sentence)
     return None

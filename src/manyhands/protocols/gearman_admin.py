@@ -21,7 +21,7 @@ _DIGEST_BYTES: Final = 65
 # Asks for nothing; its answer comes when everything asked before is on disk.
 _BARRIER: Final = LookByKey(b"", "")
 
-# Every refusal in Gearman's words, in packets and in text: an upper-case code; the sentence follows.
+# Every refusal in Gearman's words, in packets and in text: an upper-case code, then the sentence.
 ERROR_CODES: Final[dict[Why, bytes]] = {
     Why.BAD_QUEUE_NAME: b"INVALID_FUNCTION_NAME",
     Why.BAD_JOB_ID: b"JOB_NOT_FOUND",

@@ -130,8 +130,7 @@ class ApiQueries:
         await exchange.answer(self._queue(known))
 
     def _queue(self, known: QueueIndex) -> dict[str, Any]:
-        first = known.ready.first()
-        ready_at = first.entered_at if first is not None else None
+        ready_at = known.ready.oldest_at()
         view = answers.queue(known.queue, known.counts, ready_at, self._server.clock.now())
         view["awaited"] = self._dispatcher.waiters.is_wanted(known.queue.name)
         return view

@@ -281,18 +281,22 @@ class Dispatcher:
     def _flush(self) -> None:
         self._flush_soon = False
         self._cancel_flush_timer()
-        if not self._in_flight and self.failed is None:
+        if not self._in_flight:
             self._begin_commit()
 
     def _begin_commit(self) -> None:
         """Send the open batch on its way; what is asked from now on goes into the next."""
+        if self.failed is not None:
+            return
         gathering = self._open
-        self._open = _Gathering()
         try:
             gathering.batch = self.store.begin_commit(self.clock.now())
         except StoreFailedError as error:
             self._fail(str(error))
             return
+        if gathering.batch is None and (self._in_flight or self._telling):
+            return  # questions only: what they saw is still on its way, and so are their answers
+        self._open = _Gathering()
         if gathering.batch is None:
             self._release(gathering)
             self._settle_down()
@@ -326,20 +330,22 @@ class Dispatcher:
         if self._telling:
             return  # a store that commits at once: the loop below is under way
         self._telling = True
-        while self._in_flight:
-            gathering = self._in_flight[0]
-            assert gathering.batch is not None
-            if gathering.batch.number > number:
-                break
-            self._in_flight.popleft()
-            self.counts.batches += 1
-            self.counts.jobs += len(gathering.batch.jobs)
-            # What is asked meanwhile is told after it, but may be on its way to the disk already.
-            self._release(gathering)
-            if self.store.fileno() is None:
-                number = self.store.finish_commits()
-        self._telling = False
-        self._settle_down()
+        try:
+            while self._in_flight:
+                gathering = self._in_flight[0]
+                assert gathering.batch is not None
+                if gathering.batch.number > number:
+                    break
+                self._in_flight.popleft()
+                self.counts.batches += 1
+                self.counts.jobs += len(gathering.batch.jobs)
+                # What is asked meanwhile is told after it, but may be on its way to the disk.
+                self._release(gathering)
+                if self.store.fileno() is None:
+                    number = self.store.finish_commits()
+        finally:
+            self._telling = False
+            self._settle_down()
 
     def _settle_down(self) -> None:
         """After a commit: begin the next one, or be idle."""
@@ -454,7 +460,7 @@ class Dispatcher:
         because the store failed.
         """
         if self.failed is not None or not (
-            self._in_flight or self._open.changed or self._open.answers
+            self._in_flight or self._telling or self._open.changed or self._open.answers
         ):
             callback()
             return

@@ -130,7 +130,7 @@ class Metrics(Collector):
         )
         age = GaugeMetricFamily(
             "manyhands_queue_oldest_ready_age_seconds",
-            "How long the job that is next in line has been ready.",
+            "How long the oldest ready job has been ready.",
             labels=["queue"],
         )
         other = dict.fromkeys(State, 0)
@@ -140,9 +140,9 @@ class Metrics(Collector):
             known = index.queues[name]
             for state, count in known.counts.items():
                 jobs.add_metric([name, state.value], count)
-            first = known.ready.first()
-            if first is not None:
-                age.add_metric([name], max(0, now - first.entered_at) / 1000)
+            oldest_at = known.ready.oldest_at()
+            if oldest_at is not None:
+                age.add_metric([name], max(0, now - oldest_at) / 1000)
         rest = names[_QUEUES_MAX:]
         if _OTHER in index.queues:
             rest.append(_OTHER)

@@ -109,7 +109,8 @@ class MemoryStore:
         job = self.index.jobs.get(job_id) or self._finished.get(job_id)
         if job is None and len(job_id) == 32:
             job = self.index.job_by_uid(job_id) or next(
-                (job for job in self._finished.values() if uid_of(job.job_id) == job_id), None
+                (job for job in tuple(self._finished.values()) if uid_of(job.job_id) == job_id),
+                None,
             )
         return job
 

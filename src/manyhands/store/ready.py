@@ -135,6 +135,21 @@ class ReadyQueue:
             return job
         return None
 
+    def oldest_at(self) -> int | None:
+        """Since when the job has been ready that has been so the longest. Exact for jobs that
+        stand in order of their coming; of those at the front the one next in line counts.
+        """
+        instants = []
+        for lane in self._lanes.values():
+            for level in lane.values():
+                for entries in (level.ahead, level.front, level.tail):
+                    for entry in entries:
+                        job = self._fresh(entry)
+                        if job is not None:
+                            instants.append(job.entered_at)
+                            break
+        return min(instants, default=None)
+
     def count_by_priority(self) -> dict[float, int]:
         """Ready jobs of each priority."""
         self.first()

@@ -45,7 +45,7 @@ def test_rule_09_a_job_fails_when_its_fronts_budget_is_spent(front):
     job = world.submit(terms=TERMS[front])
 
     claims = 0
-    while world.state(job.job_id) not in (State.FAILED,):
+    while world.state(job.job_id) is not State.FAILED:
         world.claim(holder=a_worker("w"), connection="s1/1")
         claims += 1
         world.depart(connection="s1/1")

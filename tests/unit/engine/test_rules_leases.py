@@ -531,10 +531,10 @@ def test_rule_05_each_lease_ends_for_one_reason():
         "completed": lambda job: world.complete(job.job_id),
         "failed": lambda job: world.fail(job.job_id),
         "released": lambda job: world.release(job.job_id),
-        "goodbye": lambda job: world.depart(holder=a_worker(), reason=EndReason.GOODBYE),
-        "lost": lambda job: world.depart(holder=a_worker()),
+        "goodbye": lambda _: world.depart(holder=a_worker(), reason=EndReason.GOODBYE),
+        "lost": lambda _: world.depart(holder=a_worker()),
         "expired": lambda job: world.expire_lease(job.job_id),
-        "cutoff": lambda job: world.tick(HOUR),
+        "cutoff": lambda _: world.tick(HOUR),
         "cancelled": lambda job: world.cancel(job.job_id),
         "moved": lambda job: world.move(job.job_id, "elsewhere"),
     }

@@ -305,8 +305,8 @@ def test_rule_22_a_worker_may_finish_what_nobody_wants_any_more():
     [
         lambda world, job: world.release(job.job_id),
         lambda world, job: world.fail(job.job_id, retry=True),
-        lambda world, job: world.tick(MINUTE),
-        lambda world, job: world.depart(holder=a_worker()),
+        lambda world, _: world.tick(MINUTE),
+        lambda world, _: world.depart(holder=a_worker()),
         lambda world, job: world.expire_lease(job.job_id),
     ],
 )

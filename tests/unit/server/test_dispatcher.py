@@ -107,6 +107,86 @@ def test_part_of_a_batch_that_found_no_room_is_sent_when_there_is_some():
     assert told.at_ms == pytest.approx(COMMIT_MS, abs=1)
 
 
+def test_a_full_batch_is_sent_while_the_turn_goes_on():
+    desk = Desk()
+
+    told = [desk.ask(desk.a_submit()) for _ in range(150)]
+    desk.run(3 * COMMIT_MS)
+
+    assert [len(batch.jobs) for batch in desk.batches] == [64, 64, 22]
+    assert all(isinstance(t.reply, SubmittedMany) for t in told)
+
+
+def test_many_questions_still_wait_for_the_commit_that_they_saw():
+    desk = Desk()
+    desk.ask(desk.a_submit())
+    desk.run(1)
+
+    told = [desk.ask(Look("a")) for _ in range(200)]
+    assert {t.reply for t in told} == {None}
+    desk.run(TWO_COMMITS_MS)
+
+    assert {t.at_ms for t in told} == {COMMIT_MS}
+
+
+def test_many_questions_asked_while_answers_are_told_are_told_after_them():
+    desk = Desk()
+    order: list[str] = []
+
+    def ask_many(_: object) -> None:
+        for _ in range(100):
+            desk.dispatcher.ask(Look("a"), lambda _: order.append("inside"))
+
+    desk.dispatcher.ask(desk.a_submit(), ask_many)
+    desk.dispatcher.ask(desk.a_submit(), lambda _: order.append("second"))
+    desk.run(3 * COMMIT_MS)
+
+    assert order == ["second"] + ["inside"] * 100
+
+
+def test_a_store_that_commits_at_once_answers_full_batches_in_order():
+    desk = Desk()
+    dispatcher = Dispatcher(MemoryStore(), desk.clock, desk.loop)
+    order: list[int] = []
+
+    for number in range(200):
+        dispatcher.ask(desk.a_submit(), lambda _, number=number: order.append(number))
+    desk.run(5)
+
+    assert order == list(range(200))
+
+
+def test_a_failed_store_is_not_written_to_however_many_answers_wait():
+    desk = Desk()
+    desk.store.fails_next = True
+    desk.ask(desk.a_submit())
+    desk.run(1)
+    for _ in range(63):
+        desk.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+    assert desk.dispatcher.failed is not None
+    before = desk.store.unsaved_number()
+
+    for _ in range(10):
+        desk.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+
+    assert desk.store.unsaved_number() == before
+
+
+def test_a_listener_of_batches_that_breaks_does_not_stop_the_server():
+    desk = Desk()
+    desk.dispatcher.on_batch.append(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        desk.submit()
+    desk.dispatcher.on_batch.pop()
+
+    told = desk.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+
+    assert isinstance(told.reply, SubmittedMany)
+
+
 # Riding along (rule 25).
 
 
