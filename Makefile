@@ -19,8 +19,12 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
-TEST_PACKAGES := gearman-tools gearman-job-server
-TEST_PROGRAMS := gearman gearadmin gearmand
+TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman
+TEST_PROGRAMS := gearman gearadmin gearmand php
+
+# Clients from npm that some tests talk to, and where they are put.
+TEST_CLIENTS := gearmanode@0.9.2
+TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.
 GENERATORS := $(wildcard tools/lifecycle.py)
@@ -51,7 +55,7 @@ check: setup-test ## lint, types, import directions, unit and tidy tests; under 
 	$(BIN)/python -m pytest -q $(TESTS_IN_CHECK)
 
 .PHONY: test
-test: setup-test test-packages check docs-check ## check, then every other test
+test: setup-test test-packages test-clients check docs-check ## check, then every other test
 ifneq ($(TESTS_BEYOND),)
 	$(BIN)/python -m pytest -q $(TESTS_BEYOND)
 endif
@@ -61,7 +65,7 @@ simulate: setup-test ## simulate the server with random faults; SEED=123 replays
 	$(BIN)/python tests/simulation/simulate.py $(SEED)
 
 .PHONY: e2e
-e2e: setup-test test-packages ## test the real program over real sockets
+e2e: setup-test test-packages test-clients ## test the real program over real sockets
 	$(BIN)/python -m pytest tests/e2e
 
 .PHONY: bench
@@ -86,7 +90,8 @@ format: setup-test ## format the source and fix what ruff can fix
 
 .PHONY: clean
 clean: ## remove .venv and caches; the server's data stays
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+		$(TEST_CLIENTS_FOLDER)
 	find bench docs src tests tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # pip is asked for, and not only python, because an interrupted attempt leaves one without the other.
@@ -135,3 +140,21 @@ test-packages:
 	else \
 		echo "Not installed, so the tests that need them are skipped: $${missing[*]}"; \
 	fi
+
+# Some distributions of node bring npm along, Debian has it in a package of its own.
+.PHONY: test-clients
+test-clients:
+	@if ! type -P npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq; \
+		$(APT_INSTALL) nodejs npm; \
+	fi; \
+	for client in $(TEST_CLIENTS); do \
+		if [ -d "$(TEST_CLIENTS_FOLDER)/node_modules/$${client%@*}" ]; then \
+			continue; \
+		elif type -P npm >/dev/null; then \
+			npm install --silent --no-save --no-package-lock --no-audit --no-fund \
+				--prefix $(TEST_CLIENTS_FOLDER) "$$client"; \
+		else \
+			echo "Not installed, so the tests that need it are skipped: $$client"; \
+		fi; \
+	done

@@ -18,7 +18,7 @@ import msgspec
 from manyhands.model import limits
 
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman")
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork")
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
@@ -34,6 +34,10 @@ _SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{_SERVER_NAME_BYTES_MAX}}}")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]+)")
 
+_ENDPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# The queue of an endpoint that has no name of its own.
+_DWORK_QUEUE: Final = "dwork"
+
 # What a value looks like in TOML and in JSON.
 Plain = str | int | bool
 
@@ -41,6 +45,9 @@ Store = Literal["sqlite", "memory"]
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "uvloop", "asyncio"]
+DworkExit = Literal["auto", "always", "never"]
+DworkUnknown = Literal["done", "wait"]
+DedupCompleted = Literal["never", "same_queue"]
 
 
 class ConfigError(Exception):
@@ -65,6 +72,25 @@ class Address(msgspec.Struct, frozen=True):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """An address and the queue behind it, which is a namespace of its own."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return str(self.address) if self.name == _DWORK_QUEUE else f"{self.name}={self.address}"
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    """Several graphs side by side."""
+
+    each: tuple[Endpoint, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.each))
 
 
 class _WrongValueError(ValueError):
@@ -171,6 +197,24 @@ class ServerName(msgspec.Struct, frozen=True):
         return raw
 
 
+class Networks(msgspec.Struct, frozen=True):
+    """Addresses or networks with commas between them, or `none`."""
+
+    accepted: str = "addresses or networks such as 10.0.0.0/8, with commas, or none"
+
+    def read(self, raw: object) -> str | None:
+        if raw == "none":
+            return None
+        if not isinstance(raw, str):
+            raise _WrongValueError("it is not a text")
+        for text in raw.split(","):
+            try:
+                ipaddress.ip_network(text.strip(), strict=False)
+            except ValueError:
+                raise _WrongValueError(f"there is no network {text.strip()!r}") from None
+        return raw
+
+
 class Listen(msgspec.Struct, frozen=True):
     """The address of one listener, or `off`."""
 
@@ -199,6 +243,35 @@ class Listen(msgspec.Struct, frozen=True):
         if port > 65535:
             raise _WrongValueError("a port is at most 65535")
         return Address(match["v6"] or match["host"], port)
+
+
+class ListenMany(Listen, frozen=True):
+    """Addresses of one listener, each with the name of its queue, or `off`."""
+
+    @property
+    def accepted(self) -> str:
+        if self.listener in LISTENERS_BUILT:
+            return "HOST:PORT, NAME=HOST:PORT, several of them with commas, or off"
+        return "off"
+
+    def read(self, raw: object) -> Endpoints | None:  # type: ignore[override]
+        if raw == "off":
+            return None
+        if not isinstance(raw, str):
+            raise _WrongValueError("it is not an address with a port")
+        endpoints: dict[str, Endpoint] = {}
+        for part in raw.split(","):
+            name, equals, place = part.strip().rpartition("=")
+            name = name if equals else _DWORK_QUEUE
+            if not _ENDPOINT_NAME.fullmatch(name):
+                raise _WrongValueError("a name has letters, digits, dots, hyphens, underscores")
+            address = super().read(place)
+            if address is None:
+                raise _WrongValueError("off stands alone")
+            if name in endpoints:
+                raise _WrongValueError(f"there are two addresses for {name}")
+            endpoints[name] = Endpoint(name, address)
+        return Endpoints(tuple(endpoints.values()))
 
 
 class About(msgspec.Struct, frozen=True):
@@ -251,9 +324,49 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
     dwork: Annotated[
-        Address | None,
-        About(Listen("dwork"), "Address for dwork over ZeroMQ.", "127.0.0.1:6125"),
-    ] = _listen_default("dwork", 6125)
+        Endpoints | None,
+        About(
+            ListenMany("dwork"),
+            "Addresses for dwork over ZeroMQ; each name is a queue and a graph of its own.",
+            "127.0.0.1:6125,physics=127.0.0.1:6126",
+        ),
+    ] = Endpoints((Endpoint(_DWORK_QUEUE, Address("127.0.0.1", 6125)),))
+    dwork_exit: Annotated[
+        DworkExit,
+        About(
+            Choice(get_args(DworkExit)),
+            "When dwork workers are told to exit for want of work; auto is once there was some.",
+            "never",
+        ),
+    ] = "auto"
+    dwork_lease_seconds: Annotated[
+        int,
+        About(
+            Whole(0, 366 * 24 * 3600),
+            "Silence after which a dwork worker loses its tasks; 0 is never.",
+            "3600",
+        ),
+    ] = 0
+    dwork_steal_max: Annotated[
+        int,
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most tasks handed out by one steal.", "100"),
+    ] = 1_000
+    dwork_unknown: Annotated[
+        DworkUnknown,
+        About(
+            Choice(get_args(DworkUnknown)),
+            "What a predecessor that nobody has created means: it is done, or waited for.",
+            "wait",
+        ),
+    ] = "done"
+    dwork_strict: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Let only the worker that holds a dwork task complete it, and serve no lookup.",
+            "true",
+        ),
+    ] = False
     wmp: Annotated[
         Address | None,
         About(Listen("wmp"), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
@@ -326,6 +439,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(Whole(0, 1_000_000_000), "How many finished jobs stay visible.", "1000000"),
     ] = 50_000
+    retention_events: Annotated[
+        int,
+        About(
+            Whole(1, 1_000_000_000),
+            "Most events kept; older ones give way, also for watchers that have not read them.",
+            "500000",
+        ),
+    ] = 2_000_000
     result_retention_hours: Annotated[
         int | None,
         About(
@@ -334,6 +455,42 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "24",
         ),
     ] = None
+    trusted_proxies: Annotated[
+        str | None,
+        About(
+            Networks(),
+            "HTTP proxies whose Forwarded and X-Forwarded-For headers are believed.",
+            "10.0.0.0/8",
+        ),
+    ] = None
+    qless_take_max: Annotated[
+        int,
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most jobs that one GET /get hands out.", "5000"),
+    ] = 1_000
+    qless_batch_max: Annotated[
+        int,
+        About(Whole(1, limits.BATCH_COUNT_MAX), "Most items in one body of the qless API.", "500"),
+    ] = limits.BATCH_COUNT_MAX
+    qless_body_bytes_max: Annotated[
+        int,
+        About(Whole(1, 256 * _MIB), "Largest body of the qless API.", "1048576"),
+    ] = 16 * _MIB
+    qless_meta_bytes_max: Annotated[
+        int,
+        About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest meta of a job in the qless API.", "65536"),
+    ] = _MIB
+    qless_load: Annotated[
+        bool,
+        About(Switch(), "Tell the server's load with every answer of the qless API.", "true"),
+    ] = False
+    qless_dedup_completed: Annotated[
+        DedupCompleted,
+        About(
+            Choice(get_args(DedupCompleted)),
+            "Whether a completed job may be added again to the queue it completed in.",
+            "same_queue",
+        ),
+    ] = "never"
     payload_bytes_max: Annotated[
         int,
         About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),
@@ -486,10 +643,17 @@ def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
     if config.insecure:
         return
     for name in OPTIONS:
-        address = getattr(config, name)
-        if isinstance(address, Address) and not address.is_loopback:
+        for address in _addresses(getattr(config, name)):
+            if address.is_loopback:
+                continue
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
                 "it and nobody would be asked who they are; accepted is a loopback address such as "
                 f"127.0.0.1:{address.port}, or any address together with insecure = true."
             )
+
+
+def _addresses(value: object) -> list[Address]:
+    if isinstance(value, Endpoints):
+        return [endpoint.address for endpoint in value.each]
+    return [value] if isinstance(value, Address) else []

@@ -32,7 +32,7 @@ def test_a_listener_that_cannot_bind_ends_the_server_with_a_sentence(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = run(
-            *("serve", *MEMORY, "--gearman", "off", "--http", address),
+            *("serve", *MEMORY, "--gearman", "off", "--dwork", "off", "--http", address),
             *("--ready-file", str(tmp_path / "ready")),
         )
 
@@ -117,7 +117,17 @@ def test_jobs_outlive_the_server(tmp_path):
 def test_a_directory_in_use_is_refused_with_a_sentence(tmp_path):
     with serving(tmp_path) as served:
         ended = run(
-            *("serve", "--http", "127.0.0.1:0", "--gearman", "off", "--data", str(served.data))
+            *(
+                "serve",
+                "--http",
+                "127.0.0.1:0",
+                "--gearman",
+                "off",
+                "--dwork",
+                "off",
+                "--data",
+                str(served.data),
+            )
         )
 
     assert ended.returncode == 1

@@ -87,6 +87,11 @@ class Connection:
                     self.outstanding[0] == number, "an answer overtook another one"
                 )
                 self.outstanding.popleft()
+                if self.simulation.rng.random() < 0.05:
+                    # A session that has more to ask as soon as it hears.
+                    self._deliver(
+                        c.Look(self.simulation.any_id(self.simulation.rng)), None, owed=True
+                    )
             if on_reply is not None:
                 self.back(lambda: on_reply(reply))
 
@@ -528,7 +533,7 @@ class Worker(Actor):
         return Holder(self.realm, self.name, self.address)
 
     def term_ms(self) -> int | None:
-        return self.rng.choice((1_500, 3_000, 10_000))
+        return self.rng.choice((1_500, 4_000, 6_000, 10_000))
 
     def proof(self, job: Job) -> c.Proof:
         assert job.lease is not None

@@ -3,6 +3,7 @@ at what is on disk, and at what clients were told. None of them asks the engine 
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 from msgspec import json
 
@@ -35,8 +36,8 @@ _HOLDING = (
     commands.Fail,
     commands.Release,
 )
-# A standstill is noticed by a timer: what passed before that timer was due is not seen.
-_UNSEEN_MS = 2_100
+# A standstill is noticed by a timer: one that is shorter than this may not be noticed at all.
+UNSEEN_MS = 2_100.0
 
 
 class Violation(AssertionError):  # noqa: N818 - it reads as what it is
@@ -46,6 +47,14 @@ class Violation(AssertionError):  # noqa: N818 - it reads as what it is
 def require(condition: object, sentence: str) -> None:
     if not condition:
         raise Violation(sentence)
+
+
+class Stall(NamedTuple):
+    """A time in which the server stood still or was away."""
+
+    began_ms: float  # in time awake
+    ms: float
+    unseen_ms: float = UNSEEN_MS  # how much of it the server may not know of
 
 
 class Record:
@@ -60,14 +69,18 @@ class Record:
         self.put_to_work_again: set[str] = set()
         self.acknowledged: dict[tuple[str, str, int], str] = {}
         self.signals: dict[int, tuple[int, Signal]] = {}  # batch that each was decided in
-        # Lease token -> server time awake when its holder spoke, and what it was given then.
-        self.spoken_at: dict[str, tuple[float, int]] = {}
+        # Lease token -> each time that its holder spoke: the batch, the server's time awake, and
+        # the term that it was given.
+        self.spoken: dict[str, list[tuple[int, float, int]]] = {}
         self.command: commands.Command | None = None
         self.before: dict[str, Job | None] = {}
         self.finished_count = 0
 
-    def forget_undecided(self, disk: Disk) -> None:
+    def forget_undecided(self, disk: Disk, durable: int) -> None:
         """A crash: only what is on disk happened."""
+        for token, words in self.spoken.items():
+            kept = [(0, awake_ms, ms) for number, awake_ms, ms in words if number <= durable]
+            self.spoken[token] = kept
         self.decided = list(self.events)
         self.signals.clear()
         self.completed.clear()
@@ -150,14 +163,15 @@ def check_finished_stay(record: Record, store: FaultyStore, effects: Effects) ->
     command = record.command
     for job_id, job in effects.jobs.items():
         old = store.index.job(job_id)
+        # One batch may replace a job and submit it again: it finishes in between.
+        ends = sum(e.job_id == job_id and e.state in FINISHED for e in effects.events)
+        more = job.incarnation - (old.incarnation if old is not None else 0)
+        require(0 <= more <= ends + 1, f"{job_id}: an incarnation too many")
         if old is None or old.state not in FINISHED:
-            # Replaced and submitted again by one batch: it finished in between.
-            ends = sum(e.job_id == job_id and e.state in FINISHED for e in effects.events)
-            before = old.incarnation if old is not None else 0
-            require(job.incarnation - before <= ends, f"{job_id}: an incarnation too many")
+            require(more <= ends, f"{job_id}: an incarnation too many")
             continue
         if isinstance(command, commands.Requeue | commands.Submit):
-            if job.incarnation == old.incarnation + 1:
+            if more:
                 record.put_to_work_again.add(job_id)
                 continue
         elif isinstance(command, commands.SetTags):
@@ -223,11 +237,12 @@ def note_written(record: Record, store: FaultyStore, effects: Effects, awake_ms:
         old, lease = record.before.get(job_id), job.lease
         if lease is not None and (old is None or old.lease is not lease):
             renewed = isinstance(record.command, commands.Renew | commands.Report)
-            if lease.expires_at is not None and (renewed or lease.token not in record.spoken_at):
-                record.spoken_at[lease.token] = (awake_ms, lease.expires_at - effects.now)
+            words = record.spoken.setdefault(lease.token, [])
+            if lease.expires_at is not None and (renewed or not words):
+                words.append((number, awake_ms, lease.expires_at - effects.now))
 
 
-def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls_count: int) -> None:
+def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls: list[Stall]) -> None:
     """Nobody loses a lease because the server stood still, was away, or had its clock set."""
     if not isinstance(record.command, commands.Tick):
         return
@@ -240,10 +255,11 @@ def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls_count
         lapsed = job.lease is not None and job.lease.lapsed and not old.lease.lapsed
         if not (expired or lapsed) or old.lease.lapsed:
             continue
-        spoken_ms, granted_ms = record.spoken_at[old.lease.token]
+        _, spoken_ms, granted_ms = record.spoken[old.lease.token][-1]
         silent_ms = awake_ms - spoken_ms
+        unseen_ms = sum(stall.unseen_ms for stall in stalls if stall.began_ms >= spoken_ms)
         require(
-            silent_ms + _UNSEEN_MS * stalls_count >= granted_ms - 2,
+            silent_ms + unseen_ms >= granted_ms - 2,
             f"{job_id} expired after {silent_ms:.0f} of {granted_ms} ms",
         )
 
@@ -360,11 +376,10 @@ def check_finished_once(record: Record) -> None:
 # Now and then.
 
 
-def check_index(store: FaultyStore) -> None:
+def check_index(record: Record, store: FaultyStore) -> None:
     """The index says what a recount of all jobs says."""
     index = store.index
-    jobs = {job_id: job for job_id in store.disk.rows if (job := store.disk.job(job_id))}
-    jobs.update(index.jobs)
+    jobs = {**record.jobs, **index.jobs}
     counts = Counter((job.queue, job.state) for job in jobs.values())
     for name in index.recorded_queues():
         for state in State:
@@ -437,6 +452,20 @@ def check_log(record: Record, seq: int, read) -> None:
         require(stored.seq == seq, f"event {stored.seq} where {seq} was to come")
         require(seq <= len(record.events), f"event {seq} is shown before its commit")
         require(json.encode(stored.event) == record.events[seq - 1], f"event {seq} is another one")
+
+
+def check_terms(record: Record, store: FaultyStore, now: int, stalls: list[Stall]) -> None:
+    """A lease is prolonged by what it lost, not by more: else a dead worker keeps its job."""
+    for job_id in store.index.leased():
+        lease = store.index.jobs[job_id].lease
+        words = record.spoken.get(lease.token) if lease is not None else None
+        if lease is None or lease.expires_at is None or lease.lapsed or lease.in_grace or not words:
+            continue
+        _, spoken_ms, granted_ms = words[-1]
+        # What was claimed before the standstill was noticed is prolonged too. So be it.
+        spare_ms = sum(10_000 + stall.ms for stall in stalls if stall.began_ms >= spoken_ms)
+        left_ms = lease.expires_at - now
+        require(left_ms <= granted_ms + spare_ms, f"{job_id} is leased for another {left_ms} ms")
 
 
 # Once a second.

@@ -39,7 +39,7 @@ _HOUR_MS = 3_600_000
 _DRIFT_MS = 2_000
 # When the faults are over, all work ends within this much virtual time.
 _DRAIN_US = 900 * _SECOND_US
-FAULTS = ("crash", "commit failure", "stall", "clock set")
+FAULTS = ("crash", "commit failure", "stall", "clock set", "disk full")
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -62,6 +62,7 @@ class Options(Struct, frozen=True, kw_only=True):
     commit_failure: float
     stall: float
     clock_set: float
+    disk_full: float
 
 
 def options_of(seed: int, steps: int | None = None) -> Options:
@@ -69,7 +70,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
     slow = rng.choice((1_000, 8_000, 60_000))
     return Options(
         seed=seed,
-        steps=steps or rng.choice((1_000, 2_000, 4_000)),
+        steps=steps or rng.choice((800, 1_500, 3_000)),
         queues=rng.randint(1, 4),
         submitters=rng.randint(1, 4),
         bound_workers=rng.randint(0, 3),
@@ -85,6 +86,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
         commit_failure=rng.choice((0.0, 0.0, 0.04)),
         stall=rng.choice((0.0, 0.03, 0.06)),
         clock_set=rng.choice((0.0, 0.02)),
+        disk_full=rng.choice((0.0, 0.0, 0.03)),
     )
 
 
@@ -119,7 +121,8 @@ class Server:
         now = self.clock.now()
         outage_ms = 0
         if self.store.alive_at is not None:
-            outage_ms = max(0, now - self.store.alive_at)
+            # Less than nothing if the clock was set back meanwhile: leases keep what was left.
+            outage_ms = now - self.store.alive_at
         self.simulation.ask(c.Recover(self.ids.incarnation, outage_ms), None)
         self.dispatcher.when_idle(self._recovered)
         self._expected_ms = self.clock.monotonic_ms() + 1_000
@@ -139,6 +142,7 @@ class Server:
         if dispatcher.failed is None:
             self.calendar.look()
             dispatcher.keep_house()
+            self.simulation.check_terms()
             if self.ready:
                 now_ms = self.clock.monotonic_ms()
                 asleep = [s for s in self.sleepers if s.asleep]
@@ -162,12 +166,13 @@ class Simulation:
         self.vanished: list[Holder] = []  # workers without a term that never come back
         self.woken_at: dict[str, float] = {}
         self.steps_done = 0
+        self._checked_at = 0
         self.faults_over = False
         self.is_over = False
         self.require = checkers.require
         self._digest = hashlib.sha256()
         self._lost_us = 0  # virtual time in which the server was down or stood still
-        self._stalls: list[float] = []
+        self._stalls: list[checkers.Stall] = []
         self._wall_ms_max = self.time.wall_ms
         self.server = self._new_server()
         self.time.after(_SECOND_US, self._look_at_faults)
@@ -264,7 +269,8 @@ class Simulation:
         else:
             server.dispatcher.ask(command, None, told)
         needed[0] = server.store.unsaved_number()
-        if self.steps_done % 20 == 0:
+        if self.steps_done >= self._checked_at + 20:
+            self._checked_at = self.steps_done
             self.check_now_and_then()
 
     def heard(self, signal: Signal) -> None:
@@ -285,7 +291,7 @@ class Simulation:
         checkers.check_finished_stay(record, store, effects)
         checkers.check_leases(store, effects)
         checkers.check_dependencies(record, effects)
-        checkers.check_expiry(record, effects, self._awake_ms(), len(self._stalls))
+        checkers.check_expiry(record, effects, self._awake_ms(), self._stalls)
 
     def _written(self, effects: Effects) -> None:
         checkers.note_written(self.record, self.server.store, effects, self._awake_ms())
@@ -297,11 +303,14 @@ class Simulation:
     def check_now_and_then(self) -> None:
         server = self.server
         if server.loop.alive:
-            checkers.check_index(server.store)
+            checkers.check_index(self.record, server.store)
             if self.rng.random() < 0.7:
                 read = server.dispatcher.events.after(server.cursor, self.rng.randint(1, 50))
                 checkers.check_log(self.record, server.cursor, read)
                 server.cursor += len(read)
+
+    def check_terms(self) -> None:
+        checkers.check_terms(self.record, self.server.store, self.server.clock.now(), self._stalls)
 
     def _awake_ms(self) -> float:
         return (self.time.now_us - self._lost_us) / 1000
@@ -317,11 +326,17 @@ class Simulation:
             return
         if rng.random() < options.crash:
             self.count("crash")
-            self.crash()
+            if rng.random() < 0.6:
+                self.server.store.on_start = self._crash_soon  # with something on its way
+            else:
+                self.crash()
         elif rng.random() < options.commit_failure:
             self.server.store.fails_next = True
         elif rng.random() < options.stall and self.server.ready:
             self._stall(rng.randint(1_200, 20_000) * 1_000)
+        elif rng.random() < options.disk_full:
+            self.count("disk full")
+            self._fill_disk(rng.randint(1, 5) * _SECOND_US)
         elif rng.random() < options.clock_set:
             self.count("clock set")
             self.time.wall_ms += rng.choice((-1, 1)) * rng.randint(3_000, 2 * _HOUR_MS)
@@ -333,8 +348,20 @@ class Simulation:
         now_us, loop = self.time.now_us, self.server.loop
         if loop.stalled_until_us < now_us:
             loop.stalled_until_us = now_us + duration_us
+            self._stalls.append(checkers.Stall(self._awake_ms(), duration_us / 1000))
             self._lost_us += duration_us
-            self._stalls.append(now_us)
+
+    def _crash_soon(self) -> None:
+        self.time.after(self.rng.randint(0, self.options.commit_us[1]), self.crash)
+
+    def _fill_disk(self, duration_us: int) -> None:
+        full = self.server.dispatcher
+
+        def clear() -> None:
+            full.store_full = False
+
+        full.store_full = True
+        self.time.after(duration_us, clear)
 
     def store_failed(self, text: str) -> None:
         self.count("commit failure")
@@ -354,15 +381,19 @@ class Simulation:
         self.count("crash with a commit on its way" if lost else "crash at rest")
         stalled_us = max(0, server.loop.stalled_until_us - self.time.now_us)
         away_us = self.rng.randint(50, 20_000) * 1_000
+        unseen_ms = checkers.UNSEEN_MS
+        if stalled_us == 0 and self.time.now_us - server.loop.stalled_until_us < 2 * _SECOND_US:
+            # It stood still, went on, committed, and died before it had made up for that.
+            unseen_ms = self._lost_us / 1000
+        self._stalls.append(checkers.Stall(self._awake_ms(), away_us / 1000, unseen_ms))
         self._lost_us += away_us - stalled_us
-        self._stalls.append(self.time.now_us)
         self.time.after(away_us, self._restart)
 
     def _restart(self) -> None:
         checkers.check_disk(self.record, self.disk)
         checkers.check_acknowledged(self.record, self.disk)
         checkers.check_finished_once(self.record)
-        self.record.forget_undecided(self.disk)
+        self.record.forget_undecided(self.disk, self.server.store.durable)
         self.server = self._new_server()
         self.check_now_and_then()
 

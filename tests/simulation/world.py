@@ -275,6 +275,7 @@ class FaultyStore:
         self.on_load: Callable[[Command], None] = lambda _: None
         self.on_write: Callable[[Effects], None] = lambda _: None
         self.on_written: Callable[[Effects], None] = lambda _: None
+        self.on_start: Callable[[], None] = lambda: None
         self.on_durable: Callable[[Batch], None] = lambda _: None
         self._loop = loop
         self._rng = rng
@@ -347,6 +348,7 @@ class FaultyStore:
 
     def _start(self, image: Image) -> None:
         self._images.append(image)
+        self.on_start()
         low, high = self._commit_us
         # The writer works beside the server: a standstill of the server does not stop it.
         self._loop.time.after(self._rng.randint(low, high), self._finish_first)

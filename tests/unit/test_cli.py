@@ -161,5 +161,5 @@ def test_version_names_what_a_report_needs(capsys):
 
     assert text.startswith(f"manyhands {__version__}\n")
     versions = json.loads(out)
-    assert list(versions) == ["manyhands", "python", "sqlite", "platform"]
+    assert list(versions) == ["manyhands", "python", "sqlite", "zeromq", "protobuf", "platform"]
     assert versions["manyhands"] == __version__

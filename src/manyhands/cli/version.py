@@ -21,11 +21,16 @@ def version(
     import platform
 
     import apsw
+    import zmq
+
+    from manyhands.wire.dwork import implementation
 
     versions = {
         "manyhands": __version__,
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
+        "zeromq": zmq.zmq_version(),
+        "protobuf": implementation(),
         "platform": platform.platform(),
     }
     if as_json:

@@ -66,6 +66,8 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.PutSchedule: queues.decide_put_schedule,
     commands.RemoveSchedule: queues.decide_remove_schedule,
     commands.Fire: queues.decide_fire,
+    commands.SetCursor: queues.decide_set_cursor,
+    commands.RemoveCursor: queues.decide_remove_cursor,
     commands.Recover: timers.decide_recover,
     commands.Prolong: timers.decide_prolong,
     commands.Tick: timers.decide_tick,

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from manyhands.engine.view import View
-from manyhands.model.events import Event, Signal
+from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Reentry
 
@@ -203,10 +203,12 @@ class Settings:
     """What a command changed besides jobs and events."""
 
     __slots__ = (
+        "cursors",
         "forgotten_queues",
         "limits",
         "partials",
         "queues",
+        "removed_cursors",
         "removed_limits",
         "removed_schedules",
         "schedules",
@@ -220,3 +222,5 @@ class Settings:
         self.removed_limits: list[str] = []
         self.schedules: dict[str, Schedule] = {}
         self.removed_schedules: list[str] = []
+        self.cursors: dict[str, Cursor] = {}
+        self.removed_cursors: list[str] = []

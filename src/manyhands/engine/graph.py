@@ -10,7 +10,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.retry import reentry_of
 from manyhands.engine.validate import bad_job_name
 from manyhands.model import limits
-from manyhands.model.identity import is_job_id
+from manyhands.model.identity import is_job_id, name_key
 from manyhands.model.job import FINISHED, Failure, Job, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
@@ -23,17 +23,13 @@ _LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 class Resolved:
     """What became of a list of dependencies."""
 
-    __slots__ = ("depends_on", "lost", "waits_for")
+    __slots__ = ("assumed", "depends_on", "lost", "waits_for")
 
     def __init__(self) -> None:
         self.depends_on: list[str] = []
         self.waits_for: list[str] = []  # those that are not satisfied, lost ones too
+        self.assumed: list[str] = []  # unknown, and taken as satisfied
         self.lost: Job | None = None  # one that failed or was cancelled, under cancel or fail
-
-
-def name_key(namespace: str, name: str) -> str:
-    """How a dependency on a name that nobody has yet is written. No job id looks like it."""
-    return f"{namespace}\0{name}"
 
 
 def job_of_key(effects: Effects, key: str) -> Job | None:
@@ -82,6 +78,8 @@ def resolve(
                 key = name if namespace is None else name_key(namespace, name)
                 resolved.depends_on.append(key)
                 resolved.waits_for.append(key)
+            else:
+                resolved.assumed.append(name)
             continue
         resolved.depends_on.append(job.job_id)
         if job.state is State.COMPLETED:
@@ -122,8 +120,12 @@ def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> boo
     return False
 
 
-def find_cycle(effects: Effects, job_ids: Sequence[str]) -> str | None:
-    """The id of a job on a cycle that passes through one of ``job_ids``, in one walk over all."""
+def find_cycle(
+    effects: Effects, job_ids: Sequence[str], within: Mapping[str, Job] | None = None
+) -> str | None:
+    """The id of a job on a cycle that passes through one of ``job_ids``, in one walk over all;
+    where it is known that a cycle stays ``within`` some jobs, over those.
+    """
     finished: set[str] = set()
     path: set[str] = set()
     for root in job_ids:
@@ -144,6 +146,8 @@ def find_cycle(effects: Effects, job_ids: Sequence[str]) -> str | None:
             path.add(current)
             stack.append((current, True))
             for key in job.waits_for:
+                if within is not None and key not in within:
+                    continue
                 other = job_of_key(effects, key)
                 if other is None:
                     continue
@@ -152,6 +156,18 @@ def find_cycle(effects: Effects, job_ids: Sequence[str]) -> str | None:
                 if other.job_id not in finished:
                     stack.append((other.job_id, False))
     return None
+
+
+def new_jobs_only(effects: Effects, created: Sequence[Job]) -> Mapping[str, Job] | None:
+    """A cycle through new jobs alone stays among them; None: older jobs have new edges too, or
+    waited for one of the new names, so any job may be part of it.
+    """
+    dependants = effects.view.dependants
+    if any(job.serial for job in effects.jobs.values()):
+        return None
+    if any(dependants(key) for job in created for key in keys_of(job)):
+        return None
+    return effects.jobs
 
 
 def cycle_refusal(job_id: str) -> Refusal:

@@ -186,7 +186,15 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
         return Refusal(Why.BAD_TIME, sentence, job)
     if command.replaces_payload and result is not None:
         job = replace(job, payload=result, encoding=command.encoding)
-    return Changed(ending.complete(effects, job, _speaker(command.proof), result, command.encoding))
+    speaker = _speaker(command.proof)
+    lease = job.lease
+    if lease is not None and not proves(lease, command.proof):
+        # Open completion, by another than the holder: that one is told, and this one is noted.
+        effects.tell_holder(job, lease)
+        sentence = "completed by another"
+        ended = ending.ended_attempts(job, lease, effects.now, EndReason.CANCELLED, sentence)
+        job = replace(job, lease=None, attempts=ended)
+    return Changed(ending.complete(effects, job, speaker, result, command.encoding))
 
 
 def _speaker(proof: Proof) -> Holder:
@@ -296,7 +304,7 @@ def decide_release_all(command: ReleaseAll, effects: Effects) -> Reply:
             return Refusal(Why.NOT_LEASED, sentence, job)
         found[item.job_id] = job
     released = [_release(effects, found[item.job_id], item) for item in command.items]
-    looped = graph.find_cycle(effects, list(found))
+    looped = graph.find_cycle(effects, [job.job_id for job in released])
     if looped is not None:
         return graph.cycle_refusal(looped)
     return ChangedMany(tuple(released))

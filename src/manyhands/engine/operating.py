@@ -19,6 +19,7 @@ from manyhands.model.commands import (
     SetPriority,
     SetTags,
 )
+from manyhands.model.identity import name_key
 from manyhands.model.job import FINISHED, EndReason, Job, State
 from manyhands.model.outcome import Accepted, Changed, ChangedMany, Refusal, Reply, Why
 from manyhands.model.policy import Queue, Reentry
@@ -196,7 +197,7 @@ def decide_set_dependencies(command: SetDependencies, effects: Effects) -> Reply
         if job.namespace is not None:
             names = (effects.named(job.namespace, name) for name in command.remove)
             removed.update(name for name in names if name is not None)
-            removed.update(graph.name_key(job.namespace, name) for name in command.remove)
+            removed.update(name_key(job.namespace, name) for name in command.remove)
         kept = tuple(key for key in job.depends_on if key not in removed)
         job = replace(job, depends_on=kept)
         graph.free(effects, job, tuple(key for key in job.waits_for if key not in removed))

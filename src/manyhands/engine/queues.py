@@ -1,4 +1,4 @@
-"""Queues, named limits and schedules: what is set rather than worked on."""
+"""Queues, named limits, schedules and cursors: what is set rather than worked on."""
 
 from msgspec.structs import replace
 
@@ -20,7 +20,9 @@ from manyhands.model.commands import (
     ForgetQueue,
     NewJob,
     PutSchedule,
+    RemoveCursor,
     RemoveSchedule,
+    SetCursor,
     SetLimit,
     SetQueue,
 )
@@ -104,6 +106,18 @@ def decide_set_limit(command: SetLimit, effects: Effects) -> Reply:
     else:
         effects.set().limits.append(NamedLimit(command.name, command.concurrency_max))
     effects.urgent = True
+    return Accepted(1)
+
+
+def decide_set_cursor(command: SetCursor, effects: Effects) -> Reply:
+    """Where a reader of events is. Readers bound their number and their notes themselves."""
+    effects.set().cursors[command.cursor.name] = command.cursor
+    return Accepted(1)
+
+
+def decide_remove_cursor(command: RemoveCursor, effects: Effects) -> Reply:
+    """Removing what is not there is no mistake: it is gone either way."""
+    effects.set().removed_cursors.append(command.name)
     return Accepted(1)
 
 

@@ -11,6 +11,7 @@ from manyhands.engine.graph import Resolved
 from manyhands.engine.validate import bad_new_job, bad_new_queue
 from manyhands.model import limits
 from manyhands.model.commands import NewJob, OnExisting, Submit
+from manyhands.model.identity import name_key
 from manyhands.model.job import FINISHED, EndReason, Job, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.model.policy import (
@@ -24,6 +25,7 @@ from manyhands.model.policy import (
 
 _READY = State.READY
 _NOTHING: Final[Mapping[str, str]] = {}
+_ASSUMED_SHOWN_MAX: Final = 200
 
 
 def decide_submit(command: Submit, effects: Effects) -> Reply:
@@ -68,7 +70,7 @@ def admit(
         refusal = _full_queue(effects, item, queue.policy, replaced)
         if refusal is not None:
             return refusal
-    resolved = _resolve(effects, item, coming) if item.depends_on else None
+    resolved = _resolve(effects, item, known, coming) if item.depends_on else None
     if isinstance(resolved, Refusal):
         return resolved
     # Nothing refuses it any more: from here on things may change.
@@ -77,10 +79,27 @@ def admit(
     if queue is None:
         queue = Queue(item.queue)
         effects.put_queue(queue)
-    return _create(effects, item, queue, known if item.id_chosen else None, resolved)
+    return _create(effects, item, queue, known, resolved)
 
 
-def _resolve(effects: Effects, item: NewJob, coming: Mapping[str, str]) -> Resolved | Refusal:
+def _inherit(effects: Effects, before: Job, job: Job) -> None:
+    """A new job took the name of one that was lost: those that wait for that one wait for it."""
+    old, new = before.job_id, job.job_id
+    for dependant in graph.dependants_of(effects, before):
+        if old not in dependant.waits_for:
+            continue  # by name, and the name has moved
+        effects.put(
+            replace(
+                dependant,
+                waits_for=tuple(new if key == old else key for key in dependant.waits_for),
+                depends_on=tuple(new if key == old else key for key in dependant.depends_on),
+            )
+        )
+
+
+def _resolve(
+    effects: Effects, item: NewJob, known: Job | None, coming: Mapping[str, str]
+) -> Resolved | Refusal:
     terms = item.terms
     resolved = graph.resolve(
         effects,
@@ -92,7 +111,7 @@ def _resolve(effects: Effects, item: NewJob, coming: Mapping[str, str]) -> Resol
     )
     if isinstance(resolved, Refusal):
         return resolved
-    if resolved.waits_for and _closes_cycle(effects, item, resolved.waits_for):
+    if resolved.waits_for and _closes_cycle(effects, item, known, resolved.waits_for):
         return graph.cycle_refusal(item.job_id)
     return resolved
 
@@ -179,9 +198,9 @@ def attach(effects: Effects, job: Job, waiter: str | None, *, durable: bool) -> 
 
 
 def _create(
-    effects: Effects, item: NewJob, queue: Queue, again: Job | None, resolved: Resolved | None
+    effects: Effects, item: NewJob, queue: Queue, known: Job | None, resolved: Resolved | None
 ) -> Submitted:
-    """The new job, in the state where it belongs. ``again``: a finished one of the same id."""
+    """The new job, in the state where it belongs. ``known``: a finished one of its id or name."""
     now = effects.now
     plain = _is_plain(item)
     job = Job(
@@ -201,23 +220,33 @@ def _create(
     )
     if not plain:
         job = _with_rarities(effects, job, item, resolved)
-    if again is not None:
+    if known is not None and item.id_chosen:
         # Rule 15: the same id again. The fence goes on, the budget starts anew.
         job = replace(
             job,
-            serial=again.serial,
-            incarnation=again.incarnation + 1,
-            lease_number=again.lease_number,
-            attempts=again.attempts,
-            history=ending.with_history(again, now, "submitted again"),
+            serial=known.serial,
+            incarnation=known.incarnation + 1,
+            lease_number=known.lease_number,
+            attempts=known.attempts,
+            history=ending.with_history(known, now, "submitted again"),
         )
+    if resolved is not None and resolved.assumed:
+        job = _with_assumed(job, resolved, now)
     effects.enter(job, now, policy=queue.policy)
+    if known is not None and not item.id_chosen:
+        _inherit(effects, known, job)
     if resolved is not None and resolved.waits_for:
         effects.held.append(job)
         if resolved.lost is not None:
             graph.lose_dependant(effects, job, resolved.lost)
             job = effects.jobs[job.job_id]
     return Submitted(job)
+
+
+def _with_assumed(job: Job, resolved: Resolved, now: int) -> Job:
+    """Unknown dependencies that were taken as satisfied leave a trace: a misspelt one is seen."""
+    names = ", ".join(resolved.assumed)[:_ASSUMED_SHOWN_MAX]
+    return replace(job, history=ending.with_history(job, now, "dependency unknown", names))
 
 
 def _is_plain(item: NewJob) -> bool:
@@ -263,11 +292,17 @@ def _with_rarities(
     )
 
 
-def _closes_cycle(effects: Effects, item: NewJob, waits_for: Sequence[str]) -> bool:
-    """A brand-new job closes a cycle only if somebody waits for its id or name already."""
+def _closes_cycle(
+    effects: Effects, item: NewJob, known: Job | None, waits_for: Sequence[str]
+) -> bool:
+    """A brand-new job closes a cycle only if somebody waits for its id or name already, or for
+    the finished job whose name it takes.
+    """
     keys = [item.job_id]
+    if known is not None:
+        keys.append(known.job_id)
     if item.name is not None:
-        keys.append(graph.name_key(item.namespace or "", item.name))
+        keys.append(name_key(item.namespace or "", item.name))
     return any(
         key in waits_for
         or (effects.is_awaited(key) and graph.closes_cycle(effects, key, waits_for))
@@ -304,6 +339,8 @@ def _move_in(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
         tags=item.tags or known.tags,
         priority=item.priority or known.priority,
         depends_on=depends_on,
+        durable_interest=known.durable_interest or item.durable_interest,
+        waiters=known.waiters if item.waiter is None else (*known.waiters, item.waiter),
     )
     run_at = item.run_at if item.run_at is not None else now + item.delay_ms
     return Submitted(relocate(effects, job, item.queue, run_at, waits_for), created=False)
@@ -315,6 +352,8 @@ def relocate(
     """Into a queue, from wherever it is; a lease ends, the budget starts anew."""
     now = effects.now
     lease = job.lease
+    if not ending.is_wanted(job):
+        return ending.cancel(effects, replace(job, waits_for=waits_for), "abandoned")
     if lease is not None:
         attempts = ending.ended_attempts(job, lease, now, EndReason.MOVED)
         job = replace(job, attempts=attempts)
@@ -356,8 +395,10 @@ def add_dependencies(
         sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
         return Refusal(Why.TOO_MANY_DEPENDENCIES, sentence, job)
     job = replace(job, depends_on=(*job.depends_on, *more))
+    if resolved.assumed:
+        job = _with_assumed(job, resolved, effects.now)
     if not fresh:
-        if more:
+        if more or resolved.assumed:
             effects.put(job)
     elif job.lease is not None and job.state is State.READY:
         # A lapsed lease ends here: its job may not run now, whoever would take it up again.
@@ -392,8 +433,9 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
         replies.append(reply)
     if joined:
         _redirect(effects, joined)
-    created = [reply.job.job_id for reply in replies if isinstance(reply, Submitted)]
-    looped = graph.find_cycle(effects, created)
+    created = [reply.job for reply in replies if isinstance(reply, Submitted)]
+    ids = [job.job_id for job in created]
+    looped = graph.find_cycle(effects, ids, within=graph.new_jobs_only(effects, created))
     if looped is not None:
         return graph.cycle_refusal(looped)
     return SubmittedMany(tuple(replies))

@@ -11,7 +11,9 @@ class View(Protocol):
     """The part of the world that a decision may depend on."""
 
     def job(self, job_id: str) -> Job | None:
-        """Any job that is still on record, finished ones included, by its id or its uid."""
+        """Any job that is still on record, finished ones included, by its id, its uid, or the
+        name key of a job that is unfinished or whose graph is being worked on.
+        """
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
         """The id of the unfinished job that holds a unique key."""

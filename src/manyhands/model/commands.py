@@ -8,6 +8,7 @@ import enum
 
 from msgspec import Struct
 
+from manyhands.model.events import Cursor
 from manyhands.model.job import UNKNOWN_ORIGIN, EndReason, Failure, Holder, Origin, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
@@ -313,6 +314,18 @@ class Fire(Struct, frozen=True, gc=False, kw_only=True):
     job_id: str
 
 
+class SetCursor(Struct, frozen=True, gc=False):
+    """A reader of the event log came that far."""
+
+    cursor: Cursor
+
+
+class RemoveCursor(Struct, frozen=True, gc=False):
+    """That reader will not come back."""
+
+    name: str
+
+
 class Recover(Struct, frozen=True, gc=False):
     """At start: leases and waiters of dead server incarnations end; live leases are prolonged."""
 
@@ -378,6 +391,8 @@ Command = (
     | PutSchedule
     | RemoveSchedule
     | Fire
+    | SetCursor
+    | RemoveCursor
     | Recover
     | Prolong
     | Tick

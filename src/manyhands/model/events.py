@@ -26,6 +26,14 @@ class Event(Struct, frozen=True, gc=False, array_like=True):
     lasted_ms: int  # how long the state that was left had lasted
 
 
+class Cursor(Struct, frozen=True, omit_defaults=True):
+    """How far a reader of the log has come, under a name that outlives the reader."""
+
+    name: str
+    seq: int  # everything up to here is dealt with
+    notes: str = ""  # whatever else the reader needs to go on where it was
+
+
 class Signal(Struct, frozen=True, gc=False):
     """News for those who wait for a job now. Not stored: it concerns connections, not jobs."""
 

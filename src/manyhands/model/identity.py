@@ -1,4 +1,4 @@
-"""Ids of jobs and servers: their form, and the 32-digit uid that every protocol can carry."""
+"""Ids and names of jobs: their form, and the 32-digit uid that every protocol can carry."""
 
 import hashlib
 
@@ -12,6 +12,13 @@ _NAMESPACE = bytes.fromhex("6d616e7968616e64732e6a6f622e6964")
 def is_job_id(text: str) -> bool:
     """One to 128 lower-case hexadecimal digits."""
     return 0 < len(text) <= limits.JOB_ID_DIGITS_MAX and _DIGITS.issuperset(text)
+
+
+def name_key(namespace: str, name: str) -> str:
+    """How a job is meant by its name: by commands that know no id, and by a dependency on a name
+    that nobody has yet. No job id looks like it.
+    """
+    return f"{namespace}\0{name}"
 
 
 def uid_of(job_id: str) -> str:

@@ -32,3 +32,20 @@ def guess_encoding(payload: bytes) -> Encoding:
     except UnicodeDecodeError:
         return Encoding.BINARY
     return Encoding.TEXT
+
+
+def from_json_text(text: bytes, like: Encoding) -> tuple[bytes, Encoding]:
+    """The other way round: what a JSON peer sends back for a payload that was ``like`` this. A
+    string is text again and ``{"base64": …}`` bytes again, unless it was JSON all along.
+    """
+    if like is Encoding.JSON:
+        return text, like
+    value = msgspec.json.decode(text)
+    if isinstance(value, str):
+        return value.encode(), Encoding.TEXT
+    if isinstance(value, dict) and value.keys() == {"base64"}:
+        try:
+            return base64.b64decode(value["base64"], validate=True), Encoding.BINARY
+        except (TypeError, ValueError):
+            pass  # it only looks like one
+    return text, Encoding.JSON

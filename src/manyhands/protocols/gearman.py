@@ -89,6 +89,10 @@ class GearmanSession:
         """So many answers are outstanding that no more requests should be read."""
         return self._replies.awaited_count > AWAITED_COUNT_MAX
 
+    def ended(self) -> None:
+        """The peer has nothing more to say: it gets its answers, and is closed."""
+        self._replies.when_told(self.peer.close)
+
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone: its jobs go back, nobody waits here any more."""
         if self._closed:

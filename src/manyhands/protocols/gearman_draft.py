@@ -137,6 +137,10 @@ class DraftSession:
             or self._replies.awaited_count > _AWAITED_COUNT_MAX
         )
 
+    def ended(self) -> None:
+        """The peer has nothing more to say: it gets its answers, and is closed."""
+        self._leave()
+
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone (A22, A36)."""
         if self._closed:

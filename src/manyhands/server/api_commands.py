@@ -1,17 +1,13 @@
 """The native API's commands: jobs are submitted, claimed, worked on, finished and changed."""
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from manyhands.model.commands import (
-    ByToken,
-    Claim,
     Command,
     ForgetQueue,
     PutSchedule,
-    Release,
     RemoveSchedule,
     SetLimit,
     Submit,
@@ -22,37 +18,32 @@ from manyhands.model.outcome import (
     ChangedMany,
     Claimed,
     Refusal,
-    Reply,
     Submitted,
     SubmittedMany,
     Why,
 )
+from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.native import answers, bodies, operations, settings
 from manyhands.protocols.native.reading import Batch, OneOrMany, check_payload, decode
-from manyhands.protocols.native.refusals import Problem, item_error, problem
-from manyhands.server.asking import ask
+from manyhands.protocols.native.refusals import item_error, problem
+from manyhands.server.asking import ask, ask_all
+from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange, HungUpError
-from manyhands.server.naps import Nap, Naps
 from manyhands.server.schedules import CalendarError, first_cron_at
-from manyhands.server.waiters import Sleeper
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
-# Commands of one request that are decided before others get their turn.
-_SLICE: Final = 500
-_UNSENT_LOOK_SECONDS: Final = 0.05
-
 
 class ApiCommands:
     """Requests that change something."""
 
-    def __init__(self, server: "Server", naps: Naps) -> None:
+    def __init__(self, server: "Server", handing_out: HandingOut) -> None:
         self._server = server
         self._dispatcher = server.dispatcher
-        self._naps = naps
+        self._handing_out = handing_out
         self._payload_bytes_max = server.config.payload_bytes_max
         self.by_path: dict[str, Handler] = {
             "/api/submit": self._submit,
@@ -95,7 +86,8 @@ class ApiCommands:
         tokens = tuple(token() for _ in range(body.count))
         command = body.claim(tokens, exchange.address)
         if body.wait:
-            reply = await self._claim_patiently(exchange, command, body.wait)
+            connection = exchange.connection
+            reply = await self._handing_out.claim_patiently(connection, command, body.wait)
         else:
             reply = await ask(self._dispatcher, command)
         if isinstance(reply, Refusal):
@@ -103,52 +95,13 @@ class ApiCommands:
         assert isinstance(reply, Claimed)
         await self._hand_over(exchange, reply.jobs)
 
-    async def _claim_patiently(self, exchange: Exchange, command: Claim, wait: float) -> Reply:
-        """Sleep and ask in one step: whatever becomes ready after the claim's decision wakes."""
-        dispatcher = self._dispatcher
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + wait
-        while True:
-            with self._naps.nap(exchange.connection) as nap:
-                sleeper = Sleeper(command.queues, nap.wake)
-                dispatcher.waiters.sleep(sleeper)
-                try:
-                    reply = await ask(dispatcher, command)
-                    if not isinstance(reply, Claimed) or reply.jobs:
-                        self._pass_on(nap)
-                        return reply
-                    left = ends_at - loop.time()
-                    if exchange.connection.is_gone:
-                        raise HungUpError
-                    if left <= 0.0 or not await nap.sleep(left) or self._naps.over:
-                        return reply
-                finally:
-                    dispatcher.waiters.leave(sleeper)
-            if exchange.connection.is_gone:
-                self._pass_on(nap)
-                raise HungUpError
-
-    def _pass_on(self, nap: Nap) -> None:
-        """A call that this claim did not need is somebody else's."""
-        if nap.queue is not None and self._dispatcher.ready_count(nap.queue):
-            self._dispatcher.waiters.wake(nap.queue, 1)
-
     async def _hand_over(self, exchange: Exchange, jobs: tuple[Job, ...]) -> None:
-        """Rule 8: what cannot be delivered goes back, uncharged."""
         connection = exchange.connection
         if connection.is_gone:
-            self._take_back(jobs)
+            self._handing_out.take_back(jobs)
             raise HungUpError
         await exchange.answer([answers.claimed(job) for job in jobs])
-        while jobs and not connection.lost and connection.transport.get_write_buffer_size():
-            await asyncio.sleep(_UNSENT_LOOK_SECONDS)
-            if connection.lost_by_error:
-                self._take_back(jobs)
-
-    def _take_back(self, jobs: tuple[Job, ...]) -> None:
-        for job in jobs:
-            assert job.lease is not None
-            self._dispatcher.ask(Release(job_id=job.job_id, proof=ByToken(job.lease.token)))
+        await self._handing_out.watch_delivery(connection, jobs)
 
     # Working on jobs, and changing them.
 
@@ -169,28 +122,8 @@ class ApiCommands:
             raise problem(Refusal(Why.EMPTY_BATCH, "there is nothing in this batch"))
         if found.all_or_nothing:
             raise Problem(400, "invalid_body", "all_or_nothing is for submits")
-        replies = await self._ask_all(commands)
+        replies = await ask_all(self._dispatcher, commands)
         await _answer_many(exchange, [item.id for item in items], replies, _changed)
-
-    async def _ask_all(self, commands: Sequence[Command]) -> list[Any]:
-        """One reply for each, in order; they share their commits."""
-        replies: list[Any] = [None] * len(commands)
-        left = len(commands)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def settle(index: int, reply: Reply) -> None:
-            nonlocal left
-            replies[index] = reply
-            left -= 1
-            if left == 0 and not future.done():
-                future.set_result(None)
-
-        for index, command in enumerate(commands):
-            if index and index % _SLICE == 0:
-                await asyncio.sleep(0)
-            self._dispatcher.ask(command, functools.partial(settle, index))
-        await future
-        return replies
 
     async def _cancel(self, exchange: Exchange) -> None:
         command = decode(bodies.CANCEL, await exchange.body()).cancel()

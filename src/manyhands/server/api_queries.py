@@ -9,14 +9,14 @@ import msgspec
 from manyhands import __version__
 from manyhands.config import OPTIONS
 from manyhands.model import limits
-from manyhands.model.commands import Look
 from manyhands.model.job import Holder, Job, State
-from manyhands.model.outcome import Found, Refusal, Why
+from manyhands.model.outcome import Refusal, Why
+from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.native import answers
 from manyhands.protocols.native.bodies import WAIT_SECONDS_MAX
-from manyhands.protocols.native.refusals import Problem, problem
+from manyhands.protocols.native.refusals import problem
 from manyhands.server.api_query import Query
-from manyhands.server.asking import ask
+from manyhands.server.finding import find_job
 from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
 from manyhands.store.index import QueueIndex
@@ -59,23 +59,11 @@ class ApiQueries:
         )
 
     async def _find(self, name: str) -> Job:
-        """A live job in order with everything that was asked before; a finished one on record."""
-        job_id = name.rpartition(":")[2].replace("-", "").lower()
-        index = self._server.store.index
-        live = index.jobs.get(job_id) or index.job_by_uid(job_id)
-        job: Job | None
-        if live is not None:
-            reply = await ask(self._dispatcher, Look(live.job_id))
-            if isinstance(reply, Refusal):
-                raise problem(reply)
-            assert isinstance(reply, Found)
-            job = reply.job
-        elif 0 < len(job_id) <= limits.JOB_ID_DIGITS_MAX:
-            job = await asyncio.to_thread(self._server.store.find, job_id)
-        else:
-            job = None
+        job = await find_job(self._server, name)
         if job is None:
-            raise problem(Refusal(Why.UNKNOWN_JOB, f"there is no job {name[:200]}"))
+            job = Refusal(Why.UNKNOWN_JOB, f"there is no job {name[:200]}")
+        if isinstance(job, Refusal):
+            raise problem(job)
         return job
 
     async def jobs(self, exchange: Exchange) -> None:

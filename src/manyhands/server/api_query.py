@@ -2,7 +2,7 @@
 
 from urllib.parse import parse_qsl
 
-from manyhands.protocols.native.refusals import Problem
+from manyhands.protocols.http_envelope import Problem
 
 
 class Query:

@@ -8,17 +8,18 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from manyhands import __version__
-from manyhands.config import Address, Config
+from manyhands.config import Config
 from manyhands.model.commands import Recover
 from manyhands.server.banner import print_banner
 from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import STALL_MS, Dispatcher
+from manyhands.server.dwork import DworkListener
 from manyhands.server.gearman import GearmanListener
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
@@ -35,7 +36,7 @@ _log = structlog.get_logger("manyhands.server")
 LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp")
 _MIB: Final = 1024 * 1024
 _HOUSEKEEPING_MS: Final = 1_000
-_PRUNE_COUNT: Final = 200  # records dropped at a time, between other work
+_PRUNE_COUNT: Final = 2_000  # records dropped at a time, between other work
 # A wall clock that is set by less than this is not worth following.
 _DRIFT_MS: Final = 2_000
 # Young objects before a collection, and how rarely the old ones are looked at: with a million
@@ -96,10 +97,10 @@ class Server:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         for name, make in _LISTENER_KINDS.items():
-            address: Address | None = getattr(self.config, name)
-            if address is None:
+            where = getattr(self.config, name)
+            if where is None:
                 continue
-            listener = make(self, address)
+            listener = make(self, where)
             self.addresses[name] = await listener.start()
             self.listeners.append(listener)
         self.is_ready = True
@@ -123,7 +124,10 @@ class Server:
             self.calendar.look()
             self.dispatcher.keep_house()
             # A slice now, and more at once while there is more: never long, never far behind.
-            if self.store.prune(self.clock.now(), _PRUNE_COUNT) >= _PRUNE_COUNT:
+            pruned = self.store.prune(self.clock.now(), _PRUNE_COUNT)
+            if pruned:
+                self.dispatcher.touch()  # what goes, goes with the next commit
+            if pruned >= _PRUNE_COUNT:
                 self._expected_ms = self.clock.monotonic_ms() + _HOUSEKEEPING_MS / 20
 
     def _look_at_clocks(self) -> None:
@@ -159,9 +163,11 @@ class Server:
             await self.settled()
 
 
-_LISTENER_KINDS: Final[dict[str, Callable[[Server, Address], Listener]]] = {
+# Each takes what its option holds.
+_LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "http": HttpListener,
     "gearman": GearmanListener,
+    "dwork": DworkListener,
 }
 
 
@@ -174,6 +180,7 @@ def open_store(config: Config) -> Store:
         records_max=config.retention_count,
         result_ms=None if hours is None else hours * 3600 * 1000,
         event_ms=config.retention_days * day_ms,
+        events_max=config.retention_events,
     )
     if config.store == "memory":
         return MemoryStore(retention)
@@ -249,5 +256,3 @@ def write_ready_file(path: Path, addresses: dict[str, str | None]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(msgspec.json.encode({"pid": os.getpid(), **addresses}) + b"\n")
     temporary.replace(path)
-
-

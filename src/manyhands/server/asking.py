@@ -1,10 +1,16 @@
-"""Asking the dispatcher from a coroutine."""
+"""Asking the dispatcher: one command from a coroutine, or many with one answer to all of them."""
 
 import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from manyhands.model.commands import Command
 from manyhands.model.outcome import Reply
 from manyhands.server.dispatcher import Dispatcher
+
+# Commands of one request that are decided before others get their turn.
+_SLICE: Final = 500
 
 
 async def ask(dispatcher: Dispatcher, command: Command) -> Reply:
@@ -16,4 +22,45 @@ async def ask(dispatcher: Dispatcher, command: Command) -> Reply:
             future.set_result(reply)
 
     dispatcher.ask(command, settle)
+    return await future
+
+
+def ask_many(
+    dispatcher: Dispatcher, commands: Sequence[Command], finish: Callable[[list[Any]], None]
+) -> None:
+    """One reply for each, in order, all at once when the last one may be told. They share their
+    commits; a long list is decided in slices.
+    """
+    replies: list[Any] = [None] * len(commands)
+    left = len(commands)
+    if not left:
+        finish(replies)
+        return
+
+    def settle(index: int, reply: Reply) -> None:
+        nonlocal left
+        replies[index] = reply
+        left -= 1
+        if left == 0:
+            finish(replies)
+
+    def go_on(start: int) -> None:
+        stop = min(start + _SLICE, len(commands))
+        for index in range(start, stop):
+            dispatcher.ask(commands[index], functools.partial(settle, index))
+        if stop < len(commands):
+            asyncio.get_running_loop().call_soon(go_on, stop)
+
+    go_on(0)
+
+
+async def ask_all(dispatcher: Dispatcher, commands: Sequence[Command]) -> list[Any]:
+    """The same from a coroutine."""
+    future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+    def finish(replies: list[Any]) -> None:
+        if not future.done():
+            future.set_result(replies)
+
+    ask_many(dispatcher, commands, finish)
     return await future

@@ -196,9 +196,7 @@ class Dispatcher:
         if len(gathering.answers) >= _FULL_COUNT and len(self._in_flight) < _IN_FLIGHT_MAX:
             # Let the writer work on this while the rest of the turn is still being decided.
             self._begin_commit()
-        elif not (self._in_flight or self._flush_soon) and (
-            gathering.changed or gathering.answers
-        ):
+        elif not (self._in_flight or self._flush_soon) and (gathering.changed or gathering.answers):
             self._arm_flush()
         if settle is not None:
             self.counts.answers += 1
@@ -298,8 +296,12 @@ class Dispatcher:
             return  # questions only: what they saw is still on its way, and so are their answers
         self._open = _Gathering()
         if gathering.batch is None:
-            self._release(gathering)
-            self._settle_down()
+            self._telling = True
+            try:
+                self._release(gathering)
+            finally:
+                self._telling = False
+                self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
         self._was_busy = len(gathering.answers) > _BUSY_COUNT
@@ -373,7 +375,10 @@ class Dispatcher:
             self.events.publish(batch.events)
         elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
         for listener in self.on_batch:
-            listener(batch, elapsed_ms)
+            try:
+                listener(batch, elapsed_ms)
+            except Exception:  # noqa: BLE001
+                self._report_untold("a commit")
         if self.waiters.count:
             self._wake(batch)
 

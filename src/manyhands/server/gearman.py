@@ -66,6 +66,10 @@ class _Undecided:
         self.peer.take_session(session)
         session.receive(self._first)
 
+    def ended(self) -> None:
+        """It has not said what it wants, and never will."""
+        self.peer.close()
+
     def lost(self, *, blameless: bool = False) -> None:  # noqa: ARG002 - nothing was ever asked
         """It left without a word."""
         self._listener.hall.leave(self)

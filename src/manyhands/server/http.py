@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from manyhands import __version__
 from manyhands.config import Address
-from manyhands.protocols.native.refusals import Problem
+from manyhands.protocols.http_envelope import Problem
 from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.http_connection import Connection

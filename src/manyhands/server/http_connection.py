@@ -1,14 +1,19 @@
-"""One HTTP connection: uvicorn's, with bounds on what a peer may send before it is listened to."""
+"""One HTTP connection: uvicorn's, with bounds on what a peer may send before it is listened to, and
+a short way for routes that are asked for all the time.
+
+The short way: no task, no ASGI messages; the whole request is handed over once its body is there,
+and the answer is one write. Whatever is unusual about a request takes the long way.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from manyhands.protocols.native.answers import error_envelope
-from manyhands.protocols.native.refusals import Problem
+from manyhands.protocols.http_envelope import Problem, error_envelope
+from manyhands.server.http_peer import Peer, Proxies
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _URL_BYTES_MAX: Final = 16 * 1024
@@ -16,6 +21,106 @@ _HEADERS_COUNT_MAX: Final = 100
 # A head has this long, and so has a body, plus a second for each 64 KiB that did arrive.
 _PATIENCE_SECONDS: Final = 30.0
 _BYTES_A_SECOND: Final = 64 * 1024
+
+
+_JSON_HEAD: Final = b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Request:
+    """A whole request, and where its answer goes: a status, a JSON body, further headers."""
+
+    __slots__ = (
+        "body",
+        "connection",
+        "headers",
+        "method",
+        "notes",
+        "path",
+        "query",
+        "send",
+        "started_ms",
+    )
+
+    def __init__(
+        self,
+        connection: "Connection",
+        method: str,
+        url: tuple[bytes, bytes],
+        headers: dict[bytes, bytes],
+        send: Callable[[int, bytes, Headers], None],
+    ) -> None:
+        self.connection = connection
+        self.method = method
+        self.path, self.query = url
+        self.headers = headers
+        self.body = b""
+        self.send = send
+        self.notes: Headers = ()  # headers that go with any answer
+        self.started_ms = 0.0
+
+
+class ShortWay:
+    """Which first segments of a path have one, up to which size of a body."""
+
+    def __init__(
+        self, routes: Mapping[bytes, Callable[[Request], None]], body_bytes_max: int
+    ) -> None:
+        self.routes = routes
+        self.body_bytes_max = body_bytes_max
+
+    def allows(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether nothing about the head is unusual."""
+        length = headers.get(b"content-length", b"0")
+        return (
+            b"host" in headers
+            and b"expect" not in headers
+            and b"upgrade" not in headers
+            and length.isdigit()
+            and int(length) <= self.body_bytes_max
+        )
+
+
+class _Ignored:
+    """Stands where uvicorn's own requests have an event for those who read a body piecemeal."""
+
+    def set(self) -> None:
+        """Nobody waits."""
+
+
+class _ShortCycle:
+    """A request on the short way, as far as uvicorn's connection needs to know it."""
+
+    message_event = _Ignored()
+
+    def __init__(
+        self, connection: "Connection", serve: Callable[[Request], None], *, keep_alive: bool
+    ) -> None:
+        self.body = bytearray()
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.keep_alive = keep_alive
+        self.serve = serve
+        self.request: Request | None = None
+        self._connection = connection
+
+    def send(self, status: int, body: bytes, headers: Headers) -> None:
+        """The answer, in one write."""
+        connection = self._connection
+        if self.response_complete or connection.is_gone:
+            return
+        self.response_complete = True
+        parts = [STATUS_LINE[status]]
+        for name, value in (*connection.server_state.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        if not self.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (_JSON_HEAD, b"content-length: %d\r\n\r\n" % len(body), body)
+        connection.transport.write(b"".join(parts))
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
 
 
 class _RefusedError(Exception):
@@ -63,9 +168,21 @@ class _Cork(asyncio.Transport):
 class Connection(HttpToolsProtocol):
     """Knows since when it waits for its peer, and tells when the peer is gone."""
 
+    def __init__(
+        self,
+        *,
+        short_way: ShortWay,
+        proxies: Proxies,
+        **given: Any,  # noqa: ANN401 - uvicorn's
+    ) -> None:
+        super().__init__(**given)
+        self._short_way = short_way
+        self._proxies = proxies
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer is there."""
         super().connection_made(transport)
+        self.peer = Peer(self.client[0] if self.client is not None else "", self._proxies)
         self.transport = self.cork = _Cork(transport)
         self.lost = False
         self.lost_by_error = False
@@ -117,13 +234,48 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._got_bytes = 0
         self.scope["state"]["connection"] = self
-        super().on_headers_complete()
+        if not self._takes_short_way():
+            super().on_headers_complete()
+
+    def _takes_short_way(self) -> bool:
+        url = self.url
+        serve = self._short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
+        earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
+        if serve is None or (earlier is not None and not self.cycle.response_complete):
+            return False
+        method = self.parser.get_method()
+        headers = dict(self.headers)
+        if method not in (b"GET", b"POST") or not self._short_way.allows(headers):
+            return False
+        keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+        cycle = _ShortCycle(self, serve, keep_alive=keep_alive)
+        path, _, query = url.partition(b"#")[0].partition(b"?")
+        cycle.request = Request(self, method.decode(), (path, query), headers, cycle.send)
+        self.cycle = cycle  # type: ignore[assignment]
+        return True
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body."""
+        cycle: object = self.cycle
+        if type(cycle) is not _ShortCycle:
+            super().on_body(body)
+        elif not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > self._short_way.body_bytes_max:
+                cycle.response_complete = True
+                limit = self._short_way.body_bytes_max
+                self.refuse(Problem(413, "too_large", f"a body may have at most {limit} bytes"))
 
     def on_message_complete(self) -> None:
         """The body is there, too."""
         self._waits_since = None
         self._got_bytes = 0
-        super().on_message_complete()
+        cycle: object = self.cycle
+        if type(cycle) is not _ShortCycle:
+            super().on_message_complete()
+        elif not cycle.response_complete and cycle.request is not None:
+            cycle.request.body = bytes(cycle.body)
+            cycle.serve(cycle.request)
 
     def send_400_response(self, msg: str) -> None:
         """What the parser could not make sense of, or what was refused while it parsed."""

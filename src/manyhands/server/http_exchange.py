@@ -1,14 +1,14 @@
 """One request and its answer, in the envelope; and the defences that every request passes."""
 
 import ipaddress
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starlette.types import Receive, Scope, Send
 
 from manyhands.config import Address
-from manyhands.protocols.native.answers import envelope, error_envelope
-from manyhands.protocols.native.refusals import Problem
+from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
 from manyhands.server.clock import Clock
 from manyhands.server.http_connection import Connection
 
@@ -58,12 +58,11 @@ class Exchange:
     @property
     def address(self) -> str:
         """Who asks."""
-        client = self.scope["client"]
-        return client[0] if client is not None else ""
+        return self.connection.peer.address(self.headers)
 
     async def body(self) -> bytes:
         """The whole body of a request that carries JSON."""
-        if not _is_json(self.headers.get(b"content-type")):
+        if not is_json(self.headers.get(b"content-type")):
             sentence = "the content type must be application/json"
             raise Problem(415, "unsupported_media_type", sentence)
         length = self.headers.get(b"content-length")
@@ -102,8 +101,7 @@ class Exchange:
         headers = list(_JSON_HEADERS)
         if allow is not None:
             headers.append((b"allow", allow.encode()))
-        if problem.status in _RETRY_AFTER:
-            headers.append((b"retry-after", _RETRY_AFTER[problem.status]))
+        headers += retry_after(problem.status)
         if self.connection.has_unread_body:
             headers.append((b"connection", b"close"))
         await self.send_bytes(problem.status, headers, error_envelope(problem, elapsed_ms))
@@ -124,13 +122,21 @@ class Exchange:
             cork.uncork()
 
 
-def _is_json(content_type: bytes | None) -> bool:
+def is_json(content_type: bytes | None) -> bool:
+    """Whether a body says of itself that it is JSON. Saying nothing does not count: any web page
+    can make a browser send such a body.
+    """
     if content_type == b"application/json":
         return True
     kind = (content_type or b"").partition(b";")[0].strip().lower()
     return kind == b"application/json" or (
         kind.startswith(b"application/") and kind.endswith(b"+json")
     )
+
+
+def retry_after(status: int) -> Iterable[tuple[bytes, bytes]]:
+    """When to come back, for a status that passes."""
+    return [(b"retry-after", _RETRY_AFTER[status])] if status in _RETRY_AFTER else ()
 
 
 class Defences:
@@ -141,12 +147,11 @@ class Defences:
         self._any_address = _is_wildcard(bound.host)
         self._known: set[bytes] = set()
 
-    def check(self, exchange: Exchange) -> None:
+    def check(self, headers: dict[bytes, bytes], *, host_needed: bool) -> None:
         """Raises a problem if the request must not be listened to."""
-        headers = exchange.headers
         host = headers.get(b"host")
         if host is None:
-            if exchange.scope["http_version"] != "1.0":
+            if host_needed:
                 raise Problem(400, "invalid_request", "the request has no Host header")
         elif host not in self._known:
             self._look_at(host)

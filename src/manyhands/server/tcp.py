@@ -37,6 +37,9 @@ class Session(Protocol):
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
 
+    def ended(self) -> None:
+        """The peer has nothing more to say: close when it has been answered."""
+
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone; ``blameless``: by no fault of the peer's."""
 
@@ -139,7 +142,9 @@ class Connection(asyncio.Protocol):
         self._receiving = False
         self._flushing = False
         self._closing = False
+        self._ended = False  # the peer closed its half
         self._lingering: asyncio.TimerHandle | None = None
+        self._told_bytes = 0  # news since the last write, at least
         self._blameless = False
         self._reading_paused = False
         self._writing_paused = False
@@ -171,7 +176,24 @@ class Connection(asyncio.Protocol):
     def take_session(self, session: Session) -> None:
         """From now on this session speaks with the peer."""
         self._session = session
-        self._dispatcher.on_signal[self.connection] = session.hear
+        self._dispatcher.on_signal[self.connection] = self._hear
+
+    def _hear(self, signal: Signal) -> None:
+        """One connection may wait many times for one large result: that is bounded, too."""
+        job = signal.job
+        failure = job.failure
+        self._told_bytes += (
+            len(signal.payload)
+            + (0 if job.result is None else len(job.result))
+            + (0 if failure is None else len(failure.payload))
+        )
+        session = self._session
+        if session is None or self._closing:
+            return
+        if self._told_bytes > OUTPUT_BYTES_MAX:
+            self._give_up(self._told_bytes)
+        else:
+            session.hear(signal)
 
     def data_received(self, data: bytes) -> None:
         session = self._session
@@ -192,6 +214,13 @@ class Connection(asyncio.Protocol):
             self.close()
         elif session.is_overwhelmed():
             self._pause_reading()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self._session is None or self._closing:
+            return False
+        self._session.ended()
+        return True  # closed by the session, once everything is answered
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -239,6 +268,7 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Everything that was said since the last time, in one write."""
         self._flushing = False
+        self._told_bytes = 0
         output = self._output
         transport = self._transport
         if not output or transport is None:
@@ -250,10 +280,15 @@ class Connection(asyncio.Protocol):
         output.clear()
         waiting = transport.get_write_buffer_size()
         if waiting > OUTPUT_BYTES_MAX:
-            _log.warning("peer does not read; closed", peer=self.address, unread_bytes=waiting)
-            transport.abort()
+            self._give_up(waiting)
         elif self._reading_paused:
             self._resume_reading()
+
+    def _give_up(self, unread_bytes: int) -> None:
+        _log.warning("peer does not read; closed", peer=self.address, unread_bytes=unread_bytes)
+        self._closing = True
+        self._output.clear()
+        self.abort()
 
     def close(self) -> None:
         self._closing = True
@@ -262,6 +297,9 @@ class Connection(asyncio.Protocol):
         self.flush()
         transport = self._transport
         if transport is None or transport.is_closing() or self._lingering is not None:
+            return
+        if self._ended:
+            transport.close()
             return
         # What the peer still sends is read and dropped until it hangs up: closing on unread
         # bytes would reset the connection, and the peer might never read why.

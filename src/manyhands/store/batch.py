@@ -1,7 +1,7 @@
 """What one commit makes durable: the last value of each job that changed, events in order."""
 
 from manyhands.engine.effects import Partial, Settings
-from manyhands.model.events import Event
+from manyhands.model.events import Cursor, Event
 from manyhands.model.job import Job, Schedule
 from manyhands.model.policy import NamedLimit, Queue
 
@@ -11,6 +11,7 @@ class Batch:
 
     __slots__ = (
         "alive_at",
+        "cursors",
         "events",
         "forgotten_queues",
         "full",
@@ -19,6 +20,7 @@ class Batch:
         "number",
         "partials",
         "queues",
+        "removed_cursors",
         "removed_limits",
         "removed_schedules",
         "schedules",
@@ -37,6 +39,8 @@ class Batch:
         self.removed_limits: dict[str, None] = {}
         self.schedules: dict[str, Schedule] = {}
         self.removed_schedules: dict[str, None] = {}
+        self.cursors: dict[str, Cursor] = {}
+        self.removed_cursors: dict[str, None] = {}
         self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
 
@@ -53,6 +57,8 @@ class Batch:
             or self.removed_schedules
             or self.removed_limits
             or self.forgotten_queues
+            or self.cursors
+            or self.removed_cursors
         )
 
     def take_settings(self, settings: Settings) -> None:
@@ -75,3 +81,9 @@ class Batch:
         for schedule_id in settings.removed_schedules:
             self.schedules.pop(schedule_id, None)
             self.removed_schedules[schedule_id] = None
+        for cursor in settings.cursors.values():
+            self.cursors[cursor.name] = cursor
+            self.removed_cursors.pop(cursor.name, None)
+        for name in settings.removed_cursors:
+            self.cursors.pop(name, None)
+            self.removed_cursors[name] = None

@@ -28,10 +28,10 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     dropped_results: list[Row] = []
     events_dropped_to: int = 0
     terms: list[Row] = []
+    replaced: list[Row] = []
     inserted: list[Row] = []
-    rewritten: list[Row] = []
+    payloads: list[Row] = []
     updated: list[Row] = []
-    untagged: list[Row] = []
     tagged: list[Row] = []
     events: list[tuple[int, Body]] = []
     partials: list[Row] = []
@@ -41,6 +41,8 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     removed_limits: list[Row] = []
     schedules: list[Row] = []
     removed_schedules: list[Row] = []
+    cursors: list[Row] = []
+    removed_cursors: list[Row] = []
 
 
 # On arrival the body of an event stays as it is: that is what is stored.

@@ -10,9 +10,11 @@ from typing import TypeVar
 
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
-from manyhands.model.identity import uid_of
+from manyhands.model.events import Cursor
+from manyhands.model.identity import is_job_id, uid_of
 from manyhands.model.job import FINISHED, Holder, Job, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.keys import Keys
 from manyhands.store.ready import ReadyQueue
 
 _READY, _LEASED = State.READY, State.LEASED
@@ -28,7 +30,7 @@ class QueueIndex:
         self.queue = queue
         self.ready = ReadyQueue(queue.name, current)
         self.counts: dict[State, int] = dict.fromkeys(State, 0)  # all on record, finished too
-        self.keys: dict[bytes, str] = {}  # unique key -> id of the unfinished job that holds it
+        self.keys = Keys()
 
     @property
     def unfinished_count(self) -> int:
@@ -45,6 +47,7 @@ class Index:
         self.queues: dict[str, QueueIndex] = {}
         self.limits: dict[str, NamedLimit] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.cursors: dict[str, Cursor] = {}
         self._forgotten_counts: dict[str, dict[State, int]] = {}  # of queues with records only
         self.serial = 0  # of the job that was stored last
         self.position = 0
@@ -72,7 +75,17 @@ class Index:
             return job
         if job_id in self._odd_uids:
             return self._get(self._odd_uids[job_id])
+        if "\0" in job_id:
+            return self._job_by_name(job_id)
         return self._read_finished(job_id)
+
+    def _job_by_name(self, key: str) -> Job | None:
+        """What a name key means: the job of that name, else the job whose id stands there."""
+        namespace, _, name = key.partition("\0")
+        job_id = self.named(namespace, name)
+        if job_id is not None:
+            return self.job(job_id)
+        return self.job(name) if is_job_id(name) else None
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
         found = self.queues.get(queue)
@@ -80,8 +93,9 @@ class Index:
 
     def key_holder_anywhere(self, key: bytes) -> str | None:
         for queue in self.queues.values():
-            if key in queue.keys:
-                return queue.keys[key]
+            job_id = queue.keys.get(key)
+            if job_id is not None:
+                return job_id
         return None
 
     def named(self, namespace: str, name: str) -> str | None:
@@ -209,13 +223,16 @@ class Index:
             names[name] = job.job_id
 
     def take_settings(self, settings: Settings) -> None:
-        """Limits, schedules and forgotten queues of one command."""
+        """Limits, schedules, cursors and forgotten queues of one command."""
         self.limits.update((limit.name, limit) for limit in settings.limits)
         for name in settings.removed_limits:
             self.limits.pop(name, None)
         self.schedules.update(settings.schedules)
         for schedule_id in settings.removed_schedules:
             self.schedules.pop(schedule_id, None)
+        self.cursors.update(settings.cursors)
+        for name in settings.removed_cursors:
+            self.cursors.pop(name, None)
         for name in settings.forgotten_queues:
             queue = self.queues.pop(name, None)
             if queue is not None:
@@ -243,7 +260,11 @@ class Index:
         queue = self.queues.get(job.queue) or self._revive(job.queue)
         if old is None:
             self._put_new(job, queue)
-        elif old.state is not job.state or old.queue != job.queue:
+        elif (
+            old.state is not job.state
+            or old.queue != job.queue
+            or old.incarnation != job.incarnation  # ended and submitted again by one command
+        ):
             before = self.queues.get(old.queue) or self._revive(old.queue)
             before.counts[old.state] -= 1
             queue.counts[job.state] += 1
@@ -278,7 +299,7 @@ class Index:
             queue.ready.count += 1
             queue.ready.add(job)
         if job.unique_key is not None and job.state not in FINISHED:
-            queue.keys[job.unique_key] = job.job_id
+            queue.keys.put(job.unique_key, job.job_id)
         if job.name is not None:
             namespace = job.namespace or ""
             self._names.setdefault(namespace, {})[job.name] = job.job_id
@@ -289,10 +310,10 @@ class Index:
 
     def _move_key(self, old: Job, job: Job, before: QueueIndex, queue: QueueIndex) -> None:
         key = old.unique_key
-        if key is not None and before.keys.get(key) == job.job_id:
-            del before.keys[key]
+        if key is not None:
+            before.keys.drop(key, job.job_id)
         if job.unique_key is not None and job.state not in FINISHED:
-            queue.keys[job.unique_key] = job.job_id
+            queue.keys.put(job.unique_key, job.job_id)
 
     def _move_name(self, old: Job, job: Job) -> None:
         if job.namespace is not None:

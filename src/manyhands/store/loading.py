@@ -9,6 +9,7 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
+from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.index import Index
@@ -22,6 +23,7 @@ _decode_counters = msgspec.json.Decoder(Counters).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_cursor = msgspec.json.Decoder(Cursor).decode
 
 
 def load(file: Path, index: Index, terms: TermsBook) -> Counters | None:
@@ -68,6 +70,8 @@ class _Loader:
             index.limits[name] = _decode_limit(record)
         for name, record in execute("SELECT name, record FROM schedules"):
             index.schedules[name] = _decode_schedule(record)
+        for name, record in execute("SELECT name, record FROM cursors"):
+            index.cursors[name] = _decode_cursor(record)
         unfinished = self._count()
         self._put(unfinished)
         self._put_named()

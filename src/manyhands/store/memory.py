@@ -156,7 +156,10 @@ class MemoryStore:
                 count += 1
             order.extendleft(reversed(kept_back))
         count += self._drop_results(now, count_max - count)
-        while self._events and self._events[0].event.at + self._retention.event_ms <= now:
+        while self._events and (
+            self._events[0].event.at + self._retention.event_ms <= now
+            or len(self._events) > self._retention.events_max
+        ):
             self._events.popleft()
         return count
 

@@ -53,21 +53,35 @@ class DirectoryLock:
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(self.descriptor, 32, 0).decode("ascii", "replace").strip()
-                if not holder.isdigit() or Path(f"/proc/{holder}").exists():
+                if _is_alive(self._holder()):
                     break
                 time.sleep(_LOCK_REST_SECONDS)
             else:
                 return
-        holder = os.pread(self.descriptor, 32, 0).decode("ascii", "replace").strip()
         raise StoreError(
             f"the data directory {directory} is in use by the server with process id "
-            f"{holder or 'unknown'}. Stop that one, or use another directory."
+            f"{self._holder() or 'unknown'}. Stop that one, or use another directory."
         )
+
+    def _holder(self) -> int | None:
+        word = os.pread(self.descriptor, 32, 0).strip()
+        return int(word) if word.isdigit() else None
 
     def release(self) -> None:
         """Let go. The lock ends when the writer has let go too."""
         os.close(self.descriptor)
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return True  # whoever it is holds the lock at this moment
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def inspect(file: Path) -> bool:

@@ -15,6 +15,7 @@ from manyhands.store.frames import Frame, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
 _QUICK_MAX: Final = 4_096
+_PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
 
 _encode = msgspec.json.Encoder().encode
 
@@ -90,25 +91,26 @@ class Packer:
     def pack(self, batch: Batch, counters: Counters, removals: Removals) -> bytearray:
         """The frame of a sealed batch."""
         inserted: list[Any] = []
-        rewritten: list[Any] = []
+        replaced: list[Any] = []
         updated: list[Any] = []
+        payloads: list[Any] = []
         tagged: list[Any] = []
-        untagged: list[Any] = []
         for job in batch.jobs.values():
             record = encode_record(job).decode()
             serial = job.serial
-            if serial > self._serial:
-                inserted.append(self._row(job, record))
-                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
-            elif job.job_id in batch.full:
-                rewritten.append(self._changes(job, record))
-                untagged.append((serial,))
-                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
-            else:
+            if serial <= self._serial and job.job_id not in batch.full:
                 until = self._result_until(job)
                 updated.append(
-                    (job.queue, job.state, job.finished_at, until, record, job.result, serial)
+                    (serial, job.queue, job.state, job.finished_at, until, record, job.result)
                 )
+                continue
+            if serial <= self._serial:
+                replaced.append((serial,))
+            inserted.append(self._row(job, record))
+            if len(job.payload) > _PAYLOAD_BYTES_INSIDE:
+                payloads.append((serial, job.payload))
+            if job.tags:
+                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
         self._serial = max(self._serial, counters.serial)
         frame = Frame(
             number=batch.number,
@@ -117,10 +119,10 @@ class Packer:
             dropped_results=[(serial,) for serial in removals.results],
             events_dropped_to=removals.events_to,
             terms=self._terms.fresh,
+            replaced=replaced,
             inserted=inserted,
-            rewritten=rewritten,
+            payloads=payloads,
             updated=updated,
-            untagged=untagged,
             tagged=tagged,
             events=batch.events,
             partials=[
@@ -140,6 +142,8 @@ class Packer:
             removed_limits=[(name,) for name in batch.removed_limits],
             schedules=_records(batch.schedules),
             removed_schedules=[(name,) for name in batch.removed_schedules],
+            cursors=_records(batch.cursors),
+            removed_cursors=[(name,) for name in batch.removed_cursors],
         )
         packed = pack(frame)
         self._terms.fresh = []
@@ -159,23 +163,8 @@ class Packer:
             job.name,
             self._terms.number_of(job.terms),
             record,
-            job.payload,
+            job.payload if len(job.payload) <= _PAYLOAD_BYTES_INSIDE else None,
             job.result,
-        )
-
-    def _changes(self, job: Job, record: str) -> tuple[Any, ...]:
-        return (
-            job.queue,
-            job.state,
-            job.finished_at,
-            self._result_until(job),
-            job.namespace,
-            job.name,
-            self._terms.number_of(job.terms),
-            record,
-            job.result,
-            job.payload,
-            job.serial,
         )
 
     def _result_until(self, job: Job) -> int | None:

@@ -33,7 +33,9 @@ class Pruner:
         # Behind records that cannot go yet, so that they are not walked over each time.
         self._passed: dict[_Place, tuple[int, int]] = {}
 
-    def prune(self, now: int, count_max: int, removals: Removals, first_seq: int) -> int:
+    def prune(
+        self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
+    ) -> int:
         """Note one slice of what is to go; gives how many records and results that is."""
         count = 0
         for queue in self._index.recorded_queues():
@@ -46,7 +48,7 @@ class Pruner:
                     room = count_max - count
                     count += self._prune_place((queue, state), policy, now, room, removals)
         count += self._prune_results(now, count_max - count, removals)
-        self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq)
+        self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq, last_seq)
         return count
 
     def _may_hold_any(self, place: _Place, policy: QueuePolicy, now: int) -> bool:
@@ -113,10 +115,14 @@ class Pruner:
         removals.results += serials
         return len(serials)
 
-    def _prune_events(self, now: int, count_max: int, removals: Removals, first_seq: int) -> None:
+    def _prune_events(
+        self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
+    ) -> None:
         """Events lie in order of time, so the last one to go is found by halving."""
         too_old_at = now - self._retention.event_ms
         low, high = first_seq, first_seq + count_max  # all before `low` go, none from `high` on
+        surplus_to = last_seq - self._retention.events_max
+        low = min(high, max(low, surplus_to + 1))
         while low < high:
             middle = (low + high) // 2
             found = self._reader.events(middle - 1, 1)

@@ -16,8 +16,11 @@ from manyhands.store.rows import decode_record
 from manyhands.store.store import PartialResult, StoredEvent
 
 _BUSY_MS: Final = 5_000
+PAYLOAD: Final = (
+    "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
+)
 # What makes a job, in the order that `make_job` takes it.
-COLUMNS: Final = "serial, terms_id, record, payload, result"
+COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 

@@ -13,6 +13,7 @@ class Retention(Struct, frozen=True):
     records_max: int = 50_000
     result_ms: int | None = None  # None: as long as the record
     event_ms: int = 7 * 24 * 3600 * 1000
+    events_max: int = 2_000_000
 
     def record_ms_of(self, policy: QueuePolicy) -> int:
         """The queue's own, else the server's."""

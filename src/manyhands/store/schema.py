@@ -20,7 +20,8 @@ APPLICATION_ID: Final = 0x4D616E79  # "Many": tells our files from other people'
 # The least write-ahead log a job; larger pages cost more where batches are small (measured).
 PAGE_BYTES: Final = 4096
 
-# Large values come last in a row, so that the columns before them are read without them.
+# SQLite writes a whole row anew when one column changes, so a large payload has a row of its own,
+# which a claim does not touch. Every index ends in the serial, which SQLite adds by itself.
 _FIRST: Final = """
 CREATE TABLE jobs(
     serial INTEGER PRIMARY KEY,
@@ -34,15 +35,16 @@ CREATE TABLE jobs(
     name TEXT,
     terms_id INTEGER NOT NULL,
     record TEXT NOT NULL,
-    payload BLOB NOT NULL,
+    payload BLOB,
     result BLOB
 ) STRICT;
+CREATE TABLE payloads(serial INTEGER PRIMARY KEY, payload BLOB NOT NULL) STRICT;
 CREATE UNIQUE INDEX jobs_by_id ON jobs(job_id);
 CREATE UNIQUE INDEX jobs_by_uid ON jobs(uid) WHERE uid IS NOT NULL;
-CREATE INDEX jobs_by_state ON jobs(queue, state, serial);
-CREATE INDEX jobs_by_end ON jobs(queue, state, finished_at, serial) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_state ON jobs(queue, state);
+CREATE INDEX jobs_by_end ON jobs(queue, state, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_by_result_end ON jobs(result_until) WHERE result_until IS NOT NULL;
-CREATE INDEX jobs_by_namespace ON jobs(namespace, serial) WHERE namespace IS NOT NULL;
+CREATE INDEX jobs_by_namespace ON jobs(namespace) WHERE namespace IS NOT NULL;
 CREATE TABLE terms(terms_id INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 CREATE TABLE events(seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
 CREATE TABLE partials(
@@ -60,6 +62,7 @@ CREATE INDEX tags_by_serial ON tags(serial);
 CREATE TABLE queues(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE limits(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE schedules(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE cursors(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE facts(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 

@@ -13,7 +13,7 @@ import msgspec
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, State
 from manyhands.store.index import Index
 from manyhands.store.matching import matches
-from manyhands.store.reading import COLUMNS, Reader
+from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
 from manyhands.store.store import Filter, Order, Page
 
 _SEARCH_SECONDS_MAX: Final = 2.0
@@ -64,7 +64,7 @@ class _Search:
         if wanted.name is not None:
             self._add("name = ?", wanted.name)
         if wanted.text is not None:
-            self._add("instr(payload, ?) > 0", wanted.text.encode())
+            self._add(f"instr({PAYLOAD}, ?) > 0", wanted.text.encode())
         if wanted.unique_key is not None:
             self._add_text('"unique_key":', wanted.unique_key)
         if wanted.worker is not None:

@@ -71,8 +71,11 @@ class SqliteStore:
         # The writer checks the file while it is loaded here.
         self._link = WriterLink(writer_command, self._file, descriptor, check=check)
         try:
-            counters = load(self._file, self.index, self._terms)
-            self._link.wait_until_open()
+            try:
+                counters = load(self._file, self.index, self._terms)
+            finally:
+                # Of a damaged file the check has more to say than what stumbled over it here.
+                self._link.wait_until_open()
         except BaseException:
             self._link.abandon()
             raise
@@ -153,7 +156,9 @@ class SqliteStore:
     # Operating.
 
     def prune(self, now: int, count_max: int) -> int:
-        count = self._pruner.prune(now, count_max, self._removals, self._first_seq)
+        count = self._pruner.prune(
+            now, count_max, self._removals, self._first_seq, self._last_seq
+        )
         if not self._removals.is_empty():
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)

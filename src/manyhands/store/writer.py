@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import apsw
 
@@ -24,6 +24,7 @@ from manyhands.store.store import StoreError
 
 _READ_BYTES: Final = 1024 * 1024
 _CACHE_KIB: Final = 64 * 1024
+_BUSY_MS: Final = 5_000
 # Frames in the log from which it is copied into the file when nothing waits, or in any case. A
 # thousand pages take about 3 ms: rather often and short than rarely and long.
 _LOG_FRAMES_IDLE: Final = 1_000
@@ -34,20 +35,19 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("dropped_jobs", "DELETE FROM jobs WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM tags WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM partials WHERE serial = ?"),
+    ("dropped_jobs", "DELETE FROM payloads WHERE serial = ?"),
     ("dropped_results", "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?"),
     ("terms", "INSERT INTO terms VALUES(?, ?)"),
+    ("replaced", "DELETE FROM jobs WHERE serial = ?"),
+    ("replaced", "DELETE FROM tags WHERE serial = ?"),
+    ("replaced", "DELETE FROM payloads WHERE serial = ?"),
     ("inserted", "INSERT INTO jobs VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-    (
-        "rewritten",
-        "UPDATE jobs SET queue = ?, state = ?, finished_at = ?, result_until = ?, namespace = ?,"
-        " name = ?, terms_id = ?, record = ?, result = ?, payload = ? WHERE serial = ?",
-    ),
+    ("payloads", "INSERT INTO payloads VALUES(?, ?)"),
     (
         "updated",
-        "UPDATE jobs SET queue = ?, state = ?, finished_at = ?, result_until = ?, record = ?,"
-        " result = ? WHERE serial = ?",
+        "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
+        " record = ?6, result = ?7 WHERE serial = ?1",
     ),
-    ("untagged", "DELETE FROM tags WHERE serial = ?"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
     ("events", "INSERT INTO events VALUES(?, ?)"),
     ("queues", "INSERT OR REPLACE INTO queues VALUES(?, ?)"),
@@ -56,6 +56,8 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("removed_limits", "DELETE FROM limits WHERE name = ?"),
     ("schedules", "INSERT OR REPLACE INTO schedules VALUES(?, ?)"),
     ("removed_schedules", "DELETE FROM schedules WHERE name = ?"),
+    ("cursors", "INSERT OR REPLACE INTO cursors VALUES(?, ?)"),
+    ("removed_cursors", "DELETE FROM cursors WHERE name = ?"),
 )
 
 
@@ -65,6 +67,9 @@ class Writer:
     def __init__(self, file: Path, *, check: bool) -> None:
         flags = apsw.SQLITE_OPEN_READWRITE
         self.connection = apsw.Connection(str(file), flags=flags, statementcachesize=64)
+        self.connection.set_busy_timeout(_BUSY_MS)  # a search may still be at it at the end
+        # The log is copied into the file when we say so: never by chance, on the way out.
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._log_frames = 0
         self._log_frames_seen = 0  # when it was last copied
         if check:
@@ -122,11 +127,12 @@ class Writer:
     def close(self) -> None:
         """A clean stop leaves no log behind: that is how the next start knows."""
         self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self.connection.close()
 
 
-def serve(link: socket.socket, file: Path, *, check: bool) -> int:
-    """Write until the other end is closed. Gives the exit code."""
+def serve(link: socket.socket, file: Path, *, check: bool) -> None:
+    """Write until the other end is closed."""
     try:
         writer = Writer(file, check=check)
         link.sendall(pack(Answer(0)))
@@ -139,18 +145,18 @@ def serve(link: socket.socket, file: Path, *, check: bool) -> int:
                 writer.tidy(idle=not select.select([link], [], [], 0)[0])
         writer.close()
     except (BrokenPipeError, ConnectionResetError):
-        return 0  # the parent is gone; what was committed is committed
+        os._exit(0)  # the parent is gone; what was committed is committed
     except StoreError as error:
-        return _fail(link, str(error))
+        _fail(link, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the end
-        return _fail(link, f"{type(error).__name__}: {error}")
-    return 0
+        _fail(link, f"{type(error).__name__}: {error}")
 
 
-def _fail(link: socket.socket, text: str) -> int:
+def _fail(link: socket.socket, text: str) -> NoReturn:
+    """Tell, and go straight out: nothing may touch the database any more, not even to close it."""
     with contextlib.suppress(OSError):  # the parent may be gone as well
         link.sendall(pack(Answer(0, text)))
-    return 1
+    os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -160,10 +166,7 @@ def main(arguments: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing in here makes cycles
     descriptor, file, how = arguments
-    link = socket.socket(fileno=int(descriptor))
-    code = serve(link, Path(file), check=how == "check")
-    # Straight out: after an error nothing may touch the database, not even to close it.
-    os._exit(code)
+    serve(socket.socket(fileno=int(descriptor)), Path(file), check=how == "check")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What every store keeps, and in which order, before and after a stop."""
+"""What every store keeps of jobs, events and pieces of results, before and after a stop."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -9,17 +11,10 @@ from manyhands.model.commands import (
     ByToken,
     Cancel,
     Complete,
-    Fail,
-    ForgetQueue,
     OnExisting,
-    PutSchedule,
-    Release,
-    RemoveSchedule,
+    Renew,
     Requeue,
     SendPartial,
-    SetLimit,
-    SetPriority,
-    SetQueue,
     SetTags,
 )
 from manyhands.model.identity import uid_of
@@ -33,7 +28,6 @@ from manyhands.model.job import (
     Lease,
     Origin,
     Progress,
-    Schedule,
     State,
 )
 from manyhands.model.outcome import Refusal
@@ -43,8 +37,6 @@ from manyhands.model.policy import (
     Backoff,
     OnDependencyFailure,
     OnExpiry,
-    QueuePolicy,
-    Rate,
     Reentry,
     Terms,
 )
@@ -160,16 +152,6 @@ def test_terms_name_and_payload_of_a_job_submitted_again_come_back(opened):
     assert opened.store.index.named("n", "new") == "ab"
 
 
-def test_jobs_that_share_terms_share_one_object_after_a_restart(opened):
-    jobs = [opened.submit(terms=Terms(lease_ms=5)) for _ in range(3)]
-    opened.reopen()
-
-    terms = [opened.job(job.job_id).terms for job in jobs]
-    assert terms == [Terms(lease_ms=5)] * 3
-    if opened.kind != "memory":
-        assert len({id(one) for one in terms}) == 1
-
-
 def test_a_job_is_found_by_the_uid_of_a_foreign_id(opened):
     job = opened.submit(job_id="c0ffee", id_chosen=True)
     opened.reopen()
@@ -181,149 +163,6 @@ def test_a_job_is_found_by_the_uid_of_a_foreign_id(opened):
     opened.reopen()
     assert opened.store.find(uid).state is State.CANCELLED
     assert opened.store.find("0" * 32) is None
-
-
-def test_ready_jobs_keep_their_order_over_a_restart(opened):
-    jobs = [opened.submit(terms=TERMS["http"]) for _ in range(6)]
-    front = [opened.submit(terms=TERMS["dwork"]) for _ in range(3)]
-    urgent = opened.submit(priority=5.0)
-    claimed = {job.job_id: job for job in opened.claim(count=10)}
-    for job in (jobs[4], jobs[1], front[2], front[0]):  # two ahead, then two at the front
-        opened.ask(Release(job_id=job.job_id, proof=ByToken(claimed[job.job_id].lease.token)))
-    for job in (jobs[5], jobs[0], urgent):
-        token = claimed[job.job_id].lease.token
-        opened.ask(Release(job_id=job.job_id, proof=ByToken(token), reentry=Reentry.TAIL))
-    expected = ids([urgent, jobs[4], jobs[1], front[0], front[2], jobs[5], jobs[0]])
-
-    assert opened.ready() == expected
-    opened.reopen()
-    assert opened.ready() == expected
-    late = opened.submit()
-    assert opened.ready() == [*expected, late.job_id]
-
-
-def test_a_new_priority_is_kept_with_its_place(opened):
-    first, second = opened.submit(), opened.submit()
-    opened.ask(SetPriority(second.job_id, 1.0))
-    opened.reopen()
-
-    assert opened.ready() == ids([second, first])
-
-
-def test_unique_keys_bind_after_a_restart_until_their_job_ends(opened):
-    job = opened.submit(unique_key=b"\x00k", payload=b"1")
-    opened.reopen()
-
-    assert opened.submit(unique_key=b"\x00k").job_id == job.job_id
-    opened.ask(Cancel(job_ids=(job.job_id,)))
-    opened.reopen()
-    assert opened.submit(unique_key=b"\x00k").job_id != job.job_id
-
-
-def test_names_of_a_graph_keep_their_outcome_until_it_is_drained(opened):
-    terms = TERMS["dwork"]
-    first = opened.submit(namespace="n", name="first", terms=terms)
-    last = opened.submit(namespace="n", name="last", terms=terms)
-    opened.ask(Complete(job_id=first.job_id, proof=ByToken("anybody")))
-    opened.reopen()
-
-    index = opened.store.index
-    assert index.named("n", "first") == first.job_id
-    assert index.jobs[first.job_id].state is State.COMPLETED
-    assert index.unfinished_in("n") == 1
-    opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
-    opened.reopen()
-    assert opened.store.index.named("n", "first") is None
-    assert opened.store.index.unfinished_in("n") == 0
-
-
-def test_a_name_points_to_the_latest_of_its_jobs_after_a_restart(opened):
-    terms = TERMS["dwork"]
-    opened.submit(namespace="n", name="other", terms=terms)
-    old = opened.submit(namespace="n", name="x", terms=terms)
-    opened.ask(Complete(job_id=old.job_id, proof=ByToken("anybody")))
-    new = opened.submit(namespace="n", name="x", terms=terms)
-    opened.reopen()
-
-    assert new.job_id != old.job_id
-    assert opened.store.index.named("n", "x") == new.job_id
-
-
-def test_dependants_are_known_after_a_restart(opened):
-    first = opened.submit("a")
-    waiting = [opened.submit("b", depends_on=(first.job_id,)) for _ in range(3)]
-    opened.reopen()
-
-    assert opened.store.index.dependants(first.job_id) == tuple(ids(waiting))
-    (claimed,) = opened.claim("a")
-    opened.ask(Complete(job_id=first.job_id, proof=ByToken(claimed.lease.token)))
-    opened.reopen()
-    assert opened.ready("b") == ids(waiting)
-
-
-def test_leases_limits_and_waiters_are_known_after_a_restart(opened):
-    opened.ask(SetLimit("gpu", 1))
-    job = opened.submit(limits=("gpu",), waiter="s/1", durable_interest=False)
-    opened.claim()
-    opened.reopen()
-
-    index = opened.store.index
-    assert list(index.leased()) == [job.job_id]
-    assert index.limit_used("gpu") == 1
-    assert index.limit("gpu").concurrency_max == 1
-    assert list(index.waited()) == [job.job_id]
-    assert index.next_due_at() == START + 60_000
-    opened.ask(SetLimit("gpu", None))
-    opened.reopen()
-    assert opened.store.index.limit("gpu") is None
-
-
-def test_counts_are_those_of_all_jobs_on_record(opened):
-    for queue, count in (("a", 3), ("b", 1)):
-        for _ in range(count):
-            opened.submit(queue)
-    (job,) = opened.claim("a")
-    opened.ask(Complete(job_id=job.job_id, proof=ByToken(job.lease.token)))
-    (job,) = opened.claim("a")
-    opened.ask(Fail(job_id=job.job_id, proof=ByToken(job.lease.token), failure=Failure("x")))
-    opened.reopen()
-
-    counts = {state: count for state, count in opened.store.index.counts_of("a").items() if count}
-    assert counts == {State.READY: 1, State.COMPLETED: 1, State.FAILED: 1}
-    assert opened.store.index.counts_of("b")[State.READY] == 1
-
-
-def test_a_forgotten_queue_keeps_its_records_and_its_counts(opened):
-    job = opened.submit("old")
-    opened.ask(Cancel(job_ids=(job.job_id,)))
-    opened.commit()
-    opened.ask(ForgetQueue("old"))
-    opened.reopen()
-
-    assert opened.store.index.queue("old") is None
-    assert ids(opened.store.search(Filter(states=(State.CANCELLED,))).jobs) == [job.job_id]
-    opened.submit("old")
-    counts = opened.store.index.counts_of("old")
-    assert (counts[State.CANCELLED], counts[State.READY]) == (1, 1)
-
-
-def test_settings_of_queues_and_schedules_come_back(opened):
-    policy = QueuePolicy(
-        attempts_max=2, backoff=Backoff(1), lease_ms=3, lease_forced=True, rate=Rate(5, 1000)
-    )
-    schedule = Schedule(
-        schedule_id="nightly", queue="q", cron="0 3 * * *", next_at=START + 5, payload=b"\xff"
-    )
-    opened.ask(SetQueue(queue="q", paused=True, policy=policy))
-    opened.ask(PutSchedule(schedule))
-    opened.ask(PutSchedule(replace(schedule, schedule_id="gone")))
-    opened.reopen()
-    opened.ask(RemoveSchedule("gone"))
-    opened.reopen()
-
-    queue = opened.store.index.queue("q")
-    assert (queue.paused, queue.policy) == (True, policy)
-    assert opened.store.index.schedules == {"nightly": schedule}
 
 
 def test_events_are_kept_in_order_and_read_by_cursor(opened):
@@ -344,18 +183,6 @@ def test_events_are_kept_in_order_and_read_by_cursor(opened):
     opened.submit()
     opened.commit()
     assert opened.store.last_seq() == 6
-
-
-def test_the_time_of_the_last_commit_is_known_at_the_next_start(opened):
-    assert opened.store.alive_at is None
-    opened.submit()
-    opened.commit()
-    opened.now += 5_000
-    opened.store.touch()
-    opened.reopen()
-
-    if opened.kind != "memory":
-        assert opened.store.alive_at == START + 5_000
 
 
 def test_nothing_to_write_makes_no_batch(opened):
@@ -451,21 +278,45 @@ def test_pieces_of_a_job_put_to_work_again_replace_the_old_ones(opened):
     assert [piece.payload for piece in opened.store.partials(job.job_id)] == [b"new"]
 
 
-def test_serials_and_positions_go_on_after_a_restart_even_if_their_jobs_are_gone(opened):
-    last = [opened.submit() for _ in range(3)][-1]
-    opened.reopen()
-
-    job = opened.submit()
-    assert job.serial == last.serial + 1
-    assert job.position > last.position
-
-
 def test_a_batch_larger_than_any_buffer_arrives_whole(opened):
     payload = bytes(range(256)) * 40_000  # 10 MB
     job = opened.submit(payload=payload)
     opened.reopen()
 
     assert opened.job(job.job_id).payload == payload
+
+
+def test_a_payload_may_grow_and_shrink(opened):
+    job = opened.submit(payload=b"small", tags=("t",))
+    (claimed,) = opened.claim()
+    proof = ByToken(claimed.lease.token)
+    for payload in (b"large" * 10_000, b"", b"other" * 20_000):
+        opened.ask(Renew(job_id=job.job_id, proof=proof, payload=payload))
+        opened.commit()
+        assert opened.store.find(job.job_id).payload == payload
+    opened.reopen()
+
+    assert opened.job(job.job_id).payload == b"other" * 20_000
+    assert ids(opened.store.search(Filter(text="rother")).jobs) == [job.job_id]
+    assert ids(opened.store.search(Filter(tag="t")).jobs) == [job.job_id]
+
+
+def test_threads_find_and_search_while_jobs_are_committed(opened):
+    known = [opened.submit().job_id for _ in range(50)]
+    opened.commit()
+
+    def look(job_id):
+        return opened.store.find(job_id).job_id, len(opened.store.search(Filter()).jobs)
+
+    with ThreadPoolExecutor(4) as threads:
+        looks = [threads.submit(look, job_id) for job_id in known]
+        for _ in range(50):
+            opened.submit()
+            opened.commit()
+        found = [one.result() for one in looks]
+
+    assert [job_id for job_id, _ in found] == known
+    assert all(50 <= count <= 100 for _, count in found)
 
 
 def test_an_id_in_another_queue_is_moved_with_its_counts(opened):

@@ -13,7 +13,7 @@ WAIT = OnUnknownDependency.WAIT
 SATISFIED = OnUnknownDependency.SATISFIED
 
 
-def a_task(name: str, *depends_on: str, **fields):
+def a_node(name: str, *depends_on: str, **fields):
     """A named job of a graph, as one that is loaded in parts has them."""
     return a_job(
         namespace="n",
@@ -253,9 +253,9 @@ def test_moving_cannot_close_a_cycle():
 
 def test_creating_a_live_name_again_adds_dependencies():
     world = World()
-    first, second, job = world.submit_all(a_task("a"), a_task("b"), a_task("c", "a"))
+    first, second, job = world.submit_all(a_node("a"), a_node("b"), a_node("c", "a"))
 
-    reply = world.offer(a_task("c", "b"))
+    reply = world.offer(a_node("c", "b"))
 
     assert isinstance(reply, Submitted)
     assert not reply.created
@@ -265,10 +265,10 @@ def test_creating_a_live_name_again_adds_dependencies():
 
 def test_creating_a_live_name_again_without_news_has_no_effect():
     world = World()
-    job = world.submit(a_task("a"))
+    job = world.submit(a_node("a"))
     events = len(world.events())
 
-    reply = world.offer(a_task("a"))
+    reply = world.offer(a_node("a"))
 
     assert isinstance(reply, Submitted)
     assert world.job(job.job_id) == job
@@ -278,9 +278,9 @@ def test_creating_a_live_name_again_without_news_has_no_effect():
 
 def test_the_same_name_twice_in_one_batch_is_one_job_with_both_dependencies():
     world = World()
-    world.submit_all(a_task("a"), a_task("b"))
+    world.submit_all(a_node("a"), a_node("b"))
 
-    jobs = world.submit_together(a_task("c", "a"), a_task("c", "b"))
+    jobs = world.submit_together(a_node("c", "a"), a_node("c", "b"))
 
     assert jobs[0].job_id == jobs[1].job_id
     assert len(jobs[1].waits_for) == 2
@@ -295,7 +295,7 @@ def test_later_items_of_a_batch_are_real_dependencies():
     world = World()
 
     last, middle, first = world.submit_together(
-        a_task("last", "middle"), a_task("middle", "first"), a_task("first")
+        a_node("last", "middle"), a_node("middle", "first"), a_node("first")
     )
 
     assert last.waits_for == (middle.job_id,)
@@ -346,11 +346,11 @@ def test_one_bad_item_refuses_the_whole_batch():
 @pytest.mark.parametrize(
     "items",
     [
-        (a_task("a", "a"), a_task("b")),
-        (a_task("a", "b"), a_task("b", "a")),
-        (a_task("a", "b"), a_task("b", "c"), a_task("c", "a")),
-        (a_task("x"), a_task("a", "b"), a_task("b", "c", "x"), a_task("c", "x", "a")),
-        (a_task("a"), a_task("b", "a"), a_task("a", "b")),
+        (a_node("a", "a"), a_node("b")),
+        (a_node("a", "b"), a_node("b", "a")),
+        (a_node("a", "b"), a_node("b", "c"), a_node("c", "a")),
+        (a_node("x"), a_node("a", "b"), a_node("b", "c", "x"), a_node("c", "x", "a")),
+        (a_node("a"), a_node("b", "a"), a_node("a", "b")),
     ],
 )
 def test_a_batch_with_a_cycle_is_refused(items):
@@ -365,9 +365,9 @@ def test_a_batch_with_a_cycle_is_refused(items):
 
 def test_a_cycle_through_a_job_that_waits_already_is_refused():
     world = World()
-    world.submit(a_task("a", "b", on_unknown=WAIT))
+    world.submit(a_node("a", "b", on_unknown=WAIT))
 
-    reply = world.submit_together(a_task("b", "c"), a_task("c", "a"))
+    reply = world.submit_together(a_node("b", "c"), a_node("c", "a"))
 
     assert isinstance(reply, Refusal)
     assert reply.why is Why.CYCLE
@@ -378,7 +378,7 @@ def test_a_diamond_in_a_batch_is_no_cycle():
     world = World()
 
     jobs = world.submit_together(
-        a_task("d", "b", "c"), a_task("b", "a"), a_task("c", "a"), a_task("a")
+        a_node("d", "b", "c"), a_node("b", "a"), a_node("c", "a"), a_node("a")
     )
 
     assert not isinstance(jobs, Refusal)
@@ -388,9 +388,9 @@ def test_a_diamond_in_a_batch_is_no_cycle():
 
 def test_a_large_batch_in_reverse_order_is_one_chain():
     world = World()
-    items = [a_task(f"j{n}", f"j{n + 1}") for n in range(2_000)]
+    items = [a_node(f"j{n}", f"j{n + 1}") for n in range(2_000)]
 
-    jobs = world.submit_together(*items, a_task("j2000"))
+    jobs = world.submit_together(*items, a_node("j2000"))
 
     assert not isinstance(jobs, Refusal)
     assert jobs[-1].state is State.READY

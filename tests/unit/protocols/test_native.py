@@ -10,10 +10,11 @@ from manyhands.model.job import Holder, Job, Lease, Origin, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS, Backoff, QueuePolicy, Rate
+from manyhands.protocols.http_envelope import Problem, encode, envelope, error_envelope
 from manyhands.protocols.native import answers, bodies, settings
 from manyhands.protocols.native.operations import OPERATIONS
 from manyhands.protocols.native.reading import Batch, check_payload, decode
-from manyhands.protocols.native.refusals import STATUSES, Problem, item_error, problem
+from manyhands.protocols.native.refusals import STATUSES, item_error, problem
 
 ORIGIN = Origin("native")
 
@@ -69,7 +70,7 @@ def test_a_payload_that_was_shown_can_be_sent_back(encoding, value, payload):
     job = new_job(payload=value, encoding=encoding)
 
     assert job.payload == payload
-    shown = answers.encode(answers.as_json_value(job.payload, job.encoding))
+    shown = encode(answers.as_json_value(job.payload, job.encoding))
     assert json.loads(shown) == value
 
 
@@ -222,14 +223,14 @@ def test_no_token_is_shown_to_those_who_only_look():
     lease = Lease("secret", 1, Holder("native", "w"), 0)
     job = Job(job_id="aa", queue="work", state=State.LEASED, lease=lease, payload=b"\xff")
 
-    assert b"secret" not in answers.encode([answers.whole(job), answers.listed(job)])
+    assert b"secret" not in encode([answers.whole(job), answers.listed(job)])
     assert answers.claimed(job)["token"] == "secret"
-    assert json.loads(answers.encode(answers.whole(job)))["payload"] == {"base64": "/w=="}
+    assert json.loads(encode(answers.whole(job)))["payload"] == {"base64": "/w=="}
 
 
 def test_an_error_has_no_results_and_a_success_has_no_error():
-    good = json.loads(answers.envelope(None, 1.23456))
-    bad = json.loads(answers.error_envelope(Problem(404, "gone", "it is gone", {"a": 1}), 0.5))
+    good = json.loads(envelope(None, 1.23456))
+    bad = json.loads(error_envelope(Problem(404, "gone", "it is gone", {"a": 1}), 0.5))
 
     assert good == {"results": None, "time": {"total": 1.235}}
     assert bad["results"] is None
@@ -249,4 +250,4 @@ def test_what_a_job_shows_is_json_whatever_its_bytes_are():
             unique_key=payload,
         )
 
-        msgspec.json.decode(answers.encode(answers.whole(job)))
+        msgspec.json.decode(encode(answers.whole(job)))

@@ -1,9 +1,9 @@
-"""Jobs, queues, events and settings as JSON, and the envelope that carries them.
+"""Jobs, queues, events and settings as JSON.
 
 Tokens are never shown, except to the worker that claims: whoever knows one may finish the job.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -12,28 +12,6 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Schedule, State
 from manyhands.model.payload import as_json_value, guess_encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
-from manyhands.protocols.native.refusals import Problem
-
-encode: Final = msgspec.json.Encoder().encode
-
-
-def envelope(results: object, elapsed_ms: float, beside: dict[str, Any] | None = None) -> bytes:
-    """A success."""
-    body: dict[str, Any] = {"results": results}
-    if beside is not None:
-        body.update(beside)
-    body["time"] = {"total": round(elapsed_ms, 3)}
-    return encode(body)
-
-
-def error_envelope(
-    problem: Problem, elapsed_ms: float, beside: dict[str, Any] | None = None
-) -> bytes:
-    """A failure: no results, and why."""
-    error: dict[str, Any] = {"code": problem.code, "message": problem.message}
-    if problem.detail is not None:
-        error["detail"] = problem.detail
-    return envelope(None, elapsed_ms, {"error": error, **(beside or {})})
 
 
 def brief(job: Job) -> dict[str, Any]:

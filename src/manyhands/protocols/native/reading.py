@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from manyhands.model import limits
 from manyhands.model.commands import Command, NewJob
 from manyhands.model.payload import Encoding
-from manyhands.protocols.native.refusals import Problem
+from manyhands.protocols.http_envelope import Problem
 
 ABSENT: Final = Raw()  # a payload that was not given at all
 

@@ -1,8 +1,9 @@
-"""The native API's word for every refusal, and its errors as values that can be raised."""
+"""The native API's word for every refusal."""
 
 from typing import Any, Final
 
 from manyhands.model.outcome import Refusal, Why
+from manyhands.protocols.http_envelope import Problem
 
 # Every refusal has a status; its code is the refusal's own name. A test finds a missing one.
 STATUSES: Final[dict[Why, int]] = {
@@ -50,19 +51,6 @@ STATUSES: Final[dict[Why, int]] = {
     Why.SHUTTING_DOWN: 503,
     Why.INTERNAL: 500,
 }
-
-
-class Problem(Exception):  # noqa: N818 - it is an answer, not an accident
-    """What a peer asked wrongly, or cannot have: a status, a code, a sentence."""
-
-    def __init__(
-        self, status: int, code: str, message: str, detail: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.detail = detail
 
 
 def status_and_code(why: Why) -> tuple[int, str]:

@@ -1,0 +1,54 @@
+"""What a dwork session needs of the world. A listener provides it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from manyhands.model.job import Holder, State
+from manyhands.protocols.session import Ask
+
+Route = tuple[bytes, ...]  # the frames that lead back to a peer, its delimiter included
+
+
+class Hub(Protocol):
+    """The peers behind one socket, and the engine behind the session."""
+
+    def send(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
+        """To a peer, with everything else that is sent in this turn; ``undelivered`` is called
+        if it cannot be reached.
+        """
+
+    @property
+    def ask(self) -> Ask:
+        """Let the engine decide; see the dispatcher."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is about to stop."""
+
+    def now(self) -> int:
+        """Server time."""
+
+    def job_id(self) -> str:
+        """A fresh id for a job."""
+
+    @property
+    def token(self) -> Callable[[], str]:
+        """Makes a fresh token for a lease."""
+
+    def counts(self, queue: str) -> Mapping[State, int] | None:
+        """Jobs of a queue by state; None: nobody ever heard of the queue."""
+
+    def is_stuck(self, queue: str) -> bool:
+        """Whether all that is blocked in a queue waits for jobs that failed or were cancelled."""
+
+    def leased_ids(self, holder: Holder) -> Sequence[str]:
+        """Ids of the jobs that a worker holds."""
+
+    def name_of(self, key: str) -> str:
+        """What a dependency is called: a name, where its job has one."""
+
+    def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Be woken once there is work in the queue; gives how to be left alone."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Be called after a while; gives how to call that off."""

@@ -1,0 +1,107 @@
+"""Complete: each task of the message by itself, one reply for all of them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from manyhands.model.commands import ByHolder, Complete, Fail
+from manyhands.model.identity import name_key
+from manyhands.model.job import Failure, Job
+from manyhands.model.outcome import Refusal, Reply, Why
+from manyhands.protocols.dwork.hub import Hub
+from manyhands.protocols.dwork.turns import Turn
+from manyhands.protocols.dwork.words import ANSWERS
+from manyhands.wire.dwork import Kind, Query, Task, encode
+
+# Ends whose repetition is recognised although nothing is known of the task any more.
+_RECENT_COUNT_MAX: Final = 10_000
+
+
+class Reporting:
+    """Ends that workers report to one endpoint, and the latest of them."""
+
+    def __init__(self, hub: Hub, queue: str) -> None:
+        self.hub = hub
+        self.queue = queue
+        self.recent: dict[str, str] = {}  # name of a task -> the worker that ended it
+
+    def note(self, name: str, location: str) -> bool:
+        """A worker says that a task ended; gives whether it had said so before (D4.5)."""
+        recent = self.recent
+        repeated = recent.pop(name, None) == location
+        recent[name] = location
+        if len(recent) > _RECENT_COUNT_MAX:
+            del recent[next(iter(recent))]
+        return repeated
+
+
+class Report:
+    """One message on its way: what could not be found so far, and what else went wrong."""
+
+    __slots__ = ("_fault", "_location", "_missing", "_proof", "_reporting", "_turn")
+
+    def __init__(self, reporting: Reporting, turn: Turn, location: str) -> None:
+        self._reporting = reporting
+        self._turn = turn
+        self._location = location
+        self._proof = ByHolder("dwork", location)
+        self._missing: list[Task] = []
+        self._fault: Refusal | None = None
+
+    def make(self, tasks: Sequence[Task]) -> None:
+        """Ask for each. Answers come in order, so the last one's is the end of the message."""
+        last = len(tasks) - 1
+        for index, task in enumerate(tasks):
+            self._ask(task, last=index == last)
+
+    def _ask(self, task: Task, *, last: bool) -> None:
+        reporting = self._reporting
+        repeated = reporting.note(task.name, self._location)
+
+        def refused(reply: Reply) -> None:
+            assert isinstance(reply, Refusal)
+            self._refused(task, reply, repeated=repeated)
+
+        if not last:
+            reporting.hub.ask(self._command(task), None, refused)
+            return
+
+        def settle(reply: Reply) -> None:
+            if type(reply) is Refusal:
+                refused(reply)
+            self._finish()
+
+        reporting.hub.ask(self._command(task), settle)
+
+    def _command(self, task: Task) -> Complete | Fail:
+        key = name_key(self._reporting.queue, task.name)
+        if task.failure is None:
+            return Complete(job_id=key, proof=self._proof, result=task.result)
+        failure = Failure("failed", task.failure, task.result or b"")
+        return Fail(job_id=key, proof=self._proof, failure=failure, retry=task.retry)
+
+    def _refused(self, task: Task, refusal: Refusal, *, repeated: bool) -> None:
+        if refusal.why is Why.UNKNOWN_JOB and repeated:
+            return  # its graph is drained, and this worker had said so before
+        if refusal.why is Why.ALREADY_FAILED and self._is_mine(refusal.job):
+            return
+        if ANSWERS[refusal.why] is Kind.NOT_FOUND:
+            self._missing.append(task)
+        else:
+            self._fault = refusal
+        if self._reporting.recent.get(task.name) == self._location:
+            del self._reporting.recent[task.name]
+
+    def _is_mine(self, job: Job | None) -> bool:
+        if job is None or not job.attempts:
+            return False
+        holder = job.attempts[-1].holder
+        return holder.realm == "dwork" and holder.name == self._location
+
+    def _finish(self) -> None:
+        if self._fault is not None:
+            self._turn.tell(self._fault)
+        elif self._missing:
+            missing = tuple(Task(name=task.name, origin=task.origin) for task in self._missing)
+            self._turn.answer(encode(Query(kind=Kind.NOT_FOUND, tasks=missing)))
+        else:
+            self._turn.finish()

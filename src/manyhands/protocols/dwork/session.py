@@ -1,0 +1,305 @@
+"""dwork on one socket: requests of all its peers become commands, outcomes become replies.
+
+There are no connections here: a worker is its location, wherever a message of it comes from. A
+reply goes back along the route of its request, and the replies of a route keep the order of the
+requests. Clause ids in comments (D…) are those of ``docs/protocols/dwork.md``.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from manyhands.model import limits
+from manyhands.model.commands import (
+    ByHolder,
+    Depart,
+    Look,
+    LookByName,
+    Release,
+    ReleaseAll,
+    Renew,
+    Submit,
+)
+from manyhands.model.identity import name_key
+from manyhands.model.job import EndReason, Holder, Lease, State
+from manyhands.model.outcome import Accepted, Found, Refusal, Reply, SubmittedMany
+from manyhands.model.policy import Reentry
+from manyhands.protocols.dwork.hub import Hub
+from manyhands.protocols.dwork.reporting import Report, Reporting
+from manyhands.protocols.dwork.stealing import Stealing
+from manyhands.protocols.dwork.tasks import Maker, task_of
+from manyhands.protocols.dwork.turns import Turn, Turns
+from manyhands.wire.dwork import Dep, Kind, Query, Task, WireError, decode, encode
+
+# Requests without a reply; above, nothing more is read until some are answered.
+AWAITED_COUNT_MAX: Final = 10_000
+# Workers that are remembered until they say goodbye.
+_LOCATIONS_COUNT_MAX: Final = 100_000
+_UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What an operator decides about an endpoint."""
+
+    queue: str
+    exit_when: str = "auto"  # auto: once there was work; always; never
+    lease_ms: int | None = None  # None: no expiry
+    steal_max: int = 1_000
+    payload_bytes_max: int = limits.PAYLOAD_BYTES_MAX
+    strict: bool = False
+    wait_for_unknown: bool = False
+
+
+class DworkSession:
+    """All peers of one endpoint."""
+
+    def __init__(self, hub: Hub, settings: Settings) -> None:
+        self.hub = hub
+        self.settings = settings
+        self.dropped_count = 0
+        self.turns = Turns(hub)
+        self._reporting = Reporting(hub, settings.queue)
+        self._maker = Maker(
+            settings.queue, strict=settings.strict, wait_for_unknown=settings.wait_for_unknown
+        )
+        self._stealing = Stealing(hub, settings.queue, settings.exit_when, settings.lease_ms)
+        # Workers that were heard, and when their leases were last renewed.
+        self._locations: dict[str, int] = {}
+
+    # The listener's side.
+
+    def receive(self, frames: list[bytes]) -> None:
+        """A message: the peer's identity, perhaps more of an envelope, a delimiter, a body."""
+        try:
+            end = frames.index(b"", 1) + 1
+        except ValueError:
+            end = len(frames)
+        if end == len(frames):
+            self.dropped_count += 1  # nobody could tell where a reply is to go (D1.3)
+            return
+        route = tuple(frames[:end])
+        if self._stealing.held:
+            # Whoever goes on talking does not wait for work: its steal is answered first.
+            self._stealing.let_go(self.turns.last(route))
+        turn = self.turns.take(route)
+        try:
+            if len(frames) != end + 1:
+                raise WireError("a request has one body frame")
+            query = decode(frames[end])
+            self._check(query)
+        except WireError as error:
+            turn.refuse(str(error))
+            return
+        self._actions[query.kind](self, turn, query)
+
+    def is_overwhelmed(self) -> bool:
+        """So many replies are outstanding that no more requests should be read."""
+        return self.turns.awaited_count > AWAITED_COUNT_MAX
+
+    def look_up_from_work(self) -> None:
+        """Something was committed: those whose steal is held may have no more to wait for."""
+        self._stealing.look()
+
+    def drain(self) -> None:
+        """The server is about to stop: nobody waits any longer."""
+        self._stealing.let_all_go()
+
+    # Requests.
+
+    def _check(self, query: Query) -> None:
+        """D1.5: what must be there is there, and nothing else."""
+        form = _FORMS.get(query.kind)
+        if form is None:
+            raise WireError(f"{query.kind.name} is no request")
+        given = (
+            bool(query.tasks),
+            query.name is not None,
+            query.n is not None and query.kind is not Kind.STEAL,
+            query.location is not None,
+        )
+        if given != form:
+            raise _malformed(query.kind, form, given)
+        if query.location is not None:
+            _check_location(query.location)
+        for task in query.tasks:
+            self._check_task(task)
+
+    def _check_task(self, task: Task) -> None:
+        name = task.name
+        if not name:
+            raise WireError("the name of a task is empty")
+        if len(name) > limits.NAME_BYTES_MAX:
+            raise WireError(f"the name of a task is longer than {limits.NAME_BYTES_MAX} bytes")
+        for dep in task.preds:
+            if dep.name == name:
+                raise WireError(f"task {name[:200]!r} cannot depend on itself")
+            if not dep.name:
+                raise WireError("the name of a predecessor is empty")
+        bytes_max = self.settings.payload_bytes_max
+        for data in (task.payload, task.result):
+            if data is not None and len(data) > bytes_max:
+                raise WireError(f"{len(data)} bytes are more than the {bytes_max} allowed")
+
+    def _on_create(self, turn: Turn, query: Query) -> None:
+        new_job, job_id = self._maker.new_job, self.hub.job_id
+        items = tuple([new_job(task, job_id()) for task in query.tasks])
+
+        def settle(reply: Reply) -> None:
+            first = reply.items[0] if type(reply) is SubmittedMany else reply
+            if isinstance(first, Refusal):
+                turn.tell(first)
+            else:
+                turn.finish()
+
+        self.hub.ask(Submit(items, all_or_nothing=True), settle)
+
+    def _on_steal(self, turn: Turn, query: Query) -> None:
+        location = query.location or ""
+        self._heard(location)
+        count = 1 if query.n is None else min(query.n, self.settings.steal_max)
+        if count <= 0:
+            turn.say(Kind.NOT_FOUND)
+            return
+        self._stealing.steal(turn, location, count)
+
+    def _on_complete(self, turn: Turn, query: Query) -> None:
+        location = query.location or ""
+        self._heard(location)
+        Report(self._reporting, turn, location).make(query.tasks)
+
+    def _on_transfer(self, turn: Turn, query: Query) -> None:
+        location = query.location or ""
+        self._heard(location)
+        preds: dict[str, tuple[Dep, ...]] = {}
+        for task in query.tasks:
+            preds[task.name] = (*preds.get(task.name, ()), *task.preds)
+        proof = ByHolder("dwork", location)
+        items = tuple(
+            Release(
+                job_id=name_key(self.settings.queue, name),
+                proof=proof,
+                reentry=Reentry.TAIL,
+                depends_on=tuple(dep.name for dep in deps),
+                on_unknown_dependency=self._maker.on_unknown,
+            )
+            for name, deps in preds.items()
+        )
+
+        def settle(reply: Reply) -> None:
+            if isinstance(reply, Refusal):
+                turn.tell(reply)
+            else:
+                turn.finish()
+
+        self.hub.ask(ReleaseAll(items), settle)
+
+    def _on_exit(self, turn: Turn, query: Query) -> None:
+        location = query.location or ""
+        known = self._locations.pop(location, None) is not None
+
+        def settle(reply: Reply) -> None:
+            if isinstance(reply, Refusal):
+                turn.tell(reply)
+            elif known or (type(reply) is Accepted and reply.count):
+                turn.finish()
+            else:
+                turn.say(Kind.NOT_FOUND)
+
+        self.hub.ask(Depart(holder=Holder("dwork", location), reason=EndReason.GOODBYE), settle)
+
+    def _on_status(self, turn: Turn, query: Query) -> None:
+        if self.hub.draining:
+            turn.say(Kind.EXIT)
+            return
+        counts = self.hub.counts(self.settings.queue)
+        active = sum(counts[state] for state in _UNFINISHED) if counts is not None else 0
+        ready = counts[State.READY] if counts is not None else 0
+        body = encode(
+            Query(
+                kind=Kind.OK,
+                name=f"dhub: {active} active tasks, {ready} ready.",
+                n=min(ready, _INT32_MAX),
+            )
+        )
+        # A question about nothing: its answer comes when what was counted is on disk.
+        self.hub.ask(LookByName(self.settings.queue, ""), lambda _: turn.answer(body))
+
+    def _on_lookup(self, turn: Turn, query: Query) -> None:
+        if self.settings.strict:
+            turn.refuse("LOOKUP is not served by a strict endpoint")
+            return
+        if self.hub.draining:
+            turn.say(Kind.EXIT)
+            return
+
+        def settle(reply: Reply) -> None:
+            job = reply.job if type(reply) is Found else None
+            if job is None:
+                turn.say(Kind.NOT_FOUND)
+                return
+            task = task_of(job, self.settings.queue, self.hub)
+            where = job.lease.holder.name if type(job.lease) is Lease else None
+            turn.answer(encode(Query(kind=Kind.OK, tasks=(task,), location=where)))
+
+        self.hub.ask(Look(name_key(self.settings.queue, query.name or "")), settle)
+
+    def _heard(self, location: str) -> None:
+        """D5.3: a worker that sends anything is alive, and keeps what it holds."""
+        locations = self._locations
+        renewed_at = locations.get(location)
+        lease_ms = self.settings.lease_ms
+        if renewed_at is None:
+            if len(locations) >= _LOCATIONS_COUNT_MAX:
+                del locations[next(iter(locations))]
+            renewed_at = locations[location] = 0
+        if lease_ms is None:
+            return
+        now = self.hub.now()
+        # Often enough, without a write for each message.
+        if now - renewed_at < lease_ms // 4:
+            return
+        locations[location] = now
+        proof = ByHolder("dwork", location)
+        for job_id in self.hub.leased_ids(Holder("dwork", location)):
+            self.hub.ask(Renew(job_id=job_id, proof=proof))
+
+    _actions: Final[dict[Kind, Callable[["DworkSession", Turn, Query], None]]] = {
+        Kind.CREATE: _on_create,
+        Kind.STEAL: _on_steal,
+        Kind.COMPLETE: _on_complete,
+        Kind.TRANSFER: _on_transfer,
+        Kind.LOOKUP: _on_lookup,
+        Kind.OK: _on_status,
+        Kind.EXIT: _on_exit,
+    }
+
+
+_INT32_MAX: Final = 2**31 - 1
+_Form = tuple[bool, bool, bool, bool]
+_FIELDS: Final = ("task", "name", "n", "location")
+# Which fields a request of each kind consists of; a steal may have n as well.
+_FORMS: Final[dict[Kind, _Form]] = {
+    Kind.CREATE: (True, False, False, False),
+    Kind.STEAL: (False, False, False, True),
+    Kind.COMPLETE: (True, False, False, True),
+    Kind.TRANSFER: (True, False, False, True),
+    Kind.LOOKUP: (False, True, False, False),
+    Kind.OK: (False, False, False, False),
+    Kind.EXIT: (False, False, False, True),
+}
+
+
+def _malformed(kind: Kind, form: _Form, given: _Form) -> WireError:
+    for field, wanted, found in zip(_FIELDS, form, given, strict=True):
+        if found != wanted:
+            word = "must be absent" if found else "is missing"
+            return WireError(f"{field} {word} in {kind.name}")
+    raise AssertionError("nothing is wrong with it")
+
+
+def _check_location(location: str) -> None:
+    if not location:
+        raise WireError("the location is empty")
+    if len(location.encode()) > limits.HOLDER_NAME_BYTES_MAX:
+        raise WireError(f"the location is longer than {limits.HOLDER_NAME_BYTES_MAX} bytes")

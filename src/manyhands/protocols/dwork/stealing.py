@@ -1,0 +1,140 @@
+"""Steal: handing out work, holding a steal while there is none, telling when all is finished."""
+
+from collections.abc import Callable
+from typing import Final
+
+from manyhands.model.commands import ByToken, Claim, Release
+from manyhands.model.job import Holder, Job, State
+from manyhands.model.outcome import Claimed, Refusal, Reply
+from manyhands.protocols.dwork.hub import Hub
+from manyhands.protocols.dwork.tasks import task_of
+from manyhands.protocols.dwork.turns import Turn
+from manyhands.wire.dwork import Kind, Query, encode
+
+# D3.5: long enough to spare both sides a busy loop, short enough for any client's patience.
+HOLD_SECONDS: Final = 1.0
+
+
+class _Held:
+    """A steal that waits for work."""
+
+    __slots__ = ("call_off", "count", "holder", "leave", "turn", "until")
+
+    def __init__(self, turn: Turn, holder: Holder, count: int, until: int) -> None:
+        self.turn = turn
+        self.holder = holder
+        self.count = count
+        self.until = until
+        self.leave: Callable[[], None] = _nothing
+        self.call_off: Callable[[], None] = _nothing
+
+
+def _nothing() -> None:
+    """Not asleep."""
+
+
+class Stealing:
+    """Steals of one endpoint."""
+
+    def __init__(self, hub: Hub, queue: str, exit_when: str, lease_ms: int | None) -> None:
+        self.held: dict[Turn, _Held] = {}
+        self._hub = hub
+        self._queue = queue
+        self._exit_when = exit_when
+        self._lease_ms = lease_ms
+
+    def steal(self, turn: Turn, location: str, count: int) -> None:
+        """Up to ``count`` tasks for a worker; if there are none, perhaps a little later."""
+        holder = Holder("dwork", location)
+        self._claim(turn, holder, count, self._hub.now() + int(HOLD_SECONDS * 1000))
+
+    def _claim(self, turn: Turn, holder: Holder, count: int, until: int) -> None:
+        hub = self._hub
+        counts = hub.counts(self._queue)
+        ready = counts[State.READY] if counts is not None else 0
+        # Seen before it is asked, so that the answer tells of nothing that is not on disk then.
+        drained = not ready and self.is_drained()
+        token = hub.token
+        claim = Claim(
+            queues=(self._queue,),
+            holder=holder,
+            tokens=tuple([token() for _ in range(min(count, ready) or 1)]),
+            term_ms=self._lease_ms,
+            early=ready > 0,  # a no waits for the disk, since it may be the last word
+        )
+
+        def settle(reply: Reply) -> None:
+            if type(reply) is not Claimed:
+                assert isinstance(reply, Refusal)
+                turn.tell(reply)
+            elif reply.jobs:
+                self._give(turn, reply.jobs)
+            elif drained:
+                turn.say(Kind.EXIT)
+            elif self._may_hold(holder, until):
+                self._hold(_Held(turn, holder, count, until))
+            else:
+                turn.say(Kind.NOT_FOUND)
+
+        hub.ask(claim, settle)
+
+    def _give(self, turn: Turn, jobs: tuple[Job, ...]) -> None:
+        hub = self._hub
+        tasks = tuple([task_of(job, self._queue, hub) for job in jobs])
+
+        def undelivered() -> None:
+            # Nobody saw them: they go back, and no attempt is charged.
+            for job in jobs:
+                assert job.lease is not None
+                hub.ask(Release(job_id=job.job_id, proof=ByToken(job.lease.token)))
+
+        turn.answer(encode(Query(kind=Kind.TRANSFER, tasks=tasks)), undelivered)
+
+    # Holding.
+
+    def _may_hold(self, holder: Holder, until: int) -> bool:
+        """D3.5: a worker that has work may be about to report it over the very same socket."""
+        hub = self._hub
+        return hub.now() < until and not hub.draining and not hub.leased_ids(holder)
+
+    def _hold(self, held: _Held) -> None:
+        self.held[held.turn] = held
+        seconds = (held.until - self._hub.now()) / 1000
+        held.leave = self._hub.sleep(self._queue, lambda: self._try_again(held, held.until))
+        held.call_off = self._hub.later(seconds, lambda: self._try_again(held, 0))
+
+    def _try_again(self, held: _Held, until: int) -> None:
+        if self.held.pop(held.turn, None) is None:
+            return
+        held.leave()
+        held.call_off()
+        self._claim(held.turn, held.holder, held.count, until)
+
+    def let_go(self, turn: Turn | None) -> None:
+        """Answer this steal now, if it is held."""
+        held = self.held.get(turn) if turn is not None else None
+        if held is not None:
+            self._try_again(held, 0)
+
+    def let_all_go(self) -> None:
+        """Answer all that are held."""
+        for held in list(self.held.values()):
+            self._try_again(held, 0)
+
+    def look(self) -> None:
+        """After a commit: if there is nothing left to wait for, say so at once."""
+        if self.held and self._exit_when != "never" and self.is_drained():
+            self.let_all_go()
+
+    # The end of a graph.
+
+    def is_drained(self) -> bool:
+        """D3.6: nothing is left that could ever be handed out."""
+        if self._exit_when == "never":
+            return False
+        counts = self._hub.counts(self._queue)
+        if counts is None:
+            return self._exit_when == "always"
+        if counts[State.READY] or counts[State.LEASED] or counts[State.DELAYED]:
+            return False
+        return not counts[State.BLOCKED] or self._hub.is_stuck(self._queue)

@@ -1,0 +1,152 @@
+"""A dwork task as a job, and any job as a dwork task."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.model.commands import NewJob, OnExisting
+from manyhands.model.job import FINISHED, EndReason, Job, Origin, State
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import (
+    DEFAULTS,
+    Completion,
+    OnDependencyFailure,
+    OnUnknownDependency,
+    Terms,
+)
+from manyhands.protocols.dwork.hub import Hub
+from manyhands.wire.dwork import Dep, LogEntry, Phase, Task
+
+_STATED: Final[dict[State, Phase]] = {
+    State.BLOCKED: Phase.WAITING,
+    State.DELAYED: Phase.PENDING,
+    State.READY: Phase.READY,
+    State.COMPLETED: Phase.RECORDED,
+    State.FAILED: Phase.RECORDED,
+    State.CANCELLED: Phase.RECORDED,
+}
+
+
+class _Kept(Struct, frozen=True, omit_defaults=True):
+    """What a creator sent along that is not part of a job (D2.6)."""
+
+    log: tuple[tuple[int, int], ...] = ()
+    pred_locations: dict[str, str] = {}
+
+
+_encode_kept = msgspec.json.Encoder().encode
+_decode_kept = msgspec.json.Decoder(_Kept).decode
+
+
+class Maker:
+    """Makes jobs of tasks, for one queue and its settings."""
+
+    def __init__(self, queue: str, *, strict: bool, wait_for_unknown: bool) -> None:
+        self._queue = queue
+        defaults = DEFAULTS["dwork"]
+        if strict:
+            defaults = msgspec.structs.replace(defaults, completion=Completion.HOLDER)
+        self._terms = Terms(defaults)
+        self._cancelled = Terms(defaults, on_dependency_failure=OnDependencyFailure.CANCEL)
+        self._origins: dict[str, Origin] = {}
+        self.on_unknown = (
+            OnUnknownDependency.WAIT if wait_for_unknown else OnUnknownDependency.SATISFIED
+        )
+
+    def new_job(self, task: Task, job_id: str) -> NewJob:
+        """The job that a created task is. Its name is what workers of any protocol are given,
+        unless a payload came with it.
+        """
+        named = task.payload is None
+        preds = task.preds
+        return NewJob(
+            job_id=job_id,
+            queue=self._queue,
+            payload=task.name.encode() if task.payload is None else task.payload,
+            encoding=Encoding.TEXT if named else Encoding.BINARY,
+            on_existing=OnExisting.ADD_DEPENDENCIES,
+            terms=self._cancelled if task.cancel_on_failure else self._terms,
+            origin=self._origin(task.origin),
+            priority=0.0 if task.priority is None else task.priority,
+            namespace=self._queue,
+            name=task.name,
+            depends_on=tuple([dep.name for dep in preds]) if preds else (),
+            on_unknown_dependency=self.on_unknown,
+            metadata=_metadata(task) if preds or task.log else b"",
+        )
+
+    def _origin(self, name: str) -> Origin:
+        """Equal ones are one object: a graph comes from few hosts."""
+        found = self._origins.get(name)
+        if found is None:
+            if len(self._origins) > _ORIGINS_COUNT_MAX:
+                self._origins.clear()
+            found = self._origins[name] = Origin("dwork", name)
+        return found
+
+
+_ORIGINS_COUNT_MAX: Final = 1_000
+
+
+def _metadata(task: Task) -> bytes:
+    located = {dep.name: dep.location for dep in task.preds if dep.location is not None}
+    if not located and not task.log:
+        return b""
+    log = tuple((entry.phase.value, entry.at_us) for entry in task.log)
+    return _encode_kept(_Kept(log, located))
+
+
+def task_of(job: Job, queue: str, hub: Hub) -> Task:
+    """A job as a worker is given it, or as a lookup shows it."""
+    # A job of another front has no name here: it goes by its id.
+    name = job.name if job.name is not None and job.namespace == queue else job.job_id
+    kept = _kept(job) if job.metadata and job.origin.realm == "dwork" else _NOTHING
+    failure = job.failure
+    return Task(
+        name=name,
+        origin=job.origin.name or job.origin.realm,
+        preds=_preds(job, kept, hub) if job.depends_on else (),
+        log=_log(job, kept),
+        payload=None if job.payload == name.encode() else job.payload,
+        result=job.result,
+        failure=(failure.message or failure.code) if failure is not None else None,
+        priority=job.priority or None,
+        attempt=job.lease_number or None,
+    )
+
+
+_NOTHING: Final = _Kept()
+
+
+def _kept(job: Job) -> _Kept:
+    try:
+        return _decode_kept(job.metadata)
+    except msgspec.DecodeError:
+        return _NOTHING
+
+
+def _preds(job: Job, kept: _Kept, hub: Hub) -> tuple[Dep, ...]:
+    locations = kept.pred_locations
+    if not locations:
+        return tuple([Dep(hub.name_of(key)) for key in job.depends_on])
+    names = [hub.name_of(key) for key in job.depends_on]
+    return tuple(Dep(name, locations.get(name)) for name in names)
+
+
+def _log(job: Job, kept: _Kept) -> tuple[LogEntry, ...]:
+    """What the creator wrote, then what is known here: each hand-out, and how it ended."""
+    first = Phase.WAITING if job.depends_on else Phase.READY
+    entries = [LogEntry(first, job.submitted_at * 1000)]
+    if kept.log:
+        entries[:0] = [LogEntry(Phase(phase), at_us) for phase, at_us in kept.log]
+    for attempt in job.attempts:
+        entries.append(LogEntry(Phase.STOLEN, attempt.claimed_at * 1000))
+        ended = Phase.DONE if attempt.reason is EndReason.COMPLETED else Phase.READY
+        if ended is Phase.DONE or job.state not in FINISHED:
+            entries.append(LogEntry(ended, attempt.ended_at * 1000))
+    if job.lease is not None:
+        entries.append(LogEntry(Phase.STOLEN, job.lease.claimed_at * 1000))
+    elif job.entered_at != job.submitted_at or job.state in FINISHED:
+        entries.append(LogEntry(_STATED[job.state], job.entered_at * 1000))
+    return tuple(entries)

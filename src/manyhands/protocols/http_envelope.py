@@ -1,0 +1,42 @@
+"""The envelope that every JSON answer over HTTP comes in, and errors as values that can be raised.
+
+Shared by all protocols that are spoken on the HTTP listener.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class Problem(Exception):  # noqa: N818 - it is an answer, not an accident
+    """What a peer asked wrongly, or cannot have: a status, a code, a sentence."""
+
+    def __init__(
+        self, status: int, code: str, message: str, detail: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.detail = detail
+
+
+def envelope(results: object, elapsed_ms: float, beside: dict[str, Any] | None = None) -> bytes:
+    """A success."""
+    body: dict[str, Any] = {"results": results}
+    if beside is not None:
+        body.update(beside)
+    body["time"] = {"total": round(elapsed_ms, 3)}
+    return encode(body)
+
+
+def error_envelope(
+    problem: Problem, elapsed_ms: float, beside: dict[str, Any] | None = None
+) -> bytes:
+    """A failure: no results, and why."""
+    error: dict[str, Any] = {"code": problem.code, "message": problem.message}
+    if problem.detail is not None:
+        error["detail"] = problem.detail
+    return envelope(None, elapsed_ms, {"error": error, **(beside or {})})

@@ -1,0 +1,210 @@
+"""Jobs, queues and workers in the words of this API. Durations go out in seconds."""
+
+from typing import Any, Final
+
+from manyhands.model.job import Attempt, EndReason, Failure, Job, Lease, State
+from manyhands.model.payload import as_json_value
+from manyhands.model.policy import Queue
+from manyhands.protocols.qless.items import out_of_retries
+from manyhands.protocols.qless.refusals import STATES
+
+# A lock that needs no renewal is still answered with a number: come back within a year.
+_NEVER_SECONDS: Final = 365 * 24 * 3600
+
+_ENDS: Final[dict[EndReason, str]] = {
+    EndReason.COMPLETED: "done",
+    EndReason.FAILED: "failed",
+    EndReason.RELEASED: "released",
+    EndReason.GOODBYE: "released",
+    EndReason.LOST: "lost",
+    EndReason.EXPIRED: "timed-out",
+    EndReason.CUTOFF: "cut-off",
+    EndReason.CANCELLED: "cancelled",
+    EndReason.MOVED: "moved",
+}
+
+
+def _seconds(ms: float) -> int:
+    return max(0, int(ms // 1000))
+
+
+def _instant(at: int | None) -> float | None:
+    return None if at is None else at / 1000
+
+
+def heartbeat_seconds(lease: Lease, now: int) -> int | None:
+    """Until the next heartbeat is due; None: it never is."""
+    left: int | None = None
+    if lease.term_ms is not None:
+        left = (lease.expires_at or now) - now
+    if lease.cutoff_at is not None and (left is None or lease.cutoff_at - now < left):
+        left = lease.cutoff_at - now
+    return None if left is None else _seconds(left)
+
+
+def renewed(job: Job, now: int) -> int:
+    """The answer to a heartbeat."""
+    assert job.lease is not None
+    found = heartbeat_seconds(job.lease, now)
+    return _NEVER_SECONDS if found is None else found
+
+
+def taken(job: Job, attempts_max: int) -> dict[str, Any]:
+    """An item of work, as its worker gets it."""
+    lease = job.lease
+    assert lease is not None
+    found: dict[str, Any] = {
+        "id": job.job_id,
+        "queue": job.queue,
+        "meta": as_json_value(job.payload, job.encoding),
+        "lease": lease.token,
+        "attempt": job.attempts_used + 1,
+        "priority": job.priority,
+    }
+    if lease.term_ms is not None:
+        found["heartbeat"] = heartbeat_seconds(lease, lease.claimed_at)
+        found["expires"] = _instant(lease.expires_at)
+    if lease.cutoff_at is not None:
+        found["cutoff"] = _seconds(lease.cutoff_at - lease.claimed_at)
+    if job.tags:
+        found["tags"] = job.tags
+    if attempts_max != -1:
+        found["retries_left"] = max(0, attempts_max - job.attempts_used - 1)
+    return found
+
+
+def detail_of(job: Job) -> str | None:
+    """What the three states of this API do not tell."""
+    if job.state is State.DELAYED:
+        return "scheduled"
+    if job.state is State.BLOCKED:
+        return "blocked"
+    if job.state is State.READY and job.lease is not None:
+        return "stalled"
+    if job.state in (State.FAILED, State.CANCELLED):
+        return job.reason or None
+    return None
+
+
+def listed(job: Job) -> dict[str, Any]:
+    """A job in a list."""
+    finished = job.state is State.COMPLETED
+    lease = job.lease
+    return {
+        "id": job.job_id,
+        "state": STATES[job.state],
+        "detail": detail_of(job),
+        "queue": None if finished else job.queue,
+        "host": _host(lease) if lease is not None and not lease.lapsed else None,
+        "priority": job.priority,
+        "tags": job.tags,
+        "failure": _failure(job),
+        "created": _instant(job.submitted_at),
+        "updated": _instant(job.entered_at),
+        "protocol": job.origin.realm,
+    }
+
+
+def whole(job: Job, attempts_max: int, dependents: tuple[str, ...], now: int) -> dict[str, Any]:
+    """Everything about a job, but its lease's token."""
+    lease = job.lease
+    left = heartbeat_seconds(lease, now) if lease is not None and not lease.lapsed else None
+    unlimited = attempts_max == -1
+    progress = job.progress
+    return {
+        **listed(job),
+        "meta": as_json_value(job.payload, job.encoding),
+        "heartbeat": left,
+        "retries": -1 if unlimited else attempts_max - 1,
+        "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
+        "attempt": job.attempts_used + (job.state is State.LEASED),
+        "depends": job.depends_on,
+        "dependents": dependents,
+        "limits": job.limits,
+        "progress": None
+        if progress is None
+        else {
+            "numerator": progress.numerator,
+            "denominator": progress.denominator,
+            "seconds_left": progress.seconds_left,
+        },
+        "result": None if job.result is None else as_json_value(job.result, job.result_encoding),
+        "due": _instant(job.run_at),
+        "deadline": _instant(job.deadline_at),
+        "recurring": job.schedule,
+        "history": history(job),
+    }
+
+
+def _host(lease: Lease) -> str:
+    return lease.holder.name or lease.holder.address
+
+
+def _failure(job: Job) -> dict[str, Any] | None:
+    failure = job.failure
+    if failure is None:
+        return None
+    last = job.attempts[-1] if job.attempts else None
+    return {
+        "group": group_of(job, failure),
+        "message": failure.message,
+        "when": _instant(job.finished_at or job.entered_at),
+        "host": _name_of(last) if last is not None else None,
+    }
+
+
+def group_of(job: Job, failure: Failure) -> str:
+    """The group of a failure; that of lost leases is named after the queue."""
+    return out_of_retries(job.queue) if failure.code == "attempts" else failure.code
+
+
+def _name_of(attempt: Attempt) -> str:
+    return attempt.holder.name or attempt.holder.address
+
+
+def history(job: Job) -> list[dict[str, Any]]:
+    """What happened to the job, in order. Leases and changes keep their first and latest."""
+    found: list[tuple[int, int, dict[str, Any]]] = []
+
+    def note(at: int, what: str, **more: str | None) -> None:
+        found.append((at, len(found), {"what": what, "when": _instant(at), **more}))
+
+    if not job.incarnation:
+        note(job.submitted_at, "put")
+    for entry in job.history:
+        what = "put" if entry.what == "submitted again" else entry.what
+        note(entry.at, what, **({"detail": entry.detail} if entry.detail else {}))
+    for attempt in job.attempts:
+        note(attempt.claimed_at, "popped", host=_name_of(attempt))
+        note(attempt.ended_at, _ENDS[attempt.reason], host=_name_of(attempt))
+    lease = job.lease
+    if lease is not None:
+        note(lease.claimed_at, "popped", host=_host(lease))
+        if lease.lapsed and lease.expires_at is not None:
+            note(lease.expires_at, "timed-out", host=_host(lease))
+    return [row for _, _, row in sorted(found, key=lambda item: item[:2])]
+
+
+def queue(
+    settings: Queue,
+    counts: dict[State, int],
+    oldest_ready_at: int | None,
+    beside: tuple[int, int, int],
+    now: int,
+) -> dict[str, Any]:
+    """A queue; ``beside`` are its stalled jobs, its workers and its recurring jobs."""
+    stalled, workers, recurring = beside
+    age = None if oldest_ready_at is None else max(0, now - oldest_ready_at) / 1000
+    return {
+        "name": settings.name,
+        "waiting": counts[State.READY],
+        "pending": counts[State.LEASED],
+        "scheduled": counts[State.DELAYED],
+        "blocked": counts[State.BLOCKED],
+        "stalled": stalled,
+        "failed": counts[State.FAILED],
+        "recurring": recurring,
+        "paused": settings.paused,
+        "workers": workers,
+        "oldest_waiting": age,
+    }

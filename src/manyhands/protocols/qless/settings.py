@@ -1,0 +1,228 @@
+"""Bodies that set queues, named limits and recurring jobs. Durations come in seconds."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
+
+from manyhands.model import limits
+from manyhands.model.commands import SetLimit, SetQueue
+from manyhands.model.job import Schedule
+from manyhands.model.payload import Encoding, as_json_value
+from manyhands.model.policy import NO_POLICY, Backoff, Queue, QueuePolicy, Rate
+from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.items import (
+    WrongItemError,
+    attempts_of,
+    check_size,
+    milliseconds,
+    terms_of,
+)
+from manyhands.protocols.qless.reading import Items
+
+
+class BackoffData(Struct):
+    """Pauses between retries: ``first`` seconds, times ``factor`` each time, at most ``max``."""
+
+    first: float = 1.0
+    factor: float = 2.0
+    max: float = 3600.0
+    jitter: float = 0.2
+
+
+class RateData(Struct):
+    """At most ``count`` jobs handed out in ``per`` seconds."""
+
+    count: int
+    per: float
+
+
+class QueueData(Struct):
+    """Settings of a queue; what is not named stays, ``null`` is the default again."""
+
+    heartbeat: float | None | UnsetType = UNSET
+    grace: float | None | UnsetType = UNSET
+    cutoff: float | None | UnsetType = UNSET
+    retries: int | None | UnsetType = UNSET
+    backoff: BackoffData | None | UnsetType = UNSET
+    max_concurrency: int | None | UnsetType = UNSET
+    rate: RateData | None | UnsetType = UNSET
+    max_jobs: int | None | UnsetType = UNSET
+    keep: float | None | UnsetType = UNSET
+    keep_count: int | None | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+
+    def command(self, name: str, known: Queue | None) -> SetQueue:
+        """On top of what was set before."""
+        try:
+            changes = self._changes()
+        except WrongItemError as error:
+            raise Problem(400, "invalid_body", str(error)) from None
+        before = known.policy if known is not None else NO_POLICY
+        return SetQueue(
+            queue=name,
+            paused=None if self.paused is UNSET else self.paused,
+            policy=replace(before, **changes),
+        )
+
+    def _changes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, field in (
+            ("heartbeat", "lease_ms"),
+            ("cutoff", "attempt_ms_max"),
+            ("grace", "grace_ms"),
+            ("keep", "record_ms"),
+        ):
+            seconds = getattr(self, key)
+            if seconds is not UNSET:
+                unset = 0 if key == "grace" else None
+                found[field] = unset if seconds is None else milliseconds(seconds, key)
+        for key, field in (
+            ("max_concurrency", "concurrency_max"),
+            ("max_jobs", "jobs_max"),
+            ("keep_count", "records_max"),
+        ):
+            if getattr(self, key) is not UNSET:
+                found[field] = getattr(self, key)
+        if self.retries is not UNSET:
+            found["attempts_max"] = attempts_of(self.retries)
+        if self.backoff is not UNSET:
+            found["backoff"] = None if self.backoff is None else _backoff(self.backoff)
+        if self.rate is not UNSET:
+            rate = self.rate
+            found["rate"] = (
+                None if rate is None else Rate(rate.count, milliseconds(rate.per, "per"))
+            )
+        return found
+
+
+def _backoff(given: BackoffData) -> Backoff:
+    return Backoff(
+        milliseconds(given.first, "first"),
+        given.factor,
+        milliseconds(given.max, "max"),
+        given.jitter,
+    )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def shown_policy(policy: QueuePolicy) -> dict[str, Any]:
+    """A queue's settings, in the words in which they are set."""
+    backoff, rate = policy.backoff, policy.rate
+    retries = policy.attempts_max
+    return {
+        "heartbeat": _seconds(policy.lease_ms),
+        "grace": policy.grace_ms / 1000,
+        "cutoff": _seconds(policy.attempt_ms_max),
+        "retries": retries if retries is None or retries == -1 else retries - 1,
+        "backoff": None
+        if backoff is None
+        else {
+            "first": backoff.first_ms / 1000,
+            "factor": backoff.factor,
+            "max": backoff.ms_max / 1000,
+            "jitter": backoff.jitter,
+        },
+        "max_concurrency": policy.concurrency_max,
+        "rate": None if rate is None else {"count": rate.count, "per": rate.per_ms / 1000},
+        "max_jobs": policy.jobs_max,
+        "keep": _seconds(policy.record_ms),
+        "keep_count": policy.records_max,
+    }
+
+
+class LimitData(Struct):
+    """How many jobs of a named limit may be out at once; ``null`` removes the limit."""
+
+    max: int | None
+
+    def command(self, name: str) -> SetLimit:
+        """For the limit that the path names."""
+        return SetLimit(name, self.max)
+
+
+class RecurItem(Struct):
+    """A job that is added again and again."""
+
+    id: str
+    meta: Raw
+    interval: float | None = None
+    cron: str | None = None
+    time_zone: str = "UTC"
+    offset: float | None = None
+    backlog: int = 0
+    priority: float = 0.0
+    retries: int | None = None
+    heartbeat: float | None = None
+    cutoff: float | None = None
+    tags: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    paused: bool = False
+
+    def next_at(self, known: Schedule | None, now: int) -> int:
+        """The first instant of an interval: at once, after the offset, or as it was due before."""
+        interval_ms = milliseconds(self.interval or 0.0, "interval")
+        if self.offset is None and known is not None and known.interval_ms is not None:
+            return known.next_at - known.interval_ms + interval_ms
+        return now + milliseconds(self.offset or 0.0, "offset")
+
+    def schedule(self, queue: str, next_at: int, meta_bytes_max: int) -> Schedule:
+        """The template."""
+        interval = self.interval
+        return Schedule(
+            schedule_id=self.id,
+            queue=queue,
+            interval_ms=None if interval is None else milliseconds(interval, "interval"),
+            cron=self.cron,
+            time_zone=self.time_zone,
+            next_at=next_at,
+            backlog_max=self.backlog or limits.BATCH_COUNT_MAX,
+            paused=self.paused,
+            payload=check_size(self.meta, meta_bytes_max),
+            encoding=Encoding.JSON,
+            priority=self.priority,
+            terms=terms_of(self.retries, self.heartbeat, self.cutoff),
+            tags=tuple(dict.fromkeys(self.tags)),
+            limits=tuple(sorted(set(self.limits))),
+        )
+
+
+def shown_schedule(row: Schedule) -> dict[str, Any]:
+    """A recurring job."""
+    endless = row.backlog_max == limits.BATCH_COUNT_MAX
+    retries = row.terms.attempts_max
+    return {
+        "id": row.schedule_id,
+        "queue": row.queue,
+        "meta": as_json_value(row.payload, row.encoding),
+        "interval": _seconds(row.interval_ms),
+        "cron": row.cron,
+        "time_zone": row.time_zone,
+        "next": row.next_at / 1000,
+        "backlog": 0 if endless else row.backlog_max,
+        "priority": row.priority,
+        "retries": retries if retries is None or retries == -1 else retries - 1,
+        "tags": row.tags,
+        "limits": row.limits,
+        "paused": row.paused,
+        "count": row.fired_count,
+        "last": row.last_job_id,
+    }
+
+
+class UnfailData(Struct):
+    """Which failed jobs are to be tried again."""
+
+    group: str
+    count: int = 25
+
+
+QUEUE: Final = msgspec.json.Decoder(QueueData).decode
+LIMIT: Final = msgspec.json.Decoder(LimitData).decode
+UNFAIL: Final = msgspec.json.Decoder(UnfailData).decode
+RECUR: Final[Items[RecurItem]] = Items(RecurItem, ("id", "meta"))
+NAMES: Final[Items[str]] = Items(str)

@@ -1,0 +1,71 @@
+"""The words of a routing key: what is legal, and what other protocols' names become.
+
+A routing key is an AMQP short string of at most 255 bytes. Five identifiers of 36, a run of three
+digits, a routing of 64 and six dots make 253, so each limit is one of bytes and none may slip.
+"""
+
+import hashlib
+import re
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from manyhands.model.identity import uid_of
+
+IDENTIFIER_BYTES_MAX: Final = 36
+ROUTING_BYTES_MAX: Final = 64
+RUN_ID_MAX: Final = 999
+PLACEHOLDER: Final = "_"  # a word that is not available
+DEFAULT_PROVISIONER: Final = "default"
+
+_IDENTIFIER: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{IDENTIFIER_BYTES_MAX}}}")
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_HASH_DIGITS: Final = 8
+_SLUG_MAX: Final = IDENTIFIER_BYTES_MAX - _HASH_DIGITS - 1
+
+
+def is_identifier(text: str) -> bool:
+    """Whether it may be a word of a key: no dots, and not the placeholder itself."""
+    return text != PLACEHOLDER and _IDENTIFIER.fullmatch(text) is not None
+
+
+def is_routing(text: str) -> bool:
+    """Whether it may end a key. ASCII alone, so that characters are bytes; `*` and `#` are plain
+    characters in a key.
+    """
+    return len(text) <= ROUTING_BYTES_MAX and text.isascii() and text.isprintable()
+
+
+@lru_cache(maxsize=4096)
+def identifier_of(name: str) -> str:
+    """The name itself where it is legal, else what is left of it and a part of its hash."""
+    if is_identifier(name):
+        return name
+    kept = _ILLEGAL.sub("-", name).strip("-")[:_SLUG_MAX]
+    digits = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return f"{kept or 'x'}-{digits}"
+
+
+class Place(Struct, frozen=True, gc=False):
+    """Where a queue stands in a key."""
+
+    provisioner: str
+    worker_type: str
+    is_renamed: bool  # these words do not tell the queue's own name
+
+
+@lru_cache(maxsize=4096)
+def place_of(queue: str) -> Place:
+    """A queue is called `provisioner/type`, or like a type of the default provisioner."""
+    provisioner, slash, worker_type = queue.partition("/")
+    if slash and is_identifier(provisioner) and is_identifier(worker_type):
+        return Place(provisioner, worker_type, is_renamed=False)
+    worker_type = identifier_of(queue)
+    return Place(DEFAULT_PROVISIONER, worker_type, is_renamed=worker_type != queue)
+
+
+def task_id_of(job_id: str) -> str:
+    """The job's uid, written as a UUID."""
+    uid = uid_of(job_id)
+    return f"{uid[:8]}-{uid[8:12]}-{uid[12:16]}-{uid[16:20]}-{uid[20:]}"

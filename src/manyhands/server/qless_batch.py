@@ -1,0 +1,106 @@
+"""What the routes of the qless API share: who asks, which batch it is, which of its items failed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from manyhands.model.commands import Command
+from manyhands.model.outcome import Refusal, Reply, Why
+from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.paths import queue_name, segments
+from manyhands.protocols.qless.reading import BadItem, Items, check_host
+from manyhands.protocols.qless.refusals import entry, item_error, problem
+from manyhands.server.api_query import Query
+from manyhands.server.http_connection import Request
+from manyhands.server.http_exchange import is_json
+
+if TYPE_CHECKING:
+    from manyhands.server.clock import Clock
+    from manyhands.server.workers import WorkerBook
+
+_UNAVAILABLE: Final = frozenset({Why.SHUTTING_DOWN, Why.STORE_FULL})
+
+
+class Batch:
+    """The commands of a batch, and which of its items were refused."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.errors: list[dict[str, Any]] = []
+        self._asked: list[tuple[int, str]] = []
+        self._by_index: dict[int, Command] = {}
+
+    def ask(self, index: int, job_id: str, command: Command) -> None:
+        self.commands.append(command)
+        self._asked.append((index, job_id.lower()))
+        self._by_index[index] = command
+
+    def command(self, index: int) -> Command:
+        return self._by_index[index]
+
+    def refuse(self, index: int, item: BadItem) -> None:
+        self.errors.append(entry(index, item.id, item.code, item.message))
+
+    def refuse_by(self, index: int, job_id: str, reply: Reply) -> None:
+        assert isinstance(reply, Refusal)
+        refuse_whole(reply)
+        self.errors.append(item_error(index, job_id, reply))
+
+    def told(self, replies: Sequence[Reply]) -> list[tuple[int, str, Reply]]:
+        return [
+            (index, job_id, reply)
+            for (index, job_id), reply in zip(self._asked, replies, strict=True)
+        ]
+
+
+def refuse_whole(reply: Refusal) -> None:
+    """What concerns the server and not the item is the answer to the whole request."""
+    if reply.why in _UNAVAILABLE:
+        raise problem(reply)
+
+
+def _host_beside(request: Request) -> str | None:
+    """The name of a worker that has no body to put it into."""
+    if b"host=" in request.query:
+        found = Query(request.query).text("host")
+        if found is not None:
+            return check_host(found)
+    header = request.headers.get(b"x-qless-host")
+    if header is None:
+        return None
+    try:
+        return check_host(header.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Problem(400, "invalid_host", "X-Qless-Host is not UTF-8") from None
+
+
+def json_body(request: Request) -> bytes:
+    """The body of a request that carries JSON."""
+    if not is_json(request.headers.get(b"content-type")):
+        sentence = "the content type must be application/json"
+        raise Problem(415, "unsupported_media_type", sentence)
+    return request.body
+
+
+def read_batch(
+    request: Request, kind: Items[Any], count_max: int
+) -> tuple[str, Sequence[Any], str | None]:
+    """The queue in the path, the items, and the host."""
+    if request.method != "POST":
+        raise Problem(405, "method_not_allowed", f"{request.method} is not possible here")
+    parts = segments(request.path)
+    if len(parts) != 2:
+        raise Problem(404, "not_found", "the path needs the name of one queue")
+    queue = queue_name(parts[1])
+    found, host = kind.read(json_body(request), count_max)
+    return queue, found, host
+
+
+def see(
+    book: "WorkerBook", clock: "Clock", host: str | None, request: Request
+) -> tuple[str | None, str]:
+    """Who asks: a name, if there is one, and an address. The worker is noted as alive."""
+    if host is None:
+        host = _host_beside(request)
+    address = request.connection.peer.address(request.headers)
+    book.see(host, address, clock.now())
+    return host, address

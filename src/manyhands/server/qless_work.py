@@ -1,0 +1,300 @@
+"""The qless API's work: take, heartbeat, complete, fail, retry. These routes are asked for all
+the time, so they run on calls back from the dispatcher and not as coroutines.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from manyhands.engine.retry import attempts_max
+from manyhands.model.commands import Claim, Command, Proof
+from manyhands.model.job import Holder, Job
+from manyhands.model.outcome import (
+    Changed,
+    Claimed,
+    Refusal,
+    Reply,
+    Why,
+)
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import NO_POLICY
+from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless import answers, items
+from manyhands.protocols.qless.paths import RESERVED, check_queue, count_of, queue_name, segments
+from manyhands.protocols.qless.reading import BadItem, read_value
+from manyhands.protocols.qless.refusals import problem, was_revoked
+from manyhands.server.api_query import Query
+from manyhands.server.asking import ask_many
+from manyhands.server.handing_out import HandingOut
+from manyhands.server.http_connection import Request
+from manyhands.server.http_exchange import HungUpError
+from manyhands.server.qless_answer import Answering
+from manyhands.server.qless_batch import Batch, json_body, read_batch, see
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+    from manyhands.server.workers import WorkerBook
+
+WAIT_SECONDS_MAX: Final = 60.0
+_DEPRECATED: Final = ((b"deprecation", b"true"), (b"link", b'</heartbeat>; rel="alternate"'))
+
+Make = Callable[[Any, str, Proof, Encoding, int], Command]
+
+
+class QlessWork:
+    """Requests of workers and submitters."""
+
+    def __init__(
+        self, server: "Server", answering: Answering, handing_out: HandingOut, book: "WorkerBook"
+    ) -> None:
+        config = server.config
+        self._server = server
+        self._dispatcher = server.dispatcher
+        self._index = server.store.index
+        self._answering = answering
+        self._handing_out = handing_out
+        self._book = book
+        self._take_max = config.qless_take_max
+        self._batch_max = config.qless_batch_max
+        self._meta_max = min(config.qless_meta_bytes_max, config.payload_bytes_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.routes: dict[bytes, Callable[[Request], None]] = {
+            name: answering.guarded(serve)
+            for name, serve in (
+                (b"get", self._get),
+                (b"heartbeat", self._heartbeat),
+                (b"hearbeat", self._heartbeat_misspelt),
+                (b"complete", self._complete),
+                (b"fail", self._fail),
+                (b"retry", self._retry),
+            )
+        }
+        self.short_form = answering.guarded(self._get_short)
+
+    def _see(self, host: str | None, request: Request) -> tuple[str | None, str]:
+        return see(self._book, self._server.clock, host, request)
+
+    def _ask(
+        self, request: Request, commands: Sequence[Command], finish: Callable[[list[Any]], None]
+    ) -> None:
+        ask_many(self._dispatcher, commands, self._answering.guarded_finish(request, finish))
+
+    # Taking work.
+
+    def _get(self, request: Request) -> None:
+        parts = segments(request.path)
+        if not 2 <= len(parts) <= 3:
+            raise Problem(404, "not_found", "the path is /get/<queue> or /get/<queue>/<count>")
+        queue = queue_name(parts[1])
+        count = count_of(parts[2], self._take_max) if len(parts) == 3 else 1
+        host, wait, array = None, 0.0, False
+        if request.method == "POST":
+            data, host = read_value(json_body(request), items.TAKE)
+            wait, array = data.wait, data.array
+            if not 0.0 <= wait <= WAIT_SECONDS_MAX:
+                raise Problem(400, "invalid_body", f"wait is 0 to {WAIT_SECONDS_MAX:g} seconds")
+        elif request.query:
+            query = Query(request.query)
+            wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+            array = query.text("array") == "1"
+        self._take(request, queue, (count, array or count > 1), host, wait)
+
+    def _get_short(self, request: Request) -> None:
+        """``GET /<queue>/<count>``: only where the first segment cannot mean anything of ours."""
+        parts = segments(request.path)
+        assert len(parts) == 2
+        assert parts[0].decode("latin-1") not in RESERVED
+        query = Query(request.query)
+        wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+        count = count_of(parts[1], self._take_max)
+        many = query.text("array") == "1" or count > 1
+        self._take(request, queue_name(parts[0]), (count, many), None, wait)
+
+    def _take(
+        self, request: Request, queue: str, wanted: tuple[int, bool], host: str | None, wait: float
+    ) -> None:
+        name, address = self._see(host, request)
+        count, array = wanted
+        token = self._server.ids.token
+        if not wait:
+            # Decided at once, so more tokens than there are jobs now are of no use.
+            count = min(count, self._dispatcher.ready_count(queue))
+        command = Claim(
+            queues=(queue,),
+            holder=Holder(items.REALM, name, address),
+            tokens=tuple([token() for _ in range(count)]),
+            term_ms=items.TERM_MS,
+            term_of_job=True,
+        )
+        if wait:
+            self._start(self._take_patiently(request, command, wait, array=array))
+        else:
+            self._ask(
+                request, (command,), lambda replies: self._hand_over(request, replies[0], array)
+            )
+
+    async def _take_patiently(
+        self, request: Request, command: Claim, wait: float, *, array: bool
+    ) -> None:
+        try:
+            connection = request.connection
+            reply = await self._handing_out.claim_patiently(connection, command, wait)
+        except HungUpError:
+            return
+        self._hand_over(request, reply, array)
+
+    def _hand_over(self, request: Request, reply: Reply, array: bool) -> None:  # noqa: FBT001
+        if isinstance(reply, Refusal):
+            self._answering.fail(request, problem(reply))
+            return
+        assert isinstance(reply, Claimed)
+        jobs = reply.jobs
+        connection = request.connection
+        if connection.is_gone:
+            self._handing_out.take_back(jobs)
+            return
+        shown = [answers.taken(job, self._attempts_max(job)) for job in jobs]
+        results: object = shown if array else (shown[0] if shown else None)
+        self._answering.answer(request, results)
+        if jobs and connection.transport.get_write_buffer_size():
+            self._start(self._handing_out.watch_delivery(connection, jobs))
+
+    def _attempts_max(self, job: Job) -> int:
+        known = self._index.queue(job.queue)
+        return attempts_max(job, known.policy if known is not None else NO_POLICY)
+
+    def _start(self, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Working on what was taken.
+
+    def _heartbeat(self, request: Request) -> None:
+        queue, found, host = read_batch(request, items.HEARTBEAT, self._batch_max)
+        name, address = self._see(host, request)
+        batch = Batch()
+        reports: dict[int, Command] = {}
+        for index, item in enumerate(found):
+            if isinstance(item, BadItem):
+                batch.refuse(index, item)
+                continue
+            if isinstance(item, str):
+                item = items.HeartbeatItem(item)  # noqa: PLW2901 - the short form of the same
+            try:
+                proof = items.proof_of(item.lease, name, address)
+                like = self._encoding_of(item.id)
+                batch.ask(index, item.id, item.renew(queue, proof, like, self._meta_max))
+                report = item.report(proof)
+                if report is not None:
+                    reports[index] = report
+            except items.WrongItemError as error:
+                batch.refuse(index, items.bad(error, item.id))
+        self._ask(
+            request,
+            batch.commands,
+            lambda replies: self._heard(request, len(found), batch, replies, reports),
+        )
+
+    def _heartbeat_misspelt(self, request: Request) -> None:
+        request.notes = _DEPRECATED
+        self._heartbeat(request)
+
+    def _heard(
+        self,
+        request: Request,
+        count: int,
+        batch: Batch,
+        replies: list[Reply],
+        reports: dict[int, Command],
+    ) -> None:
+        now = self._server.clock.now()
+        results: list[int | bool] = [False] * count
+        further: list[Command] = []
+        for index, job_id, reply in batch.told(replies):
+            if isinstance(reply, Changed):
+                results[index] = answers.renewed(reply.job, now)
+                if index in reports:
+                    further.append(reports[index])
+            else:
+                batch.refuse_by(index, job_id, reply)
+        self._ask(
+            request,
+            further,
+            lambda _: self._answering.many(request, results, batch.errors),
+        )
+
+    def _complete(self, request: Request) -> None:
+        queue, found, host = read_batch(request, items.COMPLETE, self._batch_max)
+
+        def make(
+            item: items.CompleteItem, queue: str, proof: Proof, like: Encoding, bytes_max: int
+        ) -> Command:
+            if item.next is not None:
+                check_queue(item.next)
+            return item.complete(queue, proof, like, bytes_max)
+
+        self._turn_in(request, queue, found, host, make)
+
+    def _fail(self, request: Request) -> None:
+        queue, found, host = read_batch(request, items.FAIL, self._batch_max)
+        self._turn_in(request, queue, found, host, items.FailItem.fail)
+
+    def _retry(self, request: Request) -> None:
+        queue, found, host = read_batch(request, items.RETRY, self._batch_max)
+        self._turn_in(request, queue, found, host, items.RetryItem.fail)
+
+    def _turn_in(
+        self, request: Request, queue: str, found: Sequence[Any], host: str | None, make: Make
+    ) -> None:
+        """Complete, fail and retry: the answer has the ids for which it worked."""
+        name, address = self._see(host, request)
+        batch = Batch()
+        for index, item in enumerate(found):
+            if isinstance(item, BadItem):
+                batch.refuse(index, item)
+                continue
+            try:
+                proof = items.proof_of(item.lease, name, address)
+                like = self._encoding_of(item.id)
+                batch.ask(index, item.id, make(item, queue, proof, like, self._meta_max))
+            except items.WrongItemError as error:
+                batch.refuse(index, items.bad(error, item.id))
+            except Problem as error:
+                batch.refuse(index, BadItem(error.code, error.message, item.id))
+        self._ask(
+            request,
+            batch.commands,
+            lambda replies: self._turned_in(request, queue, batch, replies),
+        )
+
+    def _turned_in(self, request: Request, queue: str, batch: Batch, replies: list[Reply]) -> None:
+        results: list[str] = []
+        for index, job_id, reply in batch.told(replies):
+            if isinstance(reply, Changed) and not _differs(reply, queue, batch.command(index)):
+                results.append(reply.job.job_id)
+                continue
+            command: Any = batch.command(index)
+            if isinstance(reply, Changed):
+                reply = Refusal(Why.ALREADY_COMPLETED, "the job was completed before", reply.job)  # noqa: PLW2901
+            batch.refuse_by(index, job_id, reply)
+            job = reply.job if isinstance(reply, Refusal) else None
+            if job is not None:
+                error = batch.errors[-1]
+                if error["code"] == "complete":
+                    error["code"] = "already_complete"
+                elif job.lease is None and was_revoked(job, command.proof):
+                    error["code"] = "lock_lost"
+        self._answering.many(request, results, batch.errors)
+
+    def _encoding_of(self, job_id: str) -> Encoding:
+        """How the job's meta is kept: a peer that sends bytes gets bytes back."""
+        job = self._index.jobs.get(job_id) or self._index.jobs.get(job_id.lower())
+        return Encoding.JSON if job is None else job.encoding
+
+
+def _differs(reply: Changed, queue: str, command: Any) -> bool:  # noqa: ANN401 - Complete or Fail
+    """A completion that was made before counts only if it says the same once more."""
+    if not reply.repeated:
+        return False
+    return reply.job.queue != queue or reply.job.result != command.result

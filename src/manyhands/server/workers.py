@@ -1,0 +1,78 @@
+"""Who works over HTTP: when each worker was heard of last, and what it did since the start.
+
+Kept in memory only. Who holds what is known from the leases, which outlive a restart; the rest is
+for people who look, and a worker that lives is back in here with its next request.
+"""
+
+from typing import Final
+
+from manyhands.model.job import EndReason, State
+from manyhands.store.batch import Batch
+
+WORKER_MS_MAX: Final = 24 * 3600 * 1000  # a silent worker is forgotten after that
+# Beyond this many the longest silent ones are forgotten: names cost their sender nothing.
+WORKERS_COUNT_MAX: Final = 100_000
+_LOSSES: Final = frozenset({EndReason.EXPIRED.value, EndReason.CUTOFF.value, "lapsed"})
+
+
+class WorkerRecord:
+    """One worker."""
+
+    __slots__ = ("address", "completed", "failed", "lost", "name", "seen_at", "taken")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address = ""
+        self.seen_at = 0
+        self.taken = 0
+        self.completed = 0
+        self.failed = 0
+        self.lost = 0
+
+
+class WorkerBook:
+    """All workers of one realm, the longest silent first."""
+
+    def __init__(self, realm: str) -> None:
+        self._realm = realm
+        self._records: dict[str, WorkerRecord] = {}
+
+    def see(self, name: str | None, address: str, now: int) -> None:
+        """A request of a worker, by its name or else by its address."""
+        key = name or address
+        record = self._records.pop(key, None) or WorkerRecord(key)
+        self._records[key] = record
+        record.address = address
+        record.seen_at = now
+        if len(self._records) > WORKERS_COUNT_MAX:
+            del self._records[next(iter(self._records))]
+
+    def take(self, batch: Batch, _elapsed_ms: float) -> None:
+        """What was committed about leases of this realm."""
+        for _, event in batch.events:
+            holder = event.holder
+            if holder is None or holder.realm != self._realm:
+                continue
+            record = self._records.get(holder.name or holder.address)
+            if record is None:
+                continue
+            if event.state is State.LEASED:
+                record.taken += event.reason != "renewed"
+            elif event.state is State.COMPLETED or event.reason == "advanced":
+                record.completed += 1
+            elif event.reason in _LOSSES:
+                record.lost += 1
+            elif event.reason in ("failed", "retry", "out_of_attempts"):
+                record.failed += 1
+
+    def records(self, now: int) -> list[WorkerRecord]:
+        """Everybody who was heard of lately, by name; others are forgotten here."""
+        for name, record in list(self._records.items()):
+            if record.seen_at + WORKER_MS_MAX > now:
+                break
+            del self._records[name]
+        return [self._records[name] for name in sorted(self._records)]
+
+    def record(self, name: str) -> WorkerRecord | None:
+        """One worker."""
+        return self._records.get(name)

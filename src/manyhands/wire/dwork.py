@@ -1,0 +1,264 @@
+"""dwork's messages as bytes: one protobuf message, the same for requests and replies.
+
+The schema is that of ``docs/protocols/dwork.proto``, kept here as a table from which protobuf's
+classes are made when this module is loaded. A message is taken as a whole or not at all: required
+fields, known values of enumerations and UTF-8 are checked here, because protobuf does not insist.
+"""
+
+import enum
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal import api_implementation
+from google.protobuf.message import DecodeError
+from msgspec import Struct
+
+
+class WireError(ValueError):
+    """Not a message of this protocol. Its text is a sentence for the peer."""
+
+
+class Kind(enum.IntEnum):
+    """What a message asks or answers."""
+
+    CREATE = 0
+    STEAL = 1
+    COMPLETE = 2
+    TRANSFER = 3
+    LOOKUP = 4
+    NOT_FOUND = 5
+    OK = 6
+    EXIT = 7
+    ERROR = 8
+
+
+class Phase(enum.IntEnum):
+    """An entry of a task's log."""
+
+    PENDING = 0
+    STOLEN = 1
+    WAITING = 2
+    COPYING = 3
+    READY = 4
+    STARTED = 5
+    DONE = 6
+    RECORDED = 7
+
+
+class Dep(Struct, frozen=True, gc=False):
+    """A predecessor."""
+
+    name: str
+    location: str | None = None
+
+
+class LogEntry(Struct, frozen=True, gc=False):
+    """A state, and when it was entered, in microseconds since the epoch."""
+
+    phase: Phase
+    at_us: int
+
+
+class Task(Struct, frozen=True, gc=False, kw_only=True):
+    """One task. What is not in the protocol's own document has a number of 100 or more."""
+
+    name: str
+    origin: str = ""
+    preds: tuple[Dep, ...] = ()
+    log: tuple[LogEntry, ...] = ()
+    payload: bytes | None = None
+    result: bytes | None = None
+    failure: str | None = None
+    priority: float | None = None
+    attempt: int | None = None
+    retry: bool = False
+    cancel_on_failure: bool = False
+
+
+class Query(Struct, frozen=True, gc=False, kw_only=True):
+    """One message."""
+
+    kind: Kind
+    tasks: tuple[Task, ...] = ()
+    name: str | None = None
+    n: int | None = None
+    location: str | None = None
+    reason: str | None = None
+
+
+_OPTIONAL, _REQUIRED, _REPEATED = 1, 2, 3
+_DOUBLE, _INT64, _INT32, _BOOL, _STRING, _MESSAGE, _BYTES, _ENUM = 1, 3, 5, 8, 9, 11, 12, 14
+
+_Field = tuple[int, str, int, int, str]  # number, name, label, type, name of that type
+# Numbers 3 of TaskMsg and 5 of QueryMsg had a meaning once, or might have had: never used here.
+_FIELDS: Final[dict[str, tuple[_Field, ...]]] = {
+    "TaskMsg.Dep": (
+        (1, "name", _REQUIRED, _STRING, ""),
+        (2, "location", _OPTIONAL, _STRING, ""),
+    ),
+    "TaskMsg.LogMsg": (
+        (1, "state", _REQUIRED, _ENUM, ".dwork.TaskMsg.State"),
+        (2, "time", _REQUIRED, _INT64, ""),
+    ),
+    "TaskMsg": (
+        (1, "name", _REQUIRED, _STRING, ""),
+        (2, "origin", _REQUIRED, _STRING, ""),
+        (4, "pred", _REPEATED, _MESSAGE, ".dwork.TaskMsg.Dep"),
+        (5, "succ", _REPEATED, _MESSAGE, ".dwork.TaskMsg.Dep"),
+        (6, "log", _REPEATED, _MESSAGE, ".dwork.TaskMsg.LogMsg"),
+        (100, "payload", _OPTIONAL, _BYTES, ""),
+        (101, "result", _OPTIONAL, _BYTES, ""),
+        (102, "failure", _OPTIONAL, _STRING, ""),
+        (103, "priority", _OPTIONAL, _DOUBLE, ""),
+        (104, "attempt", _OPTIONAL, _INT32, ""),
+        (105, "retry", _OPTIONAL, _BOOL, ""),
+        (106, "cancel_on_failure", _OPTIONAL, _BOOL, ""),
+    ),
+    "QueryMsg": (
+        (1, "type", _REQUIRED, _ENUM, ".dwork.QueryMsg.Type"),
+        (2, "task", _REPEATED, _MESSAGE, ".dwork.TaskMsg"),
+        (3, "name", _OPTIONAL, _STRING, ""),
+        (4, "n", _OPTIONAL, _INT32, ""),
+        (6, "location", _OPTIONAL, _STRING, ""),
+        (100, "reason", _OPTIONAL, _STRING, ""),
+    ),
+}
+_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "TaskMsg.State": (
+        *("Pending", "Stolen", "Waiting", "Copying", "Ready", "Started", "Done", "Recorded"),
+    ),
+    "QueryMsg.Type": (
+        *("Create", "Steal", "Complete", "Transfer", "Lookup", "NotFound", "OK", "Exit", "Error"),
+    ),
+}
+
+
+def _message_class() -> Any:  # noqa: ANN401 - made from the table, so no type checker knows it
+    file = descriptor_pb2.FileDescriptorProto(
+        name="manyhands/dwork.proto", package="dwork", syntax="proto2"
+    )
+    made: dict[str, descriptor_pb2.DescriptorProto] = {}
+    for outer in ("TaskMsg", "QueryMsg"):
+        made[outer] = file.message_type.add(name=outer)
+    for path, fields in _FIELDS.items():
+        outer, _, inner = path.partition(".")
+        if inner:
+            made[path] = made[outer].nested_type.add(name=inner)
+        for number, name, label, kind, type_name in fields:
+            made[path].field.add(
+                name=name,
+                number=number,
+                label=label,
+                type=kind,
+                type_name=type_name or None,
+            )
+    for path, words in _WORDS.items():
+        outer, _, inner = path.partition(".")
+        choice = made[outer].enum_type.add(name=inner)
+        for number, word in enumerate(words):
+            choice.value.add(name=word, number=number)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("dwork.QueryMsg"))
+
+
+QueryMsg: Final = _message_class()
+_KINDS: Final = tuple(Kind)
+_PHASES: Final = tuple(Phase)
+# Whole messages, as nearly all replies are.
+BARE: Final[dict[Kind, bytes]] = {kind: bytes((8, kind)) for kind in Kind}
+
+
+def implementation() -> str:
+    """The protobuf backend that is in use; anything but ``upb`` is many times slower."""
+    return str(api_implementation.Type())
+
+
+def decode(body: bytes) -> Query:
+    """The message, or a WireError. Unknown fields are left out."""
+    try:
+        message = QueryMsg.FromString(body)
+    except DecodeError:
+        raise WireError("this is not a whole QueryMsg") from None
+    if not message.HasField("type"):  # also where its value is none that we know
+        raise WireError("the type is missing or unknown")
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise WireError(f"a required field is missing or unknown: {missing}")
+    tasks = message.task
+    has = message.HasField
+    return Query(
+        kind=_KINDS[message.type],
+        tasks=tuple([_task(task) for task in tasks]) if tasks else (),
+        name=_text(message.name, "name") if has("name") else None,
+        n=message.n if has("n") else None,
+        location=_text(message.location, "location") if has("location") else None,
+        reason=_text(message.reason, "reason") if has("reason") else None,
+    )
+
+
+def _text(value: str | bytes, what: str) -> str:
+    # protobuf hands out a string that is not UTF-8 as bytes.
+    if type(value) is not str:
+        raise WireError(f"the {what} is not UTF-8")
+    return value
+
+
+def _task(message: Any) -> Task:  # noqa: ANN401
+    fields: dict[str, Any] = {}
+    # Only what is there: most tasks have two or three of the fields.
+    for descriptor, value in message.ListFields():
+        name = descriptor.name
+        if name in _TEXTS:
+            fields[name] = _text(value, f"{name} of a task")
+        elif name == "pred":
+            fields["preds"] = tuple([_dep(dep) for dep in value])
+        elif name == "log":
+            fields["log"] = tuple([LogEntry(_PHASES[entry.state], entry.time) for entry in value])
+        elif name != "succ":
+            fields[name] = value
+    return Task(**fields)
+
+
+_TEXTS: Final = frozenset({"name", "origin", "failure"})
+
+
+def _dep(message: Any) -> Dep:  # noqa: ANN401
+    name = _text(message.name, "name of a predecessor")
+    if not message.HasField("location"):
+        return Dep(name)
+    return Dep(name, _text(message.location, "location of a predecessor"))
+
+
+def encode(query: Query) -> bytes:
+    """The bytes of a message."""
+    message = QueryMsg(type=query.kind)
+    for task in query.tasks:
+        _fill(message.task.add(name=task.name, origin=task.origin), task)
+    if query.name is not None:
+        message.name = query.name
+    if query.n is not None:
+        message.n = query.n
+    if query.location is not None:
+        message.location = query.location
+    if query.reason is not None:
+        message.reason = query.reason
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _fill(message: Any, task: Task) -> None:  # noqa: ANN401
+    for dep in task.preds:
+        pred = message.pred.add(name=dep.name)
+        if dep.location is not None:
+            pred.location = dep.location
+    for entry in task.log:
+        message.log.add(state=entry.phase, time=entry.at_us)
+    for name in ("payload", "result", "failure", "priority", "attempt"):
+        value = getattr(task, name)
+        if value is not None:
+            setattr(message, name, value)
+    if task.retry:
+        message.retry = True
+    if task.cancel_on_failure:
+        message.cancel_on_failure = True

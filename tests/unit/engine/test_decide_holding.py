@@ -1,0 +1,314 @@
+"""What the holder of a lease may say."""
+
+import pytest
+
+from manyhands.model import limits
+from manyhands.model.commands import ByAnyone, Release, ReleaseAll, SendPartial
+from manyhands.model.job import EndReason, State
+from manyhands.model.outcome import ChangedMany, Why
+from manyhands.model.policy import TERMS, OnUnknownDependency, Reentry
+from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
+
+
+def a_leased_job(world: World, term_ms: int | None = MINUTE, **fields):
+    job = world.submit(a_job(**fields))
+    return world.claim(job.queue, term_ms=term_ms)
+
+
+# Renew.
+
+
+def test_a_renewal_begins_the_term_anew():
+    world = World()
+    job = a_leased_job(world)
+    world.now += 30 * SECOND
+
+    renewed = world.renew(job.job_id)
+
+    assert renewed.lease.expires_at == world.now + MINUTE
+    assert (renewed.lease.number, renewed.lease.token) == (job.lease.number, job.lease.token)
+    world.check()
+
+
+def test_a_renewal_may_ask_for_another_term_once():
+    world = World()
+    job = a_leased_job(world)
+
+    longer = world.renew(job.job_id, term_ms=HOUR)
+    usual = world.renew(job.job_id)
+
+    assert longer.lease.expires_at == world.now + HOUR
+    assert usual.lease.expires_at == world.now + MINUTE
+    world.check()
+
+
+def test_renewing_a_lease_without_a_term_is_allowed_and_changes_nothing():
+    world = World()
+    job = a_leased_job(world, term_ms=None)
+
+    renewed = world.renew(job.job_id)
+
+    assert renewed == job
+    world.check()
+
+
+def test_a_renewal_may_name_the_queue_it_believes_in():
+    world = World()
+    job = a_leased_job(world, queue="q")
+
+    renewed = world.renew(job.job_id, queue="q")
+
+    assert renewed.state is State.LEASED
+    world.check()
+
+
+# Report and partial results.
+
+
+def test_progress_is_kept_and_renews_a_lease_that_has_a_term():
+    world = World()
+    job = a_leased_job(world)
+    world.now += 30 * SECOND
+
+    reported = world.report(job.job_id, 3, 10, seconds_left=7)
+
+    progress = reported.progress
+    assert (progress.numerator, progress.denominator) == (3, 10)
+    assert (progress.seconds_left, progress.reported_at) == (7, world.now)
+    assert reported.lease.expires_at == world.now + MINUTE
+    world.check()
+
+
+def test_progress_may_leave_the_lease_alone():
+    world = World()
+    job = a_leased_job(world)
+    world.now += 30 * SECOND
+
+    reported = world.report(job.job_id, 3, 0, renew=False)
+
+    assert reported.lease == job.lease
+    assert reported.progress.denominator == 0
+    world.check()
+
+
+def test_progress_of_one_attempt_is_not_shown_for_the_next():
+    world = World()
+    job = a_leased_job(world)
+    world.report(job.job_id, 9, 10)
+
+    back = world.release(job.job_id)
+
+    assert back.progress is None
+    world.check()
+
+
+def test_pieces_of_a_result_are_numbered_and_kept():
+    world = World()
+    job = a_leased_job(world)
+    proof = world.proof_of(job.job_id)
+
+    for piece in (b"a", b"b"):
+        world.changed(SendPartial(job_id=job.job_id, proof=proof, payload=piece))
+
+    kept = world.store.partials(job.job_id)
+    assert [(piece.number, piece.payload) for piece in kept] == [(1, b"a"), (2, b"b")]
+    assert world.job(job.job_id).partials_count == 2
+    world.check()
+
+
+def test_a_very_large_piece_reaches_those_who_wait_and_is_not_kept():
+    world = World()
+    job = a_leased_job(world, waiter="s1/1")
+    large = bytes(limits.PARTIAL_BYTES_MAX + 1)
+
+    world.changed(SendPartial(job_id=job.job_id, proof=world.proof_of(job.job_id), payload=large))
+
+    assert [len(signal.payload) for signal in world.told("partial")] == [len(large)]
+    assert world.store.partials(job.job_id) == ()
+    world.check()
+
+
+# Complete.
+
+
+def test_a_completed_job_is_finished_and_its_lease_is_over():
+    world = World()
+    job = a_leased_job(world)
+    world.now += SECOND
+
+    done = world.complete(job.job_id, result=b"out")
+
+    assert (done.state, done.lease, done.finished_at) == (State.COMPLETED, None, world.now)
+    attempt = done.attempts[-1]
+    assert (attempt.reason, attempt.number) == (EndReason.COMPLETED, 1)
+    assert (attempt.claimed_at, attempt.ended_at) == (job.lease.claimed_at, world.now)
+    world.check()
+
+
+def test_completing_forgets_the_failure_of_an_earlier_attempt():
+    world = World()
+    job = a_leased_job(world)
+    world.fail(job.job_id, retry=True, delay_ms=0)
+    world.claim()
+
+    done = world.complete(job.job_id)
+
+    assert done.failure is None
+    assert world.reasons(job.job_id) == ["failed", "completed"]
+    world.check()
+
+
+def test_the_oldest_attempt_and_the_latest_ones_are_kept():
+    world = World()
+    job = world.submit(terms=TERMS["dwork"])
+    for _ in range(limits.ATTEMPTS_KEPT_MAX + 5):
+        world.claim()
+        world.release(job.job_id)
+
+    numbers = [attempt.number for attempt in world.job(job.job_id).attempts]
+
+    assert len(numbers) == limits.ATTEMPTS_KEPT_MAX
+    assert (numbers[0], numbers[1], numbers[-1]) == (1, 7, limits.ATTEMPTS_KEPT_MAX + 5)
+    world.check()
+
+
+# Release.
+
+
+def test_a_released_job_may_wait_for_others_first():
+    world = World()
+    job = a_leased_job(world, queue="q")
+    other = world.submit(queue="r")
+
+    back = world.release(job.job_id, depends_on=(other.job_id,))
+    world.claim("r")
+    world.complete(other.job_id)
+
+    assert (back.state, back.waits_for) == (State.BLOCKED, (other.job_id,))
+    assert world.state(job.job_id) is State.READY
+    world.check()
+
+
+def test_a_release_onto_an_unknown_dependency_is_ready_or_refused_as_asked():
+    world = World()
+    job, other = a_leased_job(world), a_leased_job(world)
+
+    back = world.release(job.job_id, depends_on=("abc",))
+    refused = world.refused(
+        Release(
+            job_id=other.job_id,
+            proof=world.proof_of(other.job_id),
+            depends_on=("abc",),
+            on_unknown_dependency=OnUnknownDependency.REFUSE,
+        )
+    )
+
+    assert (back.state, refused) == (State.READY, Why.UNKNOWN_DEPENDENCY)
+    assert world.state(other.job_id) is State.LEASED
+    world.check()
+
+
+def test_a_release_onto_a_lost_dependency_follows_the_jobs_policy():
+    world = World()
+    lost = a_leased_job(world)
+    world.fail(lost.job_id)
+    cancels = a_leased_job(world)
+    holds = a_leased_job(world, terms=TERMS["http"])
+
+    world.release(cancels.job_id, depends_on=(lost.job_id,))
+    world.release(holds.job_id, depends_on=(lost.job_id,))
+
+    assert world.state(cancels.job_id) is State.CANCELLED
+    assert world.state(holds.job_id) is State.BLOCKED
+    world.check()
+
+
+def test_several_releases_are_all_or_nothing():
+    world = World()
+    mine, his = world.submit(), world.submit()
+    world.claim(holder=a_worker("ann"))
+    world.claim(holder=a_worker("bob"))
+    ann = by_holder("ann")
+
+    why = world.refused(
+        ReleaseAll((Release(job_id=mine.job_id, proof=ann), Release(job_id=his.job_id, proof=ann)))
+    )
+
+    assert why is Why.NOT_YOUR_LEASE
+    assert world.state(mine.job_id) is State.LEASED
+    world.check()
+
+
+def test_several_releases_come_back_in_order():
+    world = World()
+    jobs = [world.submit(), world.submit()]
+    world.claim_all(count=2)
+
+    reply = world.run(
+        ReleaseAll(
+            tuple(
+                Release(job_id=job.job_id, proof=by_holder("worker"), reentry=Reentry.TAIL)
+                for job in jobs
+            )
+        )
+    )
+
+    assert isinstance(reply, ChangedMany)
+    assert [job.job_id for job in reply.jobs] == [job.job_id for job in jobs]
+    assert [job.job_id for job in world.claim_all(count=2)] == [job.job_id for job in jobs]
+    world.check()
+
+
+def test_several_releases_cannot_wait_for_each_other():
+    world = World()
+    first, second = a_leased_job(world), a_leased_job(world)
+    items = tuple(
+        Release(job_id=job.job_id, proof=by_holder("worker"), depends_on=(other.job_id,))
+        for job, other in ((first, second), (second, first))
+    )
+
+    why = world.refused(ReleaseAll(items))
+
+    assert why is Why.CYCLE
+    assert world.state(first.job_id) is State.LEASED
+    world.check()
+
+
+def test_one_of_several_releases_may_wait_for_another():
+    world = World()
+    first, second = a_leased_job(world), a_leased_job(world)
+    proof = by_holder("worker")
+
+    world.run(
+        ReleaseAll(
+            (
+                Release(job_id=first.job_id, proof=proof, depends_on=(second.job_id,)),
+                Release(job_id=second.job_id, proof=proof),
+            )
+        )
+    )
+
+    assert world.state(first.job_id) is State.BLOCKED
+    assert world.state(second.job_id) is State.READY
+    world.check()
+
+
+@pytest.mark.parametrize("reason", [EndReason.RELEASED, EndReason.GOODBYE])
+def test_a_release_says_why(reason):
+    world = World()
+    job = a_leased_job(world)
+
+    back = world.release(job.job_id, reason=reason)
+
+    assert back.reason == reason.value
+    world.check()
+
+
+def test_nobody_proves_nothing():
+    world = World()
+    job = a_leased_job(world)
+
+    why = world.refused(Release(job_id=job.job_id, proof=ByAnyone("worker")))
+
+    assert why is Why.NOT_YOUR_LEASE
+    world.check()

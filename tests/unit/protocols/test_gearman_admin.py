@@ -1,0 +1,346 @@
+"""Admin text, byte by byte as monitors read it. G… are clauses of docs/protocols/gearman.md."""
+
+import pytest
+
+from manyhands.model.commands import Look, SetQueue
+from manyhands.model.job import State
+from manyhands.model.outcome import Refusal
+from manyhands.model.policy import QueuePolicy
+from manyhands.wire import gearman as wire
+from tests.unit.protocols.gearman_room import START_AT, Room
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+@pytest.mark.parametrize("line", [b"version\n", b"version\r\n", b"VERSION\n", b"  Version \r\n"])
+def test_lines_end_either_way_and_commands_are_read_in_any_case(room, line):
+    """G47"""
+    peer = room.gearman()
+
+    peer.give(line)
+
+    assert peer.take() == b"OK 9.9\n"
+
+
+def test_many_words_close_nothing(room):
+    """G47"""
+    peer = room.gearman()
+
+    assert peer.text(b"version one two three four five six") == b"OK 9.9\n"
+    assert not peer.closed
+
+
+def test_a_line_without_an_end_is_refused_and_ends_the_connection(room):
+    """G47"""
+    peer = room.gearman()
+
+    peer.give(b"x" * 20_000)
+
+    assert peer.take().startswith(b"ERR LINE_TOO_LONG ")
+    assert peer.closed
+
+
+def test_status_has_total_running_and_workers_of_each_function(room):
+    """G48"""
+    client, worker = room.gearman(), room.worker(b"b", b"idle")
+    for function in (b"b", b"b", b"b", b"a"):
+        client.submit(function)
+    worker.grab()
+    client.tell(wire.SUBMIT_JOB_EPOCH, b"a", b"", b"%d" % (START_AT // 1000 + 60), b"")
+
+    assert client.text(b"status") == b"a\t2\t0\t0\nb\t3\t1\t1\nidle\t0\t0\t1\n.\n"
+
+
+def test_a_function_stays_listed_when_its_work_is_done(room):
+    """G48"""
+    client, worker = room.gearman(), room.worker()
+    handle = client.submit()
+    worker.grab()
+    worker.tell(wire.WORK_COMPLETE, handle, b"")
+    worker.hang_up()
+
+    assert client.text(b"status") == b"f\t0\t0\t0\n.\n"
+
+
+def test_an_empty_server_answers_with_a_full_stop(room):
+    """G48"""
+    peer = room.gearman()
+
+    assert peer.text(b"status") == b".\n"
+    assert peer.text(b"prioritystatus") == b".\n"
+    assert peer.text(b"show jobs") == b".\n"
+
+
+def test_status_tells_nothing_that_is_not_on_disk(room):
+    """G7"""
+    peer = room.gearman()
+
+    peer.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"f", b"", b"") + b"status\n")
+    before = peer.take()
+    room.run()
+
+    assert before == b""
+    assert peer.take().endswith(b"f\t1\t0\t0\n.\n")
+
+
+def test_a_function_said_twice_is_one_worker(room):
+    """G48"""
+    worker = room.worker(b"f", b"f")
+
+    assert worker.text(b"status") == b"f\t0\t0\t1\n.\n"
+
+
+def test_priority_status_counts_what_waits(room):
+    """G49"""
+    client, worker = room.gearman(), room.worker()
+    for kind, count in (
+        (wire.SUBMIT_JOB_HIGH_BG, 3),
+        (wire.SUBMIT_JOB_BG, 2),
+        (wire.SUBMIT_JOB_LOW_BG, 1),
+    ):
+        for _ in range(count):
+            client.submit(kind=kind)
+    worker.grab()
+
+    assert client.text(b"prioritystatus") == b"f\t2\t2\t1\t1\n.\n"
+
+
+def test_workers_lists_every_connection(room):
+    """G50"""
+    worker = room.worker(b"a", b"b")
+    worker.tell(wire.SET_CLIENT_ID, b"me")
+    draft = room.draft_worker(b"c")
+    peer = room.gearman(address="::1")
+
+    lines = peer.text(b"workers")
+
+    assert lines == (
+        b"%d 10.0.0.2 me : a b\n" % worker.number
+        + b"%d 10.0.0.3 - : c\n" % draft.number
+        + b"%d ::1 - :\n.\n" % peer.number
+    )
+
+
+@pytest.mark.parametrize("client_id", [b"a b", b"a\nb", b"a\tb", b"a\x01b", "a\u2028b".encode()])
+def test_an_id_cannot_break_the_table(room, client_id):
+    """G50"""
+    worker = room.worker()
+    worker.tell(wire.SET_CLIENT_ID, client_id)
+
+    assert worker.text(b"workers") == b"%d 10.0.0.2 a_b : f\n.\n" % worker.number
+
+
+def test_single_values(room):
+    """G51"""
+    peer = room.gearman()
+
+    assert peer.text(b"version") == b"OK 9.9\n"
+    assert peer.text(b"getpid") == b"OK 42\n"
+    assert peer.text(b"verbose") == b"OK INFO\n"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "taken"),
+    [
+        (b"2", (2, 0, 0)),
+        (b"1 2 3", (1, 1, 1)),
+        (b"3 2 1", (3, 0, 0)),
+        (b"0 2 1", (4, 0, 0)),
+        (b"", (4, 4, 4)),
+        (b"0", (4, 4, 4)),
+        (b"-1", (4, 4, 4)),
+        (b"99999999999999999999999999", (4, 4, 4)),
+    ],
+)
+def test_maxqueue_bounds_all_jobs_of_a_function_by_the_priority_of_the_submit(room, bounds, taken):
+    """G52"""
+    peer = room.gearman()
+    peer.text(b"create function f")
+
+    assert peer.text(b"maxqueue f " + bounds) == b"OK\r\n"
+
+    kinds = (wire.SUBMIT_JOB_HIGH_BG, wire.SUBMIT_JOB_BG, wire.SUBMIT_JOB_LOW_BG)
+    answers = [[peer.tell(kind, b"f", b"", b"")[0][0] for _ in range(4)] for kind in kinds]
+    assert tuple(row.count(wire.JOB_CREATED) for row in answers) == taken
+
+
+def test_maxqueue_keeps_the_rest_of_the_policy(room):
+    """G52"""
+    room.ask(SetQueue(queue="f", policy=QueuePolicy(attempts_max=7)))
+
+    room.gearman().text(b"maxqueue f 5")
+
+    policy = room.dispatcher.store.index.queues["f"].queue.policy
+    assert (policy.attempts_max, policy.jobs_max) == (7, 5)
+
+
+def test_maxqueue_of_an_unknown_function_is_silently_fine(room):
+    """G52"""
+    peer = room.gearman()
+
+    assert peer.text(b"maxqueue nobody 5") == b"OK\r\n"
+    assert peer.text(b"status") == b".\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"maxqueue", b"maxqueue f x", b"maxqueue f 1 2", b"maxqueue f 1 2 3 4"]
+)
+def test_maxqueue_with_wrong_words_is_refused(room, line):
+    """G52"""
+    assert room.gearman().text(line).startswith(b"ERR INVALID_ARGUMENTS ")
+
+
+def test_show_jobs_tells_handle_attempts_and_durability(room):
+    """G53"""
+    client, worker = room.gearman(), room.worker()
+    background = client.submit()
+    foreground = client.submit(kind=wire.SUBMIT_JOB)
+    worker.grab()
+    worker.hang_up()
+
+    assert client.text(b"show jobs") == (
+        background + b"\t1\t0\t1\n" + foreground + b"\t0\t0\t0\n.\n"
+    )
+
+
+def test_show_unique_jobs_tells_what_a_line_can_hold(room):
+    """G54"""
+    client = room.gearman()
+    for unique, data in [(b"one", b""), (b"", b"x"), (b"-", b"x"), (b"a\nb", b""), (b".", b"")]:
+        client.submit(b"f", unique, data)
+    client.submit(b"f", b"two\xff")
+
+    assert client.text(b"show unique jobs") == b"one\n-\ntwo\xff\n.\n"
+
+
+@pytest.mark.parametrize("line", [b"show", b"show x", b"show jobs now", b"show unique"])
+def test_what_cannot_be_shown_is_refused(room, line):
+    """G58"""
+    assert room.gearman().text(line).startswith(b"ERR UNKNOWN_SHOW_ARGUMENTS ")
+
+
+def test_cancel_ends_a_queued_job_and_tells_its_client(room):
+    """G55"""
+    client, peer = room.gearman(), room.gearman()
+    handle = client.submit(kind=wire.SUBMIT_JOB)
+
+    assert peer.text(b"cancel job " + handle) == b"OK\r\n"
+
+    assert client.heard() == [(wire.WORK_FAIL, [handle])]
+    assert peer.text(b"status") == b"f\t0\t0\t0\n.\n"
+    assert room.job(handle).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("end", ["nothing", wire.WORK_COMPLETE, wire.WORK_FAIL, "cancelled"])
+def test_a_job_that_has_ended_is_unknown_and_keeps_its_end(room, end):
+    """G55"""
+    peer, worker = room.gearman(), room.worker()
+    handle = peer.submit()
+    worker.grab()
+    if end == wire.WORK_COMPLETE:
+        worker.tell(end, handle, b"r")
+    elif end == wire.WORK_FAIL:
+        worker.tell(end, handle)
+    elif end == "cancelled":
+        peer.text(b"cancel job " + handle)
+    else:
+        handle = b"H:test:" + b"0" * 32
+    before = room.ask(Look(handle[-32:].decode()))
+
+    assert peer.text(b"cancel job " + handle) == b"ERR UNKNOWN_JOB\r\n"
+    assert room.ask(Look(handle[-32:].decode())) == before
+
+
+@pytest.mark.parametrize("handle", [b"x", b"H:x:1", b"\xff" * 40])
+def test_cancel_of_what_is_no_handle_is_an_unknown_job(room, handle):
+    """G55"""
+    assert room.gearman().text(b"cancel job " + handle) == b"ERR UNKNOWN_JOB\r\n"
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_create_function_keeps_every_letter(room, line_end):
+    """G56"""
+    peer = room.gearman()
+
+    peer.give(b"create function fooz" + line_end)
+    room.run()
+
+    assert peer.take() == b"OK\r\n"
+    assert peer.text(b"status") == b"fooz\t0\t0\t0\n.\n"
+
+
+def test_a_function_that_no_table_can_show_is_not_created(room):
+    """G56"""
+    answer = room.gearman().text(b"create function a\x01b")
+
+    assert answer.startswith(b"ERR INVALID_FUNCTION_NAME ")
+    assert answer.endswith(b"\r\n")
+
+
+def test_drop_function_forgets_an_idle_function(room):
+    """G57"""
+    peer = room.gearman()
+    peer.text(b"create function f")
+
+    assert peer.text(b"drop function f") == b"OK\r\n"
+    assert peer.text(b"status") == b".\n"
+    assert peer.text(b"drop function f").startswith(b"ERR UNKNOWN_FUNCTION ")
+
+
+def test_drop_function_leaves_no_job_dangling(room):
+    """G57"""
+    peer = room.gearman()
+    handle = peer.submit()
+
+    assert peer.text(b"drop function f").startswith(b"ERR FUNCTION_IN_USE ")
+    assert room.worker().grab()[0] == handle
+
+
+def test_a_function_with_workers_is_not_dropped(room):
+    """G57"""
+    peer, _worker = room.gearman(), room.worker()
+    peer.text(b"create function f")
+
+    assert peer.text(b"drop function f").startswith(b"ERR FUNCTION_IN_USE ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"cancel",
+        b"cancel job",
+        b"cancel x y",
+        b"create f",
+        b"create function",
+        b"drop",
+        b"drop a b",
+    ],
+)
+def test_missing_words_are_refused(room, line):
+    """G58"""
+    assert room.gearman().text(line).startswith(b"ERR INVALID_ARGUMENTS ")
+
+
+@pytest.mark.parametrize("line", [b"shutdown", b"shutdown graceful", b"", b"  ", b"GET / HTTP/1.1"])
+def test_anything_else_is_an_unknown_command(room, line):
+    """G58"""
+    peer = room.gearman()
+
+    answer = peer.text(line)
+
+    assert answer.startswith(b"ERR UNKNOWN_COMMAND ")
+    assert answer.endswith(b"\r\n")
+    assert not peer.closed
+
+
+def test_a_refusal_of_the_engine_is_told_in_gearmans_words(room):
+    """G24"""
+    room.dispatcher.failed = "disk on fire"
+    peer = room.gearman()
+
+    assert peer.text(b"create function f").startswith(b"ERR INTERNAL_ERROR ")
+    assert peer.text(b"cancel job H:x:" + b"0" * 32).startswith(b"ERR INTERNAL_ERROR ")
+    assert isinstance(room.ask(SetQueue(queue="f")), Refusal)
