@@ -18,7 +18,7 @@ import msgspec
 from manyhands.model import limits
 
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork")
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "amqp")
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"

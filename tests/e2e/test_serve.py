@@ -32,7 +32,8 @@ def test_a_listener_that_cannot_bind_ends_the_server_with_a_sentence(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = run(
-            *("serve", *MEMORY, "--gearman", "off", "--dwork", "off", "--http", address),
+            *("serve", *MEMORY, "--gearman", "off", "--dwork", "off", "--amqp", "off"),
+            *("--http", address),
             *("--ready-file", str(tmp_path / "ready")),
         )
 
@@ -124,6 +125,8 @@ def test_a_directory_in_use_is_refused_with_a_sentence(tmp_path):
                 "--gearman",
                 "off",
                 "--dwork",
+                "off",
+                "--amqp",
                 "off",
                 "--data",
                 str(served.data),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from manyhands.model import commands as c
-from manyhands.model.events import Signal
+from manyhands.model.events import Cursor, Signal
 from manyhands.model.job import EndReason, Failure, Holder, Job, Schedule
 from manyhands.model.outcome import Changed, Claimed, Refusal, Reply, Submitted, SubmittedMany
 from manyhands.model.payload import Encoding
@@ -176,6 +176,8 @@ class Submitter(Actor):
             self._attach()
         elif kind < 0.27:
             self._schedule()
+        elif kind < 0.29:
+            self._read_on()
         else:
             count = 1 if rng.random() < 0.8 else rng.randint(2, 5)
             items = tuple(self._item() for _ in range(count))
@@ -274,6 +276,14 @@ class Submitter(Actor):
         waiter = self.connection.name if self.rng.random() < 0.7 else None
         job_id = self.simulation.any_id(self.rng)
         self.ask(c.Attach(job_id=job_id, waiter=waiter, durable=waiter is None))
+
+    def _read_on(self) -> None:
+        name = f"reader-{self.rng.randint(1, 2)}"
+        if self.rng.random() < 0.2:
+            self.ask(c.RemoveCursor(name))
+        else:
+            seq = self.simulation.server.dispatcher.events.last_seq
+            self.ask(c.SetCursor(Cursor(name, seq, "so far")))
 
     def _schedule(self) -> None:
         rng, now = self.rng, self.simulation.server.clock.now()

@@ -40,6 +40,15 @@ _HOLDING = (
 UNSEEN_MS = 2_100.0
 
 
+# What is set rather than worked on, and what a batch calls the end of it.
+_SETTINGS = {
+    "queues": "forgotten_queues",
+    "limits": "removed_limits",
+    "schedules": "removed_schedules",
+    "cursors": "removed_cursors",
+}
+
+
 class Violation(AssertionError):  # noqa: N818 - it reads as what it is
     """The world is broken."""
 
@@ -62,6 +71,7 @@ class Record:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}  # as the disk must have them
+        self.settings: dict[str, dict[str, object]] = {kind: {} for kind in _SETTINGS}
         self.events: list[bytes] = []  # as the disk must have them, by sequence number
         self.decided: list[bytes] = []  # the same, with those that are not on disk yet
         self.completed: set[str] = set()  # ids and name keys of jobs that completed, ever
@@ -320,6 +330,10 @@ def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:
 def note_durable(record: Record, batch: Batch) -> None:
     """Commits are strict prefixes of decisions, and their numbers have no gaps."""
     record.jobs.update(batch.jobs)
+    for kind, removed in _SETTINGS.items():
+        record.settings[kind].update(getattr(batch, kind))
+        for name in getattr(batch, removed):
+            record.settings[kind].pop(name, None)
     for seq, event in batch.events:
         require(seq == len(record.events) + 1, f"event {seq} follows event {len(record.events)}")
         body = json.encode(event)
@@ -342,6 +356,17 @@ def check_disk(record: Record, disk: Disk) -> None:
     require(bodies == record.events, "the event log is not the one that was committed")
     numbers = [seq for seq, _ in disk.events]
     require(numbers == list(range(1, len(numbers) + 1)), "the event log has gaps")
+
+
+def check_settings(record: Record, store: FaultyStore) -> None:
+    """Queues, limits, schedules and cursors are what was committed."""
+    index = store.index
+    queues = {name: known.queue for name, known in index.queues.items()}
+    for name, queue in record.settings["queues"].items():
+        require(queues.get(name) == queue, f"queue {name} was {queue} and is {queues.get(name)}")
+    for kind in ("limits", "schedules", "cursors"):
+        found, wanted = getattr(index, kind), record.settings[kind]
+        require(found == wanted, f"{kind} were {wanted} and are {found}")
 
 
 def check_acknowledged(record: Record, disk: Disk) -> None:
@@ -396,12 +421,14 @@ def check_index(record: Record, store: FaultyStore) -> None:
         require(queue.ready.count == len(ready), f"queue {name} miscounts its ready jobs")
         first = queue.ready.first()
         require((first.job_id if first else None) == (ready[0] if ready else None), "first of all")
-        keys = {
-            job.unique_key: job.job_id
-            for job in jobs.values()
-            if job.queue == name and job.unique_key is not None and job.state not in FINISHED
-        }
-        require(queue.keys == keys, f"queue {name}: unique keys")
+    holders: dict[tuple[str, bytes], str | None] = {}
+    for job in jobs.values():
+        if job.unique_key is not None:
+            place = (job.queue, job.unique_key)
+            holders[place] = holders.get(place) if job.state in FINISHED else job.job_id
+    for (name, key), job_id in holders.items():
+        held_by = index.key_holder(name, key)
+        require(held_by == job_id, f"key {key!r} is held by {held_by}, not by {job_id}")
     _check_live(index, {i: job for i, job in jobs.items() if job.state not in FINISHED})
     missing = [i for i, job in jobs.items() if job.state not in FINISHED and i not in index.jobs]
     require(not missing, f"unfinished, but not in the index: {missing}")

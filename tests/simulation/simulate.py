@@ -400,6 +400,7 @@ class Simulation:
     def _new_server(self) -> Server:
         server = Server(self)
         self.server = server
+        checkers.check_settings(self.record, server.store)
         server.store.on_load = self._load
         server.store.on_write = self._write
         server.store.on_written = self._written

@@ -11,7 +11,7 @@ import msgspec
 
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Command
-from manyhands.model.events import Event
+from manyhands.model.events import Cursor, Event
 from manyhands.model.job import FINISHED, Job, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.server.clock import Clock
@@ -173,6 +173,7 @@ _decode_event = msgspec.json.Decoder(Event).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_cursor = msgspec.json.Decoder(Cursor).decode
 _decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -204,6 +205,7 @@ class Disk:
         self.queues: dict[str, bytes] = {}
         self.limits: dict[str, bytes] = {}
         self.schedules: dict[str, bytes] = {}
+        self.cursors: dict[str, bytes] = {}
         self.alive_at: int | None = None
         self.counters = (0, 0)  # the last serial and the last position that were given
 
@@ -234,6 +236,7 @@ class Image:
         self.queues = [(queue.name, _encode(queue)) for queue in batch.queues.values()]
         self.limits = [(limit.name, _encode(limit)) for limit in batch.limits.values()]
         self.schedules = [(key, _encode(value)) for key, value in batch.schedules.items()]
+        self.cursors = [(key, _encode(value)) for key, value in batch.cursors.items()]
 
     def apply(self, disk: Disk) -> None:
         batch = self.batch
@@ -250,12 +253,15 @@ class Image:
         disk.queues.update(self.queues)
         disk.limits.update(self.limits)
         disk.schedules.update(self.schedules)
+        disk.cursors.update(self.cursors)
         for name in batch.forgotten_queues:
             disk.queues.pop(name, None)
         for name in batch.removed_limits:
             disk.limits.pop(name, None)
         for name in batch.removed_schedules:
             disk.schedules.pop(name, None)
+        for name in batch.removed_cursors:
+            disk.cursors.pop(name, None)
         disk.alive_at = batch.alive_at
         disk.counters = self.counters
 
@@ -301,6 +307,9 @@ class FaultyStore:
         for body in disk.schedules.values():
             schedule = _decode_schedule(body)
             index.schedules[schedule.schedule_id] = schedule
+        for body in disk.cursors.values():
+            cursor = _decode_cursor(body)
+            index.cursors[cursor.name] = cursor
         jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)
         live = [job for job in jobs if job.state not in FINISHED]
         ready = sorted((job for job in live if job.state is State.READY), key=entry_order)

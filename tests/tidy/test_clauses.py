@@ -1,4 +1,4 @@
-"""Every clause of a protocol's page is held by a test, and no test cites a clause that is not there.
+"""Every clause of a protocol's page is held by a test, and no test cites one that is not there.
 
 A clause is defined where its id stands in bold at the start of a line or of a table's row. A test
 cites it in its docstring, or in its name: ``test_a14_…``.

@@ -30,6 +30,7 @@ class Effects:
     __slots__ = (
         "_awaited",
         "_keys",
+        "_more_unfinished",
         "_names",
         "ended",
         "events",
@@ -60,6 +61,7 @@ class Effects:
         self._keys = {}
         self._names = {}
         self._awaited: set[str] = set()
+        self._more_unfinished: dict[str, int] = {}
 
     # Reading: what this command changed already, else the view.
 
@@ -86,6 +88,11 @@ class Effects:
             return self._names[namespace, name]
         return self.view.named(namespace, name)
 
+    def unfinished_count(self, queue: str) -> int:
+        """Unfinished jobs of a queue, with what a tracked command changed."""
+        more = self._more_unfinished.get(queue, 0) if self._keys is not None else 0
+        return self.view.unfinished_count(queue) + more
+
     def is_awaited(self, key: str) -> bool:
         """Whether an unfinished job waits for this id (or name key)."""
         return bool(self.view.dependants(key)) or (self._keys is not None and key in self._awaited)
@@ -102,8 +109,12 @@ class Effects:
         assert self._keys is not None
         assert self._names is not None
         old = self.job(job.job_id) if job.serial else self.jobs.get(job.job_id)
-        if old is not None and old.unique_key is not None and old.state not in FINISHED:
-            self._keys[old.queue, old.unique_key] = None
+        if old is not None and old.state not in FINISHED:
+            if old.unique_key is not None:
+                self._keys[old.queue, old.unique_key] = None
+            self._more_unfinished[old.queue] = self._more_unfinished.get(old.queue, 0) - 1
+        if job.state not in FINISHED:
+            self._more_unfinished[job.queue] = self._more_unfinished.get(job.queue, 0) + 1
         if job.state is State.BLOCKED:
             self._awaited.update(job.waits_for)
         if job.unique_key is not None:

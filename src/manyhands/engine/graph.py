@@ -89,6 +89,9 @@ def resolve(
                 continue
             resolved.lost = job
         resolved.waits_for.append(job.job_id)
+    # Two names may mean one job.
+    resolved.depends_on = list(dict.fromkeys(resolved.depends_on))
+    resolved.waits_for = list(dict.fromkeys(resolved.waits_for))
     return resolved
 
 
@@ -220,10 +223,7 @@ def settle(effects: Effects) -> None:
     """Let dependants hear of everything that this command finished. A chain of any length is
     walked here, not by recursion.
     """
-    edges: dict[str, list[str]] = {}  # which the view does not know yet
-    for job in effects.held:
-        for key in job.waits_for:
-            edges.setdefault(key, []).append(job.job_id)
+    edges = _edges_of(effects.held) if effects.held else _NO_EDGES
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
@@ -235,6 +235,15 @@ def settle(effects: Effects) -> None:
                 dependency_is_lost(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
+
+
+def _edges_of(held: Sequence[Job]) -> Edges:
+    """Edges that the view does not know yet."""
+    edges: dict[str, list[str]] = {}
+    for job in held:
+        for key in job.waits_for:
+            edges.setdefault(key, []).append(job.job_id)
+    return edges
 
 
 def _look_for_lost(effects: Effects, job: Job) -> None:

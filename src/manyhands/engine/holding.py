@@ -299,11 +299,12 @@ def decide_release_all(command: ReleaseAll, effects: Effects) -> Reply:
         job = _releasable(effects, item)
         if isinstance(job, Refusal):
             return job
-        if item.job_id in found:
-            sentence = f"job {item.job_id} cannot be given back twice"
+        if job.job_id in found:  # under another of its names, perhaps
+            sentence = f"job {job.job_id} cannot be given back twice"
             return Refusal(Why.NOT_LEASED, sentence, job)
-        found[item.job_id] = job
-    released = [_release(effects, found[item.job_id], item) for item in command.items]
+        found[job.job_id] = job
+    pairs = zip(found.values(), command.items, strict=True)
+    released = [_release(effects, job, item) for job, item in pairs]
     looped = graph.find_cycle(effects, [job.job_id for job in released])
     if looped is not None:
         return graph.cycle_refusal(looped)

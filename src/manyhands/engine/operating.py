@@ -55,15 +55,16 @@ def decide_cancel(command: Cancel, effects: Effects) -> Reply:
         only = find(effects, command.job_ids[0])
         if isinstance(only, Refusal):
             return only
-    jobs = [job for job in map(effects.job, ids) if job is not None]
+    # By their own ids: one job may have been named in several ways.
+    known = {job.job_id: job for job in map(effects.job, ids) if job is not None}
     ended = FINISHED if command.only_unfinished else (State.COMPLETED, State.CANCELLED)
-    jobs = [job for job in jobs if job.state not in ended]
+    jobs = [job for job in known.values() if job.state not in ended]
     if command.with_dependants:
         jobs = _with_dependants(effects, jobs)
     else:
         for job in jobs:
             for dependant in graph.dependants_of(effects, job):
-                if dependant.job_id not in ids:
+                if dependant.job_id not in known:
                     sentence = f"job {dependant.job_id} depends on job {job.job_id}"
                     return Refusal(Why.HAS_DEPENDANTS, sentence, job)
     # Those that depend on others go first, so that no policy about lost dependencies speaks.

@@ -139,19 +139,11 @@ def _full_queue(
         jobs_max = policy.jobs_max_high
     elif item.priority < 0 and policy.jobs_max_low is not None:
         jobs_max = policy.jobs_max_low
-    if jobs_max is not None and _unfinished(effects, item.queue, replaced) >= jobs_max:
-        return Refusal(Why.QUEUE_FULL, f"queue {item.queue!r} holds {jobs_max} jobs already")
-    return None
-
-
-def _unfinished(effects: Effects, queue: str, replaced: Job | None) -> int:
-    """Unfinished jobs of a queue, with what this command changed, without the replaced one."""
-    count = effects.view.unfinished_count(queue) - (replaced is not None)
-    for job in effects.jobs.values():
-        before = effects.view.job(job.job_id) if job.serial else None
-        count += job.queue == queue and job.state not in FINISHED
-        count -= before is not None and before.queue == queue and before.state not in FINISHED
-    return count
+    if jobs_max is None:
+        return None
+    if effects.unfinished_count(item.queue) - (replaced is not None) < jobs_max:
+        return None
+    return Refusal(Why.QUEUE_FULL, f"queue {item.queue!r} holds {jobs_max} jobs already")
 
 
 def _meet_live(

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,14 +17,16 @@ import structlog
 from manyhands import __version__
 from manyhands.config import Config
 from manyhands.model.commands import Recover
+from manyhands.server.amqp import AmqpListener
 from manyhands.server.banner import print_banner
 from manyhands.server.clock import Clock
-from manyhands.server.dispatcher import STALL_MS, Dispatcher
+from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.dwork import DworkListener
 from manyhands.server.gearman import GearmanListener
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
+from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.schedules import Calendar
 from manyhands.store.memory import MemoryStore
@@ -80,6 +83,11 @@ class Server:
         self.listeners: list[Listener] = []
         self._expected_ms = 0.0
 
+    @cached_property
+    def messages(self) -> MessageLog:
+        """Events as messages, rendered once for all who read them. Needs to know its address."""
+        return MessageLog(self)
+
     def _fail(self, text: str) -> None:
         self.failure = text
         self.stopping.set()
@@ -89,7 +97,8 @@ class Server:
         now = self.clock.now()
         outage_ms = 0
         if self.store.alive_at is not None:
-            outage_ms = max(0, now - self.store.alive_at)
+            # Negative if the wall clock was set back meanwhile: leases keep what was left of them.
+            outage_ms = now - self.store.alive_at
         self.dispatcher.ask(Recover(self.ids.incarnation, outage_ms))
         await self.settled()
         # Every life cycle makes thousands of short-lived objects and hardly ever a cycle.
@@ -131,11 +140,8 @@ class Server:
                 self._expected_ms = self.clock.monotonic_ms() + _HOUSEKEEPING_MS / 20
 
     def _look_at_clocks(self) -> None:
-        now_ms = self.clock.monotonic_ms()
-        late_ms = int(now_ms - self._expected_ms)
-        self._expected_ms = now_ms + _HOUSEKEEPING_MS
-        if late_ms > STALL_MS:
-            self.dispatcher.prolong(late_ms)
+        self.dispatcher.notice_stall(self._expected_ms)
+        self._expected_ms = self.clock.monotonic_ms() + _HOUSEKEEPING_MS
         drift_ms = self.clock.drift_ms()
         if abs(drift_ms) > _DRIFT_MS:
             _log.warning("the wall clock was set", milliseconds=drift_ms)
@@ -167,6 +173,7 @@ class Server:
 _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "http": HttpListener,
     "gearman": GearmanListener,
+    "amqp": AmqpListener,
     "dwork": DworkListener,
 }
 

@@ -1,6 +1,7 @@
 """The HTTP listener: uvicorn in our own loop, the API's commands in front of a router."""
 
 import asyncio
+import functools
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
@@ -17,9 +18,12 @@ from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_queries import ApiQueries
+from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_connection import Connection
 from manyhands.server.http_exchange import Defences, Exchange, HungUpError
+from manyhands.server.http_peer import Proxies
 from manyhands.server.naps import Naps
+from manyhands.server.qless import QlessRoutes
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -41,8 +45,10 @@ class HttpListener:
         self._server = server
         self._address = address
         self._naps = Naps()
-        self._commands = ApiCommands(server, self._naps)
+        handing_out = HandingOut(server.dispatcher, self._naps)
+        self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
+        self._qless = QlessRoutes(server, handing_out, self._naps)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
         self._defences: Defences | None = None
@@ -56,9 +62,14 @@ class HttpListener:
         host, port = self._sockets[0].getsockname()[:2]
         bound = Address(host, port)
         self._defences = Defences(bound, (self._address.host, self._server.config.server_name))
+        self._qless.answering.defences = self._defences
         config = uvicorn.Config(
             self._answer,
-            http=Connection,
+            http=functools.partial(  # type: ignore[arg-type]
+                Connection,
+                short_way=self._qless.short_way(),
+                proxies=Proxies(self._server.config.trusted_proxies),
+            ),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -109,10 +120,12 @@ class HttpListener:
         exchange = Exchange(scope, receive, send, self._server.clock, self._body_bytes_max)
         try:
             assert self._defences is not None
-            self._defences.check(exchange)
+            old = scope["http_version"] == "1.0"
+            self._defences.check(exchange.headers, host_needed=not old)
             handler = self._commands.by_path.get(exchange.path)
             if handler is None:
-                await self._route(exchange, receive, send)
+                if not await self._qless.answer(exchange):
+                    await self._route(exchange, receive, send)
             elif exchange.method == "POST":
                 await handler(exchange)
             else:
@@ -190,7 +203,7 @@ class HttpListener:
 
     async def _index(self, exchange: Exchange) -> None:
         """Where everything is."""
-        found = [f"POST {path}" for path in self._commands.by_path]
+        found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
             if isinstance(route, Route) and isinstance(route.endpoint, _Endpoint):
                 path = route.path.replace(":path", "")

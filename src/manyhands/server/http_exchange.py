@@ -29,11 +29,11 @@ class Exchange:
     """A request that is being answered."""
 
     __slots__ = (
-        "_body_bytes_max",
         "_clock",
         "_receive",
         "_send",
         "_started_ms",
+        "body_bytes_max",
         "connection",
         "headers",
         "method",
@@ -53,7 +53,7 @@ class Exchange:
         self._send = send
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
 
     @property
     def address(self) -> str:
@@ -66,18 +66,18 @@ class Exchange:
             sentence = "the content type must be application/json"
             raise Problem(415, "unsupported_media_type", sentence)
         length = self.headers.get(b"content-length")
-        if length is not None and int(length) > self._body_bytes_max:
+        if length is not None and int(length) > self.body_bytes_max:
             raise self._too_large()
         message = await self._receive()
         if message["type"] == "http.request" and not message["more_body"]:
             found: bytes = message["body"]
-            if len(found) > self._body_bytes_max:
+            if len(found) > self.body_bytes_max:
                 raise self._too_large()
             return found
         gathered = bytearray()
         while message["type"] == "http.request":
             gathered += message["body"]
-            if len(gathered) > self._body_bytes_max:
+            if len(gathered) > self.body_bytes_max:
                 raise self._too_large()
             if not message["more_body"]:
                 return bytes(gathered)
@@ -85,7 +85,7 @@ class Exchange:
         raise HungUpError
 
     def _too_large(self) -> Problem:
-        sentence = f"a body may have at most {self._body_bytes_max} bytes"
+        sentence = f"a body may have at most {self.body_bytes_max} bytes"
         return Problem(413, "too_large", sentence)
 
     async def answer(
@@ -120,6 +120,20 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": body})
         finally:
             cork.uncork()
+
+    async def begin_stream(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """An answer whose end is not known yet."""
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def send_piece(self, piece: bytes) -> None:
+        """Part of it, once there is room on the way to the peer."""
+        if self.connection.is_gone:
+            raise HungUpError
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end_stream(self) -> None:
+        """That was all."""
+        await self._send({"type": "http.response.body", "body": b""})
 
 
 def is_json(content_type: bytes | None) -> bool:

@@ -66,7 +66,7 @@ class Answering:
         self, request: Request, results: object, beside: dict[str, Any] | None = None
     ) -> None:
         """Success."""
-        if self._load_always or b"load=1" in request.query:
+        if self.wants_load(request.query):
             beside = {**(beside or {}), "load": self._load.sample()}
         elapsed_ms = self._monotonic_ms() - request.started_ms
         request.send(200, envelope(results, elapsed_ms, beside), request.notes)
@@ -95,6 +95,10 @@ class Answering:
         )
         sentence = "an internal error; see the server's log"
         self.fail(request, Problem(500, "internal", sentence, {"request_id": request_id}))
+
+    def wants_load(self, query: bytes) -> bool:
+        """Whether the answer tells how busy the server is."""
+        return self._load_always or b"load=1" in query
 
     def load(self) -> dict[str, float]:
         """The server's load."""

@@ -1,4 +1,4 @@
-"""What the routes of the qless API share: who asks, which batch it is, which of its items failed."""
+"""What the routes of the qless API share: who asks, which batch it is, what failed of it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final

@@ -208,12 +208,11 @@ class QlessWork:
         replies: list[Reply],
         reports: dict[int, Command],
     ) -> None:
-        now = self._server.clock.now()
         results: list[int | bool] = [False] * count
         further: list[Command] = []
         for index, job_id, reply in batch.told(replies):
             if isinstance(reply, Changed):
-                results[index] = answers.renewed(reply.job, now)
+                results[index] = answers.renewed(reply.job)
                 if index in reports:
                     further.append(reports[index])
             else:

@@ -82,10 +82,14 @@ class TcpListener:
     async def start(self) -> str:
         raise_open_files_limit()
         self._listening = await self.loop.create_server(
-            lambda: Connection(self), self._address.host, self._address.port, backlog=4096
+            self.make_connection, self._address.host, self._address.port, backlog=4096
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
         return str(Address(host, port))
+
+    def make_connection(self) -> "Connection":
+        """A connection that was accepted."""
+        return Connection(self)
 
     async def drain(self) -> None:
         assert self._listening is not None

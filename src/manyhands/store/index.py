@@ -292,6 +292,8 @@ class Index:
         instant = due_at(job)
         if instant is not None:
             self._schedule(instant, job_id)
+        elif self._due_entry and job_id in self._due_entry:
+            self._unschedule(job_id)
 
     def _put_new(self, job: Job, queue: QueueIndex) -> None:
         queue.counts[job.state] += 1
@@ -389,6 +391,13 @@ class Index:
             return  # looked at by then anyway, and put off if it is too early
         self._due_entry[job_id] = instant
         heapq.heappush(self._due, (instant, job_id))
+
+    def _unschedule(self, job_id: str) -> None:
+        """Nothing is due for it any more. Its entry in the heap goes when such entries abound."""
+        del self._due_entry[job_id]
+        if len(self._due) > 64 and len(self._due) > 2 * len(self._due_entry):
+            self._due = [(instant, key) for key, instant in self._due_entry.items()]
+            heapq.heapify(self._due)
 
     def forget(self, job_id: str) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being

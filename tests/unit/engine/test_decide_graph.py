@@ -3,7 +3,7 @@
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import ByToken, Claim, Complete, SetDependencies
+from manyhands.model.commands import ByToken, Claim, Complete, Release, SetDependencies
 from manyhands.model.job import State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import (
@@ -411,3 +411,83 @@ def test_the_two_ends_of_a_long_chain_cannot_be_joined():
     why = world.refused(SetDependencies(job_id=ids[0], add=(ids[-1],)))
 
     assert why is Why.CYCLE
+
+
+# Names that come again.
+
+
+def test_a_lost_name_that_is_created_again_is_what_its_dependants_wait_for():
+    world = World()
+    lost = world.submit(a_node("first", queue="r"))
+    job = world.submit(a_node("job", "first"))
+    world.claim("r")
+    world.fail(lost.job_id)
+
+    again = world.submit(a_node("first", queue="r"))
+    waiting = world.job(job.job_id)
+    finish(world, again.job_id)
+
+    assert (waiting.state, waiting.waits_for) == (State.BLOCKED, (again.job_id,))
+    assert world.state(job.job_id) is State.READY
+    world.check()
+
+
+def test_a_lost_name_cannot_be_created_again_to_wait_for_its_own_dependant():
+    world = World()
+    lost = world.submit(a_node("first", queue="r"))
+    world.submit(a_node("job", "first"))
+    world.claim("r")
+    world.fail(lost.job_id)
+
+    reply = world.offer(a_node("first", "job"))
+
+    assert isinstance(reply, Refusal)
+    assert reply.why is Why.CYCLE
+    world.check()
+
+
+def test_an_unknown_dependency_that_counts_as_satisfied_leaves_a_trace():
+    world = World()
+
+    job = world.submit(depends_on=("abc",), on_unknown_dependency=OnUnknownDependency.SATISFIED)
+
+    assert [(entry.what, entry.detail) for entry in job.history] == [("dependency unknown", "abc")]
+    world.check()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        lambda job_id, other: Complete(
+            job_id=job_id, proof=ByToken("token-1"), next_queue="s", depends_on=(other,)
+        ),
+        lambda job_id, other: Release(job_id=job_id, proof=ByToken("token-1"), depends_on=(other,)),
+    ],
+)
+def test_no_word_of_a_holder_may_close_a_cycle(words):
+    world = World()
+    job = world.submit()
+    world.claim()
+    after = world.submit(depends_on=(job.job_id,))
+
+    why = world.refused(words(job.job_id, after.job_id))
+
+    assert why is Why.CYCLE
+    assert world.state(job.job_id) is State.LEASED
+    world.check()
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a new job inherits only dependants that were there before its command"
+)
+def test_a_name_created_again_later_in_the_same_batch_is_waited_for_by_earlier_items():
+    world = World()
+    lost = world.submit(a_node("first", queue="r"))
+    world.submit(a_node("keeps the graph alive"))
+    world.claim("r")
+    world.fail(lost.job_id)
+
+    job, again = world.submit_all(a_node("job", "first"), a_node("first", queue="r"))
+
+    assert job.waits_for == (again.job_id,)
+    world.check()

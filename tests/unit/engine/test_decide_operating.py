@@ -3,9 +3,10 @@
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import LookByKey, LookByName, SetTags
+from manyhands.model.commands import Cancel, LookByKey, LookByName, Release, ReleaseAll, SetTags
+from manyhands.model.identity import uid_of
 from manyhands.model.job import State
-from manyhands.model.outcome import Found
+from manyhands.model.outcome import Found, Why
 from manyhands.model.policy import TERMS, OnExpiry, Terms
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker
 
@@ -266,4 +267,59 @@ def test_requeueing_is_not_bound_by_what_was_reported_before():
 
     assert (again.progress, again.partials_count, again.reason) == (None, 0, "requeued")
     assert again.history[-1].detail == "failed"
+    world.check()
+
+
+# One job under several of its names.
+
+
+@pytest.mark.parametrize("with_dependants", [True, False])
+def test_a_job_that_is_named_in_two_ways_is_cancelled_once(with_dependants):
+    world = World()
+    job = world.submit(job_id="abc", id_chosen=True)
+    after = world.submit(depends_on=("abc",))
+
+    cancelled = world.cancel("abc", uid_of("abc"), after.job_id, with_dependants=with_dependants)
+
+    assert [one.job_id for one in cancelled] == ["abc", after.job_id]
+    assert world.states(job.job_id) == [State.READY, State.CANCELLED]
+    world.check()
+
+
+def test_a_job_that_is_named_in_two_ways_is_given_back_once():
+    world = World()
+    world.submit(job_id="abc", id_chosen=True)
+    world.claim()
+    proof = world.proof_of("abc")
+
+    why = world.refused(
+        ReleaseAll((Release(job_id="abc", proof=proof), Release(job_id=uid_of("abc"), proof=proof)))
+    )
+
+    assert why is Why.NOT_LEASED
+    assert world.state("abc") is State.LEASED
+    world.check()
+
+
+def test_a_dependency_that_is_named_in_two_ways_counts_once():
+    world = World()
+    world.submit(job_id="abc", id_chosen=True)
+
+    job = world.submit(depends_on=("abc", uid_of("abc")))
+
+    assert job.depends_on == job.waits_for == ("abc",)
+    world.check()
+
+
+def test_cancelling_may_leave_failed_jobs_as_they_are():
+    world = World()
+    failed = in_state(world, State.FAILED)
+    job = world.submit()
+
+    why = world.refused(Cancel(job_ids=(failed.job_id,), only_unfinished=True))
+    cancelled = world.cancel(failed.job_id, job.job_id, only_unfinished=True)
+
+    assert why is Why.ALREADY_FAILED
+    assert [one.job_id for one in cancelled] == [job.job_id]
+    assert world.state(failed.job_id) is State.FAILED
     world.check()

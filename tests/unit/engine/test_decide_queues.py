@@ -7,10 +7,14 @@ from manyhands.model.commands import (
     Fire,
     ForgetQueue,
     PutSchedule,
+    RemoveCursor,
     RemoveSchedule,
+    SetCursor,
     SetLimit,
+    SetQueue,
     SetTags,
 )
+from manyhands.model.events import Cursor
 from manyhands.model.job import Schedule, State
 from manyhands.model.outcome import Accepted, Refusal, SubmittedMany, Why
 from manyhands.model.policy import NO_POLICY, TERMS, Rate
@@ -240,3 +244,31 @@ def test_a_cron_line_is_as_good_as_an_interval():
     assert reply == Accepted(1)
     assert world.store.index.schedule("s").cron == "0 * * * *"
     assert world.tick(MINUTE) == 0
+
+
+# Bounds by priority, and cursors.
+
+
+def test_the_bounds_of_a_queue_can_be_set_without_its_other_policy():
+    world = World()
+    world.set_queue(attempts_max=3)
+
+    world.accepted(SetQueue(queue="q", jobs_max=(1, 2, 0)))
+
+    policy = world.store.index.queue("q").policy
+    assert (policy.attempts_max, policy.jobs_max) == (3, 1)
+    assert (policy.jobs_max_high, policy.jobs_max_low) == (2, 0)
+    assert world.refused(SetQueue(queue="q", jobs_max=(-1, None, None))) is Why.BAD_POLICY
+
+
+def test_a_reader_of_events_leaves_a_mark_and_takes_it_away():
+    world = World()
+    cursor = Cursor("reader", 7, "notes")
+
+    world.accepted(SetCursor(cursor))
+    kept = dict(world.store.index.cursors)
+    removed = [world.accepted(RemoveCursor("reader")) for _ in range(2)]
+
+    assert kept == {"reader": cursor}
+    assert removed == [1, 1]
+    assert world.store.index.cursors == {}

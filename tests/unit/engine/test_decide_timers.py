@@ -209,3 +209,15 @@ def test_a_leased_job_with_new_dependencies_is_blocked_when_its_lease_runs_out()
     back = world.job(job.job_id)
     assert (back.state, back.lease, back.attempts_used) == (State.BLOCKED, None, 1)
     world.check()
+
+
+def test_finished_jobs_do_not_pile_up_in_the_timer():
+    world = World()
+
+    for _ in range(300):
+        job = world.submit(deadline_at=world.now + HOUR)
+        world.claim()
+        world.complete(job.job_id)
+
+    assert len(world.store.index._due) < 200
+    world.check()

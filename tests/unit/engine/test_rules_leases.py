@@ -16,7 +16,7 @@ from manyhands.model.commands import (
     SendPartial,
 )
 from manyhands.model.job import EndReason, Failure, State
-from manyhands.model.outcome import Why
+from manyhands.model.outcome import Changed, Why
 from manyhands.model.policy import TERMS, OnExpiry, Reentry, Terms
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
 
@@ -830,4 +830,36 @@ def test_rule_08_a_claim_that_could_not_be_delivered_is_released_and_not_charged
 
     assert (back.state, back.attempts_used, back.lease_number) == (State.READY, 0, 1)
     assert world.claim().job_id == job.job_id
+    world.check()
+
+
+def test_rule_04_the_holder_of_an_open_job_is_told_that_another_completed_it():
+    world = World()
+    job = a_leased_job(world, terms=TERMS["dwork"], holder=a_worker("ann", "dwork"))
+
+    done = world.complete(job.job_id, by_holder("bob", "dwork"))
+
+    assert [signal.lease.holder.name for signal in world.told("told")] == ["ann"]
+    assert [(one.holder.name, one.reason.value) for one in done.attempts] == [
+        ("ann", "cancelled"),
+        ("bob", "completed"),
+    ]
+    world.check()
+
+
+def test_rule_04_whoever_completed_an_open_job_may_say_so_again():
+    world = World()
+    job = world.submit(terms=TERMS["dwork"])
+    proof = by_holder("bob", "dwork")
+    world.complete(job.job_id, proof)
+
+    again = world.run(Complete(job_id=job.job_id, proof=proof))
+    refusals = [
+        world.refused(Complete(job_id=job.job_id, proof=other))
+        for other in (by_holder("bob", "http"), ByAnyone("bob"), ByConnection("s1/1"))
+    ]
+
+    assert isinstance(again, Changed)
+    assert again.repeated
+    assert set(refusals) == {Why.ALREADY_COMPLETED}
     world.check()

@@ -156,7 +156,8 @@ class World:
                 assert queue.counts[state] == counts[state], f"{name}: count of {state}"
             assert queue.unfinished_count == len(here)
             keys = {job.unique_key: job.job_id for job in here if job.unique_key is not None}
-            assert queue.keys == keys, f"{name}: unique keys"
+            for key, job_id in keys.items():
+                assert index.key_holder(name, key) == job_id, f"{name}: {key!r} is not held"
             ready = sorted(
                 (job for job in here if job.state is State.READY),
                 key=lambda job: (-job.priority, job.position),

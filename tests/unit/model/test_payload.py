@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.payload import Encoding, as_json_value, guess_encoding
+from manyhands.model.payload import Encoding, as_json_value, from_json_text, guess_encoding
 
 
 def shown(payload: bytes, encoding: Encoding) -> object:
@@ -65,3 +65,31 @@ def test_json_is_never_guessed():
 
 def test_words_of_encodings_are_those_that_are_stored():
     assert [str(encoding) for encoding in Encoding] == ["binary", "text", "json"]
+
+
+@given(text=st.text())
+def test_a_string_comes_back_as_the_text_it_was_shown_for(text):
+    sent_back = from_json_text(json.dumps(text).encode(), Encoding.TEXT)
+
+    assert sent_back == (text.encode(), Encoding.TEXT)
+
+
+@given(payload=st.binary())
+def test_what_was_shown_comes_back_byte_for_byte(payload):
+    text = msgspec.json.encode(as_json_value(payload, Encoding.BINARY))
+
+    back, _ = from_json_text(text, Encoding.BINARY)
+
+    assert back == payload
+
+
+@pytest.mark.parametrize("text", [b'"x"', b'{"base64":"eA=="}', b"{}", b"7"])
+def test_what_was_json_stays_json_digit_for_digit(text):
+    assert from_json_text(text, Encoding.JSON) == (text, Encoding.JSON)
+
+
+@pytest.mark.parametrize(
+    "text", [b"7", b"null", b'{"base64":1}', b'{"base64":"!"}', b'{"base64":"eA==","more":1}']
+)
+def test_what_only_looks_like_bytes_is_json(text):
+    assert from_json_text(text, Encoding.BINARY) == (text, Encoding.JSON)

@@ -2,8 +2,10 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from manyhands.model.job import Attempt, EndReason, Failure, Job, Lease, State
-from manyhands.model.payload import as_json_value
+from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import Queue
 from manyhands.protocols.qless.items import out_of_retries
 from manyhands.protocols.qless.refusals import STATES
@@ -32,20 +34,28 @@ def _instant(at: int | None) -> float | None:
     return None if at is None else at / 1000
 
 
-def heartbeat_seconds(lease: Lease, now: int) -> int | None:
-    """Until the next heartbeat is due; None: it never is."""
-    left: int | None = None
-    if lease.term_ms is not None:
-        left = (lease.expires_at or now) - now
-    if lease.cutoff_at is not None and (left is None or lease.cutoff_at - now < left):
-        left = lease.cutoff_at - now
-    return None if left is None else _seconds(left)
+def heartbeat_seconds(lease: Lease) -> int | None:
+    """From its last renewal to the next one that is due; None: there is none."""
+    due_ms = lease.term_ms
+    if lease.cutoff_at is not None:
+        renewed_at = lease.claimed_at
+        if lease.expires_at is not None and lease.term_ms is not None:
+            renewed_at = lease.expires_at - lease.term_ms
+        left_ms = lease.cutoff_at - renewed_at
+        due_ms = left_ms if due_ms is None else min(due_ms, left_ms)
+    return None if due_ms is None else _seconds(due_ms)
 
 
-def renewed(job: Job, now: int) -> int:
+def _seconds_left(lease: Lease, now: int) -> int | None:
+    """Until somebody else may get the job."""
+    ends = [at for at in (lease.expires_at, lease.cutoff_at) if at is not None]
+    return _seconds(min(ends) - now) if ends else None
+
+
+def renewed(job: Job) -> int:
     """The answer to a heartbeat."""
     assert job.lease is not None
-    found = heartbeat_seconds(job.lease, now)
+    found = heartbeat_seconds(job.lease)
     return _NEVER_SECONDS if found is None else found
 
 
@@ -62,7 +72,7 @@ def taken(job: Job, attempts_max: int) -> dict[str, Any]:
         "priority": job.priority,
     }
     if lease.term_ms is not None:
-        found["heartbeat"] = heartbeat_seconds(lease, lease.claimed_at)
+        found["heartbeat"] = heartbeat_seconds(lease)
         found["expires"] = _instant(lease.expires_at)
     if lease.cutoff_at is not None:
         found["cutoff"] = _seconds(lease.cutoff_at - lease.claimed_at)
@@ -108,7 +118,7 @@ def listed(job: Job) -> dict[str, Any]:
 def whole(job: Job, attempts_max: int, dependents: tuple[str, ...], now: int) -> dict[str, Any]:
     """Everything about a job, but its lease's token."""
     lease = job.lease
-    left = heartbeat_seconds(lease, now) if lease is not None and not lease.lapsed else None
+    left = _seconds_left(lease, now) if lease is not None and not lease.lapsed else None
     unlimited = attempts_max == -1
     progress = job.progress
     return {
@@ -117,7 +127,7 @@ def whole(job: Job, attempts_max: int, dependents: tuple[str, ...], now: int) ->
         "heartbeat": left,
         "retries": -1 if unlimited else attempts_max - 1,
         "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
-        "attempt": job.attempts_used + (job.state is State.LEASED),
+        "attempt": job.attempts_used + (job.state in (State.LEASED, State.COMPLETED)),
         "depends": job.depends_on,
         "dependents": dependents,
         "limits": job.limits,
@@ -208,3 +218,14 @@ def queue(
         "workers": workers,
         "oldest_waiting": age,
     }
+
+
+def partial(number: int, at: int, payload: bytes, *, warning: bool) -> dict[str, Any]:
+    """A piece of a result. What came over other protocols is not JSON, but bytes."""
+    try:
+        msgspec.json.decode(payload)
+        encoding = Encoding.JSON
+    except msgspec.DecodeError:
+        encoding = Encoding.BINARY
+    data = as_json_value(payload, encoding)
+    return {"number": number, "when": _instant(at), "warning": warning, "data": data}

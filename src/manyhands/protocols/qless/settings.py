@@ -41,16 +41,16 @@ class RateData(Struct):
 class QueueData(Struct):
     """Settings of a queue; what is not named stays, ``null`` is the default again."""
 
-    heartbeat: float | None | UnsetType = UNSET
-    grace: float | None | UnsetType = UNSET
-    cutoff: float | None | UnsetType = UNSET
-    retries: int | None | UnsetType = UNSET
-    backoff: BackoffData | None | UnsetType = UNSET
-    max_concurrency: int | None | UnsetType = UNSET
-    rate: RateData | None | UnsetType = UNSET
-    max_jobs: int | None | UnsetType = UNSET
-    keep: float | None | UnsetType = UNSET
-    keep_count: int | None | UnsetType = UNSET
+    heartbeat: float | UnsetType | None = UNSET
+    grace: float | UnsetType | None = UNSET
+    cutoff: float | UnsetType | None = UNSET
+    retries: int | UnsetType | None = UNSET
+    backoff: BackoffData | UnsetType | None = UNSET
+    max_concurrency: int | UnsetType | None = UNSET
+    rate: RateData | UnsetType | None = UNSET
+    max_jobs: int | UnsetType | None = UNSET
+    keep: float | UnsetType | None = UNSET
+    keep_count: int | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
 
     def command(self, name: str, known: Queue | None) -> SetQueue:
@@ -90,10 +90,9 @@ class QueueData(Struct):
         if self.backoff is not UNSET:
             found["backoff"] = None if self.backoff is None else _backoff(self.backoff)
         if self.rate is not UNSET:
-            rate = self.rate
-            found["rate"] = (
-                None if rate is None else Rate(rate.count, milliseconds(rate.per, "per"))
-            )
+            given = self.rate
+            per_ms = 0 if given is None else milliseconds(given.per, "per")
+            found["rate"] = None if given is None else Rate(given.count, per_ms)
         return found
 
 

@@ -1,0 +1,341 @@
+"""The qless API of manyhands beside shipped qless on a private Redis, in one run.
+
+    python bench/qless/run.py --lua PATH_TO/qless.lua        about two minutes
+    python bench/qless/run.py --rounds 1 --jobs 500          a first look
+
+The Lua is that of PyPI's ``reqless`` (the one in ``qless-py`` does not load on Redis 7); without
+``--lua`` it is taken from the installed package. Redis is Debian's ``redis-server``, once with
+``appendfsync always`` and once without persistence. All servers run one after the other in each
+round; figures are medians over the rounds, ratios are taken within a round. The load is the same
+loop for all: raw sockets, requests written by hand, one request in flight on each connection.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, Protocol
+
+META = b'{"url": "http://example.org/a/b/c", "n": 1}'
+HUNDRED = 100
+OPERATIONS = ("add", "get", "complete")
+
+
+class Shape(NamedTuple):
+    """How the load comes: so many connections, so many jobs a request."""
+
+    name: str
+    connections: int
+    batch: int
+
+
+SHAPES = (
+    Shape("one at a time", 1, 1),
+    Shape("16 connections", 16, 1),
+    Shape("in hundreds", 1, HUNDRED),
+)
+
+
+class Dialect(Protocol):
+    """How a server is talked to."""
+
+    def request(self, operation: str, batch: list[str]) -> bytes: ...
+    def answer_size(self, data: bytearray, batch: int, operation: str) -> int: ...
+    def ids(self, answer: bytes, batch: int) -> list[str]: ...
+
+
+class Http:
+    """manyhands."""
+
+    def request(self, operation: str, batch: list[str]) -> bytes:
+        if operation == "get":
+            count = len(batch)
+            return b"GET /get/bench/%d?host=w HTTP/1.1\r\nHost: localhost\r\n\r\n" % count
+        if operation == "add":
+            items = b",".join(b'{"meta":%s}' % META for _ in batch)
+        else:
+            items = b",".join(b'{"id":"%s","meta":%s}' % (i.encode(), META) for i in batch)
+        body = b'{"host":"w","data":[%s]}' % items
+        head = b"POST /%s/bench HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        return head % operation.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    def answer_size(self, data: bytearray, _batch: int, _operation: str) -> int:
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            return 0
+        at = data.find(b"content-length: ", 0, end) + 16
+        total = end + 4 + int(data[at : data.find(b"\r\n", at)])
+        return total if len(data) >= total else 0
+
+    def ids(self, answer: bytes, _batch: int) -> list[str]:
+        assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
+        found = json.loads(answer[answer.find(b"\r\n\r\n") + 4 :])
+        assert "errors" not in found, found
+        results = found["results"]
+        if isinstance(results, dict):
+            results = [results]
+        return [row["id"] if isinstance(row, dict) else row for row in results]
+
+
+class Redis:
+    """qless: one script, called by its hash. It has no bulk put or complete, so a hundred of them
+    are a hundred calls sent together.
+    """
+
+    def __init__(self, sha: str) -> None:
+        self._sha = sha.encode()
+        self._made = 0
+
+    def _call(self, *arguments: bytes) -> bytes:
+        words = (b"EVALSHA", self._sha, b"0", *arguments)
+        parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+        return b"*%d\r\n%s" % (len(words), parts)
+
+    def request(self, operation: str, batch: list[str]) -> bytes:
+        now = b"%.6f" % time.time()
+        if operation == "get":
+            return self._call(b"pop", now, b"bench", b"w", b"%d" % len(batch))
+        if operation == "add":
+            calls = []
+            for _ in batch:
+                self._made += 1
+                jid = b"%032x" % self._made
+                calls.append(self._call(b"put", now, b"w", b"bench", jid, b"Job", META, b"0"))
+            return b"".join(calls)
+        return b"".join(
+            self._call(b"complete", now, jid.encode(), b"w", b"bench", META) for jid in batch
+        )
+
+    def answer_size(self, data: bytearray, batch: int, operation: str) -> int:
+        at = 0
+        for _ in range(1 if operation == "get" else batch):
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                return 0
+            if data[at : at + 1] == b"$":
+                end += int(data[at + 1 : end]) + 2
+            at = end + 2
+            if len(data) < at:
+                return 0
+        return at
+
+    def ids(self, answer: bytes, batch: int) -> list[str]:
+        assert not answer.startswith(b"-"), answer[:300]
+        if answer.startswith(b"$") and answer[answer.find(b"\r\n") + 2 :][:1] in b"[{":
+            found = json.loads(answer[answer.find(b"\r\n") + 2 :])
+            return [row["jid"] for row in found]
+        return answer.decode().split("\r\n")[: 2 * batch]
+
+
+class _Peer:
+    """A connection with at most one request in flight."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.got = bytearray()
+        self.batch: list[str] = []
+
+
+def drive(
+    address: tuple[str, int], dialect: Dialect, operation: str, shape: Shape, jobs: list[str]
+) -> tuple[float, list[str]]:
+    """Seconds, and the ids that came back."""
+    work = [jobs[at : at + shape.batch] for at in range(0, len(jobs), shape.batch)]
+    work.reverse()
+    found: list[str] = []
+    peers = [_Peer(address) for _ in range(min(shape.connections, len(work)))]
+    selector = selectors.DefaultSelector()
+    for peer in peers:
+        selector.register(peer.socket, selectors.EVENT_READ, peer)
+    started = time.perf_counter()
+    flying = 0
+    for peer in peers:
+        peer.batch = work.pop()
+        peer.socket.sendall(dialect.request(operation, peer.batch))
+        flying += 1
+    while flying:
+        for key, _ in selector.select():
+            peer = key.data
+            peer.got += peer.socket.recv(1 << 20)
+            size = dialect.answer_size(peer.got, len(peer.batch), operation)
+            if not size:
+                continue
+            found += dialect.ids(bytes(peer.got), len(peer.batch))
+            peer.got.clear()
+            flying -= 1
+            if work:
+                peer.batch = work.pop()
+                peer.socket.sendall(dialect.request(operation, peer.batch))
+                flying += 1
+    elapsed = time.perf_counter() - started
+    for peer in peers:
+        peer.socket.close()
+    return elapsed, found
+
+
+# Servers.
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    for _ in range(400):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise SystemExit("a server did not start")
+
+
+class Running(NamedTuple):
+    """A server that accepts."""
+
+    pid: int
+    port: int
+    dialect: Dialect
+
+
+@contextlib.contextmanager
+def manyhands(folder: Path) -> Iterator[Running]:
+    port = free_port()
+    arguments = ["serve", "--data", str(folder / "data"), "--http", f"127.0.0.1:{port}"]
+    for other in ("gearman", "dwork", "wmp", "amqp"):
+        arguments += [f"--{other}", "off"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "manyhands", *arguments], stdout=log, stderr=log
+        )
+    try:
+        wait_for(port)
+        yield Running(process.pid, port, Http())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def qless(lua: Path, sync: str) -> Callable[[Path], contextlib.AbstractContextManager[Running]]:
+    @contextlib.contextmanager
+    def start(folder: Path) -> Iterator[Running]:
+        port = free_port()
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        if sync != "off":
+            options += ["--appendonly", "yes", "--appendfsync", sync]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(["redis-server", *options], stdout=log, stderr=log)
+        try:
+            wait_for(port)
+            text = lua.read_bytes()
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                words = (b"SCRIPT", b"LOAD", text)
+                parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+                peer.sendall(b"*3\r\n" + parts)
+                answer = peer.recv(1000)
+            assert answer.startswith(b"$40"), answer
+            yield Running(process.pid, port, Redis(answer.split(b"\r\n")[1].decode()))
+        finally:
+            process.terminate()
+            process.wait()
+
+    return start
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and its children."""
+    pids = [str(pid)]
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        pids += thread.read_text().split()
+    ticks = 0
+    for one in pids:
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+Cell = dict[tuple[str, str], tuple[float, float]]
+
+
+def measure(running: Running, jobs: int) -> Cell:
+    """Jobs a second and microseconds of server CPU a job, by shape and operation."""
+    found: Cell = {}
+    address = ("127.0.0.1", running.port)
+    warm = Shape("warm", 1, 10)
+    for shape in (warm, *SHAPES):
+        count = 50 if shape is warm else jobs * (10 if shape.batch > 1 else 1)
+        ids = [""] * count
+        for operation in OPERATIONS:
+            before = cpu_seconds(running.pid)
+            seconds, back = drive(address, running.dialect, operation, shape, ids)
+            used = cpu_seconds(running.pid) - before
+            if operation == "get":
+                assert len(back) == count, (len(back), count)
+                ids = back
+            found[shape.name, operation] = (count / seconds, used / count * 1e6)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lua", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=2_000)
+    options = parser.parse_args()
+    lua = options.lua
+    if lua is None:
+        spec = importlib.util.find_spec("reqless")
+        if spec is None or spec.origin is None:
+            raise SystemExit("install reqless, or say --lua PATH")
+        lua = Path(spec.origin).parent / "lua" / "qless.lua"
+    servers = {
+        "manyhands": manyhands,
+        "qless, fsync always": qless(lua, "always"),
+        "qless, in memory": qless(lua, "off"),
+    }
+    rounds: list[dict[str, Cell]] = []
+    for number in range(options.rounds):
+        order = list(servers) if number % 2 == 0 else list(reversed(servers))
+        cells = {}
+        for name in order:
+            with tempfile.TemporaryDirectory() as folder, servers[name](Path(folder)) as running:
+                cells[name] = measure(running, options.jobs)
+        rounds.append(cells)
+        print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+    report(rounds)
+
+
+def report(rounds: list[dict[str, Cell]]) -> None:
+    names = list(rounds[0]) if len(rounds) % 2 else list(rounds[0])
+    print("| load | operation | " + " | ".join(f"{name} jobs/s (CPU µs)" for name in names), end="")
+    print(" | × fsync always | × in memory |")
+    print("|---" * (len(names) + 4) + "|")
+    for shape in SHAPES:
+        for operation in OPERATIONS:
+            key = (shape.name, operation)
+            cells = []
+            for name in names:
+                rate = median(cells_[name][key][0] for cells_ in rounds)
+                cpu = median(cells_[name][key][1] for cells_ in rounds)
+                cells.append(f"{rate:,.0f} ({cpu:.0f})")
+            ratios = [
+                median(one["manyhands"][key][0] / one[other][key][0] for one in rounds)
+                for other in ("qless, fsync always", "qless, in memory")
+            ]
+            shown = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"| {shape.name} | {operation} | {' | '.join(cells)} | {shown} |")
+
+
+if __name__ == "__main__":
+    main()

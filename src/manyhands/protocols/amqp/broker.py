@@ -1,0 +1,199 @@
+"""What all AMQP connections share: the exchanges, the queues, and whose turn it is to be fed."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from manyhands.model.commands import RemoveCursor, SetCursor
+from manyhands.model.events import Cursor
+from manyhands.model.outcome import Refusal, Reply
+from manyhands.protocols.amqp.queues import Log, Traits, WatchQueue, restored
+from manyhands.protocols.session import Ask
+from manyhands.wire.amqp import AmqpError, Code
+
+QUEUES_COUNT_MAX: Final = 1_000  # each looks at every message
+BINDINGS_COUNT_MAX: Final = 1_000  # of one queue
+_CURSOR_PREFIX: Final = "amqp.queue:"
+_FED_COUNT: Final = 100  # messages to one queue before it is the next one's turn
+_SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most that
+_EXPIRES: Final = "x-expires"
+# Arguments of queues: honoured, or of no consequence where every queue is a place in a log.
+_ARGUMENTS: Final = frozenset({_EXPIRES, "x-queue-type", "x-max-age"})
+
+
+class Broker:
+    """Knows no connection, only who consumes."""
+
+    def __init__(
+        self, exchanges: Iterable[str], log: Log, ask: Ask, wake: Callable[[], None]
+    ) -> None:
+        self.exchanges = frozenset(exchanges)
+        self.log = log
+        self.queues: dict[str, WatchQueue] = {}
+        self.delivered_count = 0
+        self._ask = ask
+        self._wake = wake  # call `feed` soon
+        self._hungry: dict[WatchQueue, None] = {}
+        self._unsaved: dict[WatchQueue, None] = {}
+        self._saved_at = 0
+
+    def restore(self, cursors: Iterable[Cursor], now: int) -> None:
+        """Durable queues come back with the server."""
+        for cursor in cursors:
+            if cursor.name.startswith(_CURSOR_PREFIX):
+                name = cursor.name.removeprefix(_CURSOR_PREFIX)
+                queue = self.queues[name] = restored(name, cursor.notes, self.log)
+                queue.used_at = now
+
+    # Queues.
+
+    def declare(self, name: str, traits: Traits, now: int) -> WatchQueue:
+        """A new queue, or the one that is there if it is the same."""
+        queue = self.queues.get(name)
+        if queue is not None:
+            if queue.traits != traits:
+                raise AmqpError(
+                    Code.PRECONDITION_FAILED, f"queue '{name}' was declared with other properties"
+                )
+            queue.used_at = now
+            return queue
+        _check_name(name)
+        _check_arguments(traits)
+        if len(self.queues) >= QUEUES_COUNT_MAX:
+            raise AmqpError(
+                Code.PRECONDITION_FAILED, f"there are {QUEUES_COUNT_MAX} queues already"
+            )
+        queue = self.queues[name] = WatchQueue(name, traits, self.log)
+        queue.used_at = now
+        return queue
+
+    def find(self, name: str, connection: str) -> WatchQueue:
+        """A queue that this connection may use."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise AmqpError(Code.NOT_FOUND, f"there is no queue '{name}'")
+        if queue.traits.owner not in (None, connection):
+            raise AmqpError(
+                Code.RESOURCE_LOCKED, f"queue '{name}' belongs to another connection alone"
+            )
+        return queue
+
+    def delete(self, queue: WatchQueue) -> None:
+        """It is gone, and its consumers hear of it."""
+        if self.queues.pop(queue.name, None) is not queue:
+            return
+        self._hungry.pop(queue, None)
+        self._unsaved.pop(queue, None)
+        for consumer in tuple(queue.consumers):
+            consumer.end()
+        queue.consumers.clear()
+        if queue.traits.durable:
+            self._ask(RemoveCursor(_CURSOR_PREFIX + queue.name))
+
+    def save(self, queue: WatchQueue, then: Callable[[Refusal | None], None]) -> None:
+        """Have a durable queue as it is now on disk, then go on."""
+        self._unsaved.pop(queue, None)
+
+        def settle(reply: Reply) -> None:
+            then(reply if isinstance(reply, Refusal) else None)
+
+        self._ask(SetCursor(_cursor_of(queue)), settle)
+
+    def leave(self, queue: WatchQueue, now: int) -> None:
+        """A consumer is gone: a queue that lives by its consumers goes with the last one."""
+        queue.used_at = now
+        if queue.traits.auto_delete and queue.had_consumers and not queue.consumers:
+            self.delete(queue)
+
+    def disconnect(self, connection: str) -> None:
+        """What belonged to this connection alone ends with it."""
+        for queue in tuple(self.queues.values()):
+            if queue.traits.owner == connection:
+                self.delete(queue)
+
+    # Feeding.
+
+    def changed(self, queue: WatchQueue) -> None:
+        """Something of it was read, acknowledged or given back."""
+        if queue.traits.durable:
+            self._unsaved[queue] = None
+
+    def feed_soon(self, queue: WatchQueue) -> None:
+        """It may have something to hand out, and somebody to hand it to."""
+        if not self._hungry:
+            self._wake()
+        self._hungry[queue] = None
+
+    def news(self) -> None:
+        """There are new messages."""
+        for queue in self.queues.values():
+            if queue.consumers and queue.bindings:
+                self.feed_soon(queue)
+
+    def feed(self) -> None:
+        """Some messages to each queue that waits, in turns."""
+        hungry, self._hungry = self._hungry, {}
+        for queue in hungry:
+            if self._feed(queue):
+                self.feed_soon(queue)
+
+    def _feed(self, queue: WatchQueue) -> bool:
+        """Whether there is more to do for the queue now."""
+        for _ in range(_FED_COUNT):
+            consumer = queue.next_consumer() if queue.has_news() else None
+            if consumer is None:
+                return False
+            taken = queue.take()
+            self.changed(queue)
+            if taken is None:
+                return False
+            message, redelivered = taken
+            consumer.deliver(message, redelivered=redelivered)
+            self.delivered_count += 1
+        return True
+
+    # Time.
+
+    def tick(self, now: int) -> None:
+        """Once in a while: write down where queues are, drop those that nobody uses."""
+        if now - self._saved_at >= _SAVE_MS:
+            self._saved_at = now
+            self.save_all()
+        for queue in tuple(self.queues.values()):
+            unused_ms = queue.traits.arguments.get(_EXPIRES)
+            if unused_ms is None or queue.consumers:
+                continue
+            if now - queue.used_at >= unused_ms:
+                self.delete(queue)
+
+    def save_all(self) -> None:
+        """Write down where all queues are that moved."""
+        unsaved, self._unsaved = self._unsaved, {}
+        for queue in unsaved:
+            self._ask(SetCursor(_cursor_of(queue)))
+
+
+def _cursor_of(queue: WatchQueue) -> Cursor:
+    seq, notes = queue.save()
+    return Cursor(_CURSOR_PREFIX + queue.name, seq, notes)
+
+
+def _check_name(name: str) -> None:
+    if not (name.isascii() and name.isprintable()):
+        raise AmqpError(
+            Code.PRECONDITION_FAILED, "the name of a queue has printable ASCII characters only"
+        )
+
+
+def _check_arguments(traits: Traits) -> None:
+    for name, value in traits.arguments.items():
+        if name not in _ARGUMENTS:
+            raise AmqpError(
+                Code.PRECONDITION_FAILED,
+                f"the argument '{name}' is not honoured here: a queue is a place in the event log",
+            )
+        if name == _EXPIRES and not (type(value) is int and value > 0):
+            raise AmqpError(
+                Code.PRECONDITION_FAILED, "x-expires is a number of milliseconds above 0"
+            )
+        if name != _EXPIRES and not isinstance(value, str):
+            raise AmqpError(Code.PRECONDITION_FAILED, f"the argument '{name}' is a text")

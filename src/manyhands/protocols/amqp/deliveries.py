@@ -1,0 +1,176 @@
+"""What a channel has delivered: tags, limits on what is not acknowledged, and giving back."""
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Final, Protocol
+
+from pamqp import base
+
+from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.queues import WatchQueue
+from manyhands.wire.amqp import AmqpError, Code, Delivery, Message, pack_deliver, short
+
+# Deliveries without an acknowledgement on one channel, whatever prefetch was asked for.
+UNACKED_COUNT_MAX: Final = 10_000
+
+
+class Line(Protocol):
+    """The connection as a channel sees it."""
+
+    connection: str
+    frame_bytes_max: int
+
+    def say(self, data: bytes) -> None:
+        """To the peer, in order."""
+
+    def hold(self) -> Callable[[bytes], None]:
+        """Keep a place for an answer that is not known yet; call what is given with it."""
+
+    def is_congested(self) -> bool:
+        """Whether the peer is behind with reading."""
+
+    def token(self) -> str:
+        """Something random."""
+
+    def now(self) -> int:
+        """Server time."""
+
+    def fail(self, error: AmqpError) -> None:
+        """The connection cannot go on."""
+
+
+class Subscription:
+    """A consumer."""
+
+    __slots__ = (
+        "_deliveries",
+        "_packed_tag",
+        "no_ack",
+        "prefetch",
+        "queue",
+        "tag",
+        "unacked_count",
+    )
+
+    def __init__(
+        self, deliveries: "Deliveries", tag: str, queue: WatchQueue, *, no_ack: bool, prefetch: int
+    ) -> None:
+        self.tag = tag
+        self.queue = queue
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.unacked_count = 0
+        self._deliveries = deliveries
+        self._packed_tag = short(tag)
+
+    def can_take(self) -> bool:
+        """Whether neither the peer nor its limits stand in the way."""
+        if not self._deliveries.can_take():
+            return False
+        if self.no_ack:
+            return True
+        return self._deliveries.has_room() and not 0 < self.prefetch <= self.unacked_count
+
+    def deliver(self, message: Message, *, redelivered: bool) -> None:
+        """Send one."""
+        self._deliveries.send(self, self._packed_tag, message, redelivered=redelivered)
+
+    def end(self) -> None:
+        """The queue is gone."""
+        self._deliveries.on_lost_queue(self)
+
+
+class Deliveries:
+    """Those of one channel."""
+
+    def __init__(
+        self,
+        number: int,
+        line: Line,
+        broker: Broker,
+        on_lost_queue: Callable[[Subscription], None],
+    ) -> None:
+        self.closing = False  # the channel is
+        self.flowing = True  # the peer wants deliveries
+        self.prefetch_all = 0  # of all consumers together; 0: no limit
+        self.on_lost_queue = on_lost_queue
+        self._number = number
+        self._line = line
+        self._broker = broker
+        # In order of their tags, which is the order of sending.
+        self._unacked: dict[int, tuple[WatchQueue, int, Subscription | None]] = {}
+        self._tag = 0
+
+    def can_take(self) -> bool:
+        """Whether anything may be delivered here now."""
+        return self.flowing and not self.closing and not self._line.is_congested()
+
+    def has_room(self) -> bool:
+        """Whether one more delivery may wait for its acknowledgement."""
+        count = len(self._unacked)
+        return count < UNACKED_COUNT_MAX and not 0 < self.prefetch_all <= count
+
+    def send(
+        self, consumer: Subscription, packed_tag: bytes, message: Message, *, redelivered: bool
+    ) -> None:
+        """One message to a consumer, whose tag comes packed."""
+        queue, no_ack = consumer.queue, consumer.no_ack
+        delivery = self.note(queue, message, consumer, redelivered=redelivered, no_ack=no_ack)
+        line = self._line
+        line.say(pack_deliver(self._number, packed_tag, delivery, line.frame_bytes_max))
+
+    def note(
+        self,
+        queue: WatchQueue,
+        message: Message,
+        consumer: Subscription | None,
+        *,
+        redelivered: bool,
+        no_ack: bool,
+    ) -> Delivery:
+        """Give a message its tag; it is owed an acknowledgement unless nobody wants one."""
+        tag = self._tag = self._tag + 1
+        if no_ack:
+            queue.settle(message.seq)
+        else:
+            self._unacked[tag] = (queue, message.seq, consumer)
+            if consumer is not None:
+                consumer.unacked_count += 1
+        return Delivery(tag, redelivered, message)
+
+    def tags(self, tag: int, method: base.Frame, *, multiple: bool) -> list[int]:
+        """The tags that an acknowledgement means."""
+        if multiple:
+            tags = list(self._unacked)
+            if tag != 0:
+                tags = list(takewhile(tag.__ge__, tags))
+            if tags or tag == 0:
+                return tags
+        elif tag in self._unacked:
+            return [tag]
+        raise AmqpError(Code.PRECONDITION_FAILED, f"there is no delivery with tag {tag}", method)
+
+    def settle(self, tags: list[int]) -> None:
+        """Acknowledged, or refused for good."""
+        for tag in tags:
+            queue, seq, consumer = self._unacked.pop(tag)
+            queue.settle(seq)
+            self._release(queue, consumer)
+
+    def give_back(self, tags: list[int]) -> None:
+        """To be delivered again, to whoever takes it."""
+        for tag in tags:
+            queue, seq, consumer = self._unacked.pop(tag)
+            queue.give_back(seq)
+            self._release(queue, consumer)
+
+    def give_back_all(self) -> None:
+        """Whatever is not acknowledged."""
+        self.give_back(list(self._unacked))
+
+    def _release(self, queue: WatchQueue, consumer: Subscription | None) -> None:
+        if consumer is not None:
+            consumer.unacked_count -= 1
+        if self._broker.queues.get(queue.name) is queue:
+            self._broker.changed(queue)
+            self._broker.feed_soon(queue)

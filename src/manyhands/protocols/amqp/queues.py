@@ -1,0 +1,294 @@
+"""A queue is a cursor on the log: bindings, a position, and what is not acknowledged yet.
+
+No message is ever copied into a queue. What is said of a binding holds for messages after it, as
+with a broker: each remembers from where to where it was there.
+"""
+
+import heapq
+from collections import deque
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.protocols.amqp.topics import Pattern, words_of
+from manyhands.wire.amqp import Message
+
+READ_COUNT: Final = 100  # messages looked at in one go
+# How many messages wait is counted by looking at them; beyond this many it is a lower bound.
+_COUNTED_MAX: Final = 1_000
+ALWAYS: Final = 1 << 63
+
+
+class Log(Protocol):
+    """All messages there are, in order."""
+
+    @property
+    def last_seq(self) -> int:
+        """Of the newest message that may be shown."""
+
+    @property
+    def first_seq(self) -> int:
+        """Of the oldest one that is kept."""
+
+    def read(
+        self, seq: int, count_max: int, exchanges: frozenset[str] | None
+    ) -> tuple[list[Message], int]:
+        """Messages of these exchanges (None: of all) among the next so many, and up to where that
+        was.
+        """
+
+    def seq_before(self, at: int) -> int:
+        """The last place in the log before an instant, in milliseconds."""
+
+
+class Consumer(Protocol):
+    """Who takes messages from a queue."""
+
+    tag: str
+
+    def can_take(self) -> bool:
+        """Whether one more message may be sent now."""
+
+    def deliver(self, message: Message, *, redelivered: bool) -> None:
+        """One more message."""
+
+    def end(self) -> None:
+        """The queue is gone."""
+
+
+class Binding(Struct, gc=False):
+    """A pattern on an exchange, good for the messages after ``since``, up to ``until``."""
+
+    exchange: str
+    pattern: Pattern
+    since: int
+    until: int = ALWAYS
+
+
+class SavedBinding(Struct, frozen=True, array_like=True):
+    """A binding at rest."""
+
+    exchange: str
+    key: str
+    since: int
+    until: int
+
+
+class Saved(Struct, frozen=True, omit_defaults=True):
+    """A durable queue at rest. What was delivered and not acknowledged is delivered again."""
+
+    position: int
+    bindings: tuple[SavedBinding, ...] = ()
+    owed: tuple[int, ...] = ()
+    arguments: dict[str, Any] = {}
+    auto_delete: bool = False
+
+
+_decode_saved = msgspec.json.Decoder(Saved).decode
+
+
+class Traits(Struct, frozen=True):
+    """What a queue was declared as; to be declared again, it has to be the same."""
+
+    durable: bool = False
+    owner: str | None = None  # the connection that alone may use it, and with which it ends
+    auto_delete: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class WatchQueue:
+    """One queue."""
+
+    def __init__(self, name: str, traits: Traits, log: Log) -> None:
+        self.name = name
+        self.traits = traits
+        self.bindings: list[Binding] = []
+        self.consumers: list[Consumer] = []
+        self.position = log.last_seq  # everything up to here was looked at
+        self.dropped_count = 0  # messages of the log that were gone before they were read
+        self.used_at = 0  # when it was last consumed from, declared or asked
+        self.had_consumers = False
+        self._log = log
+        self._exchanges: frozenset[str] = frozenset()
+        self._ahead: deque[Message] = deque()  # looked at, not handed out
+        self._owed: set[int] = set()  # handed out, not acknowledged
+        self._returned: list[int] = []  # handed out and given back, lowest first
+        self._turn = 0
+
+    # Bindings.
+
+    def bind(self, exchange: str, key: str) -> None:
+        """From now on. Binding twice is binding once."""
+        for binding in self.bindings:
+            same = binding.exchange == exchange and binding.pattern.text == key
+            if same and binding.until == ALWAYS:
+                return
+        self._bind(Binding(exchange, Pattern(key), self._log.last_seq))
+
+    def _bind(self, binding: Binding) -> None:
+        self.bindings.append(binding)
+        self._exchanges = frozenset(binding.exchange for binding in self.bindings)
+
+    def unbind(self, exchange: str, key: str) -> None:
+        """What came before may still be waiting: the binding holds until that was looked at."""
+        for binding in self.bindings:
+            if (binding.exchange, binding.pattern.text, binding.until) == (exchange, key, ALWAYS):
+                binding.until = self._log.last_seq
+        self._forget_old_bindings()
+
+    def _forget_old_bindings(self) -> None:
+        kept = [binding for binding in self.bindings if binding.until > self.position]
+        if len(kept) != len(self.bindings):
+            self.bindings = kept
+            self._exchanges = frozenset(binding.exchange for binding in kept)
+
+    def _wants(self, message: Message) -> bool:
+        words: list[str] | None = None
+        for binding in self.bindings:
+            if binding.exchange != message.exchange:
+                continue
+            if not binding.since < message.seq <= binding.until:
+                continue
+            if words is None:
+                words = words_of(message.key)
+            if binding.pattern.matches(words):
+                return True
+        return False
+
+    # Reading.
+
+    def has_news(self) -> bool:
+        """Whether there may be something to hand out."""
+        return bool(self._returned or self._ahead) or (
+            self.position < self._log.last_seq and bool(self.bindings)
+        )
+
+    def take(self) -> tuple[Message, bool] | None:
+        """The next message, and whether it had been handed out before; None: there is none."""
+        while self._returned:
+            seq = heapq.heappop(self._returned)
+            found, _ = self._log.read(seq - 1, 1, None)
+            if found and found[0].seq == seq:
+                self._owed.add(seq)
+                return found[0], True
+            self.dropped_count += 1
+        if not self._ahead and not self._look_ahead():
+            return None
+        message = self._ahead.popleft()
+        self._owed.add(message.seq)
+        return message, False
+
+    def _look_ahead(self) -> bool:
+        last = self._log.last_seq
+        while self.position < last:
+            first = self._log.first_seq
+            if self.position < first - 1:
+                # The log is bounded, and so is what a queue can have waiting.
+                self.dropped_count += first - 1 - self.position
+                self.position = first - 1
+            if not self.bindings:
+                self.position = last
+                break
+            found, self.position = self._log.read(self.position, READ_COUNT, self._exchanges)
+            self._ahead.extend(message for message in found if self._wants(message))
+            if self._ahead:
+                return True
+        self._forget_old_bindings()
+        return False
+
+    def next_consumer(self) -> Consumer | None:
+        """Whose turn it is among those who can take one."""
+        consumers = self.consumers
+        count = len(consumers)
+        for step in range(count):
+            index = (self._turn + step) % count
+            consumer = consumers[index]
+            if consumer.can_take():
+                self._turn = index + 1
+                return consumer
+        return None
+
+    def settle(self, seq: int) -> None:
+        """Acknowledged, or refused for good."""
+        self._owed.discard(seq)
+
+    def give_back(self, seq: int) -> None:
+        """Not acknowledged, and never will be by whoever had it: others get it."""
+        if seq in self._owed:
+            self._owed.discard(seq)
+            heapq.heappush(self._returned, seq)
+
+    def count(self) -> int:
+        """Messages that wait, or how many there are at least."""
+        waiting = len(self._returned) + len(self._ahead)
+        position, stop = self.position, self.position + _COUNTED_MAX
+        while position < min(stop, self._log.last_seq) and self.bindings:
+            found, position = self._log.read(position, READ_COUNT, self._exchanges)
+            waiting += sum(1 for message in found if self._wants(message))
+        return waiting
+
+    def purge(self) -> int:
+        """Whatever waits is not wanted any more; gives how many that was."""
+        count = self.count()
+        self._ahead.clear()
+        self._returned.clear()
+        self.position = self._log.last_seq
+        self._forget_old_bindings()
+        return count
+
+    def rewind(self, seq: int) -> None:
+        """Go on after that place, with the bindings of today for everything there."""
+        self._ahead.clear()
+        self._returned.clear()
+        self.position = seq
+        self.bindings = [binding for binding in self.bindings if binding.until == ALWAYS]
+        for binding in self.bindings:
+            binding.since = 0
+
+    # At rest.
+
+    def save(self) -> tuple[int, str]:
+        """Up to where everything is dealt with, and the notes to go on from."""
+        position = self._ahead[0].seq - 1 if self._ahead else self.position
+        owed = tuple(sorted((*self._owed, *self._returned)))
+        saved = Saved(
+            position,
+            tuple(
+                SavedBinding(b.exchange, b.pattern.text, b.since, b.until) for b in self.bindings
+            ),
+            owed,
+            self.traits.arguments,
+            self.traits.auto_delete,
+        )
+        return owed[0] - 1 if owed else position, msgspec.json.encode(saved).decode()
+
+
+def restored(name: str, notes: str, log: Log) -> WatchQueue:
+    """A durable queue as it was."""
+    saved = _decode_saved(notes)
+    traits = Traits(durable=True, auto_delete=saved.auto_delete, arguments=saved.arguments)
+    queue = WatchQueue(name, traits, log)
+    queue.position = saved.position
+    for binding in saved.bindings:
+        queue._bind(  # noqa: SLF001 - made here
+            Binding(binding.exchange, Pattern(binding.key), binding.since, binding.until)
+        )
+    queue._returned = list(saved.owed)  # noqa: SLF001 - sorted, so it is a heap
+    return queue
+
+
+def offset_of(log: Log, offset: object) -> int | None:
+    """The place in the log that a stream offset means; None: it means nothing."""
+    if offset == "first":
+        return log.first_seq - 1
+    if offset == "last":
+        return max(log.first_seq, log.last_seq) - 1
+    if offset == "next":
+        return log.last_seq
+    if isinstance(offset, int) and not isinstance(offset, bool):
+        return max(log.first_seq, min(offset, log.last_seq + 1)) - 1
+    at = getattr(offset, "timestamp", None)
+    if at is not None:
+        return log.seq_before(int(at() * 1000))
+    return None

@@ -1,0 +1,352 @@
+"""One AMQP connection: hand-shake, credentials, heartbeats, channels."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from pamqp import base, decode
+from pamqp.commands import Channel, Connection
+from pamqp.common import FieldTable
+from pamqp.heartbeat import Heartbeat
+
+from manyhands.model.events import Signal
+from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.channel import AmqpChannel
+from manyhands.protocols.session import Replies
+from manyhands.wire.amqp import (
+    FRAME_BYTES_MIN,
+    HEARTBEAT,
+    PROTOCOL_HEADER,
+    AmqpError,
+    Code,
+    Frame,
+    FrameReader,
+    pack_method,
+)
+
+CHANNELS_COUNT_MAX: Final = 255
+FRAME_BYTES_MAX: Final = 128 * 1024
+HEARTBEAT_SECONDS: Final = 60
+# Nobody needs more before it has said who it is.
+_FIRST_FRAME_BYTES_MAX: Final = 8 * 1024
+_HANDSHAKE_MS: Final = 10_000
+_CLOSE_MS: Final = 5_000  # how long a peer may take to answer our close
+_AWAITED_MAX: Final = 1_000
+_SOFT: Final = frozenset(
+    {
+        Code.CONTENT_TOO_LARGE,
+        Code.ACCESS_REFUSED,
+        Code.NOT_FOUND,
+        Code.RESOURCE_LOCKED,
+        Code.PRECONDITION_FAILED,
+    }
+)
+_CAPABILITIES: Final = {
+    "publisher_confirms": True,  # nothing can be published, but clients ask on every channel
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+}
+
+
+class Peer(Protocol):
+    """The other end of the connection. A listener provides it."""
+
+    connection: str
+    address: str
+
+    def send(self, data: bytes) -> None:
+        """To the peer, together with everything else sent in this turn."""
+
+    def close(self) -> None:
+        """After what was sent."""
+
+    def is_congested(self) -> bool:
+        """Whether the peer is behind with reading."""
+
+    def now(self) -> int:
+        """Server time."""
+
+    @property
+    def token(self) -> Callable[[], str]:
+        """Makes something random."""
+
+
+class Welcome(Protocol):
+    """What a server says of itself, and whom it lets in."""
+
+    product: str
+    version: str
+    server_name: str
+
+    def admits(self, user: str, password: str, address: str) -> bool:
+        """Whether these are right, coming from there."""
+
+
+class AmqpSession:
+    """A connection's state. It is the ``Line`` of its channels."""
+
+    def __init__(self, peer: Peer, broker: Broker, welcome: Welcome) -> None:
+        self.connection = peer.connection
+        self.frame_bytes_max = FRAME_BYTES_MAX
+        self.is_congested = peer.is_congested
+        self.token = peer.token
+        self.now = peer.now
+        self._peer = peer
+        self._broker = broker
+        self._welcome = welcome
+        self._replies = Replies(peer.send)
+        self._reader = FrameReader(_FIRST_FRAME_BYTES_MAX)
+        self._head = b""
+        self._expected: type[base.Frame] | None = None  # while shaking hands
+        self._opened = False
+        self._channels: dict[int, AmqpChannel] = {}
+        self._heartbeat_ms = 0
+        self._heard_at = self._began_at = peer.now()
+        self._beat_at = 0
+        self._closing_since: int | None = None
+        self._client_closes = False  # it understands a close for wrong credentials
+
+    # The listener's side.
+
+    def receive(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._heard_at = self.now()
+        if self._expected is None and not self._opened:
+            self._head += data
+            if len(self._head) < len(PROTOCOL_HEADER):
+                return
+            data = self._head[len(PROTOCOL_HEADER) :]
+            if not self._head.startswith(PROTOCOL_HEADER):
+                # Whoever speaks another protocol or version is told which one is spoken here.
+                self._peer.send(PROTOCOL_HEADER)
+                self._peer.close()
+                return
+            self._start()
+        try:
+            for number, frame in self._reader.feed(data):
+                self._take(number, frame)
+        except AmqpError as error:
+            self.fail(error)
+
+    def lost(self, *, blameless: bool = False) -> None:
+        """The connection is gone."""
+        self._end()
+
+    def hear(self, signal: Signal) -> None:
+        """Watchers wait for no job."""
+
+    def ended(self) -> None:
+        """The peer closed its half. It cannot acknowledge any more."""
+        self._peer.close()
+
+    def is_overwhelmed(self) -> bool:
+        """Too many answers are outstanding."""
+        return self._replies.awaited_count > _AWAITED_MAX
+
+    def resume(self) -> None:
+        """The peer reads again."""
+        for channel in self._channels.values():
+            channel.resume()
+
+    def tick(self, now: int) -> None:
+        """Once a second: heartbeats, and an end to those who are silent."""
+        if self._closing_since is not None:
+            if now - self._closing_since > _CLOSE_MS:
+                self._peer.close()
+        elif not self._opened:
+            if now - self._began_at > _HANDSHAKE_MS:
+                self._peer.close()
+        elif self._heartbeat_ms:
+            if now - self._heard_at > 2 * self._heartbeat_ms:
+                self._peer.close()
+            elif now - self._beat_at >= self._heartbeat_ms / 2:
+                self._beat_at = now
+                self._replies.say(HEARTBEAT)
+
+    def shut_down(self) -> None:
+        """The server leaves."""
+        self.fail(AmqpError(Code.CONNECTION_FORCED, "the server is shutting down"))
+
+    # The channels' side.
+
+    def say(self, data: bytes) -> None:
+        """To the peer, in order."""
+        if data:
+            self._replies.say(data)
+
+    def hold(self) -> Callable[[bytes], None]:
+        """Keep a place for an answer that is not known yet."""
+        slot = self._replies.reserve()
+        return lambda data: self._replies.fill(slot, data)
+
+    def fail(self, error: AmqpError) -> None:
+        """The peer is told why, and then let go."""
+        if self._closing_since is not None:
+            return
+        self._closing_since = self.now()
+        class_id, method_id = _ids_of(error.method)
+        close = Connection.Close(error.code, _reply_text(error.text), class_id, method_id)
+        self._replies.say(pack_method(0, close))
+        self._end()
+
+    # Frames.
+
+    def _take(self, number: int, frame: Frame) -> None:
+        if self._closing_since is not None:
+            if isinstance(frame, Connection.CloseOk):
+                self._peer.close()
+            return
+        if isinstance(frame, Heartbeat):
+            return
+        if number == 0:
+            if not isinstance(frame, base.Frame):
+                raise AmqpError(Code.UNEXPECTED_FRAME, "channel 0 carries no content")
+            self._take_own(frame)
+            return
+        if not self._opened:
+            raise AmqpError(Code.COMMAND_INVALID, "the connection is not open yet")
+        channel = self._channels.get(number)
+        if channel is None:
+            self._open_channel(number, frame)
+        elif channel.closing:
+            if isinstance(frame, Channel.CloseOk):
+                del self._channels[number]
+            elif isinstance(frame, Channel.Close):
+                self._say(number, Channel.CloseOk())
+                del self._channels[number]
+        elif isinstance(frame, Channel.Close):
+            channel.close()
+            del self._channels[number]
+            self._say(number, Channel.CloseOk())
+        else:
+            self._handle(channel, frame)
+
+    def _handle(self, channel: AmqpChannel, frame: Any) -> None:  # noqa: ANN401 - no heartbeat
+        try:
+            channel.handle(frame)
+        except AmqpError as error:
+            if error.method is None and isinstance(frame, base.Frame):
+                error.method = frame
+            if error.code not in _SOFT:
+                raise
+            channel.close()
+            ids = _ids_of(error.method)
+            self._say(channel.number, Channel.Close(error.code, _reply_text(error.text), *ids))
+
+    def _open_channel(self, number: int, frame: Frame) -> None:
+        if not isinstance(frame, Channel.Open):
+            name = frame.name if isinstance(frame, base.Frame) else "content"
+            raise AmqpError(Code.CHANNEL_ERROR, f"{name} on channel {number}, which is not open")
+        if number > CHANNELS_COUNT_MAX:
+            raise AmqpError(Code.NOT_ALLOWED, f"channels go up to {CHANNELS_COUNT_MAX}", frame)
+        self._channels[number] = AmqpChannel(number, self, self._broker)
+        self._say(number, Channel.OpenOk())
+
+    def _say(self, number: int, method: base.Frame) -> None:
+        self._replies.say(pack_method(number, method))
+
+    # Channel 0.
+
+    def _start(self) -> None:
+        welcome = self._welcome
+        self._expected = Connection.StartOk
+        properties: FieldTable = {
+            "product": welcome.product,
+            "version": welcome.version,
+            "cluster_name": welcome.server_name,
+            "capabilities": dict(_CAPABILITIES),
+        }
+        self._say(0, Connection.Start(0, 9, properties, "PLAIN AMQPLAIN", "en_US"))
+
+    def _take_own(self, frame: base.Frame) -> None:
+        if isinstance(frame, Connection.Close):
+            self._say(0, Connection.CloseOk())
+            self._end()
+            self._peer.close()
+        elif self._expected is not None:
+            if not isinstance(frame, self._expected):
+                sentence = f"{frame.name} where {self._expected.name} was expected"
+                raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
+            _STEPS[self._expected](self, frame)
+        else:
+            raise AmqpError(Code.COMMAND_INVALID, f"{frame.name} on an open connection", frame)
+
+    def _authenticate(self, frame: Connection.StartOk) -> None:
+        user, password = _credentials(frame)
+        if not self._welcome.admits(user, password, self._peer.address):
+            sentence = f"user '{user}' is not let in with these credentials from there"
+            if _understands_refusal(frame):
+                self.fail(AmqpError(Code.ACCESS_REFUSED, sentence, frame))
+            else:
+                self._closing_since = self.now()
+                self._peer.close()
+            return
+        self._expected = Connection.TuneOk
+        self._say(0, Connection.Tune(CHANNELS_COUNT_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
+
+    def _tune(self, frame: Connection.TuneOk) -> None:
+        frame_max = frame.frame_max or FRAME_BYTES_MAX
+        if not FRAME_BYTES_MIN <= frame_max <= FRAME_BYTES_MAX:
+            sentence = f"frames have {FRAME_BYTES_MIN} to {FRAME_BYTES_MAX} bytes"
+            raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
+        if frame.channel_max > CHANNELS_COUNT_MAX:
+            raise AmqpError(Code.NOT_ALLOWED, f"channels go up to {CHANNELS_COUNT_MAX}", frame)
+        self.frame_bytes_max = self._reader.frame_bytes_max = frame_max
+        self._heartbeat_ms = frame.heartbeat * 1000
+        self._expected = Connection.Open
+
+    def _open(self, frame: Connection.Open) -> None:
+        if frame.virtual_host not in ("/", ""):
+            sentence = f"there is no virtual host '{frame.virtual_host}'; '/' is the only one"
+            raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
+        self._expected = None
+        self._opened = True
+        self._say(0, Connection.OpenOk())
+
+    def _end(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self._broker.disconnect(self.connection)
+
+
+_STEPS: Final[dict[type[base.Frame], Callable[[AmqpSession, Any], None]]] = {
+    Connection.StartOk: AmqpSession._authenticate,  # noqa: SLF001 - this table is part of the class
+    Connection.TuneOk: AmqpSession._tune,  # noqa: SLF001
+    Connection.Open: AmqpSession._open,  # noqa: SLF001
+}
+
+
+def _credentials(frame: Connection.StartOk) -> tuple[str, str]:
+    response = _as_bytes(frame.response)
+    try:
+        if frame.mechanism == "PLAIN":
+            _, user, password = response.split(b"\0")
+            return user.decode(), password.decode()
+        if frame.mechanism == "AMQPLAIN":
+            # A table without its length.
+            _, table = decode.field_table(len(response).to_bytes(4, "big") + response)
+            return str(table["LOGIN"]), str(table["PASSWORD"])
+    except Exception as error:  # noqa: BLE001 - a foreign parser on foreign bytes
+        raise AmqpError(Code.SYNTAX_ERROR, f"credentials cannot be read: {error}", frame) from None
+    sentence = f"there is no mechanism '{frame.mechanism}'; there are PLAIN and AMQPLAIN"
+    raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    """What is no UTF-8 stays bytes in the codec."""
+    return text.encode() if isinstance(text, str) else text
+
+
+def _understands_refusal(frame: Connection.StartOk) -> bool:
+    capabilities = (frame.client_properties or {}).get("capabilities")
+    return isinstance(capabilities, dict) and bool(capabilities.get("authentication_failure_close"))
+
+
+def _ids_of(method: base.Frame | None) -> tuple[int, int]:
+    return (0, 0) if method is None else (method.index >> 16, method.index & 0xFFFF)
+
+
+def _reply_text(text: str) -> str:
+    return text.encode()[:255].decode(errors="ignore")

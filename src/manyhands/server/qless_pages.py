@@ -1,0 +1,288 @@
+"""The qless API's questions: queues, jobs, failures, workers, tags, limits, recurring jobs."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from manyhands.engine.retry import attempts_max
+from manyhands.model.job import Holder, Job, State
+from manyhands.model.outcome import Refusal
+from manyhands.model.policy import NO_POLICY
+from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless import answers, settings
+from manyhands.protocols.qless.items import REALM
+from manyhands.protocols.qless.paths import nothing, only, plain_text, queue_name
+from manyhands.protocols.qless.refusals import problem
+from manyhands.server.api_query import Query
+from manyhands.server.finding import find_job
+from manyhands.server.http_exchange import Exchange
+from manyhands.server.qless_answer import Answering
+from manyhands.store.store import Filter, Order, Page
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+    from manyhands.server.workers import WorkerBook, WorkerRecord
+
+Answer = Callable[[Exchange, list[bytes]], Awaitable[None]]
+
+_COUNT: Final = 25
+_COUNT_MAX: Final = 1_000
+_CURSOR_MAX: Final = 1 << 62
+# Records that one look at the failures walks over at most.
+_WALK_MAX: Final = 200_000
+_STATES: Final[dict[str, tuple[State, ...]]] = {
+    "waiting": (State.READY,),
+    "scheduled": (State.DELAYED,),
+    "blocked": (State.BLOCKED,),
+    "pending": (State.LEASED,),
+    "complete": (State.COMPLETED,),
+    "failed": (State.FAILED,),
+    "cancelled": (State.CANCELLED,),
+}
+_NOT_CANCELLED: Final = tuple(state for state in State if state is not State.CANCELLED)
+
+
+class QlessPages:
+    """Requests that change nothing."""
+
+    def __init__(self, server: "Server", answering: Answering, book: "WorkerBook") -> None:
+        self._server = server
+        self._index = server.store.index
+        self._answering = answering
+        self._book = book
+        self.routes: dict[str, Answer] = {
+            "queues": self._queues,
+            "job": self._job,
+            "jobs": self._jobs,
+            "failed": self._failed,
+            "workers": self._workers,
+            "tags": self._tags,
+            "limits": self._limits,
+            "recurring": self._recurring,
+        }
+
+    async def answer(
+        self, exchange: Exchange, results: object, beside: dict[str, Any] | None = None
+    ) -> None:
+        """Success, with the load if it is wanted."""
+        if self._answering.wants_load(exchange.scope["query_string"]):
+            beside = {**(beside or {}), "load": self._answering.load()}
+        await exchange.answer(results, beside)
+
+    # Queues.
+
+    async def _queues(self, exchange: Exchange, rest: list[bytes]) -> None:
+        known = self._index.queues
+        if not rest:
+            facts = self._lease_facts()
+            await self.answer(exchange, [self._queue(name, facts) for name in sorted(known)])
+            return
+        name = queue_name(only(rest))
+        if name not in known:
+            raise Problem(404, "not_found", f"there is no queue {name!r}")
+        policy = known[name].queue.policy
+        shown = self._queue(name, self._lease_facts())
+        await self.answer(exchange, {**shown, "settings": settings.shown_policy(policy)})
+
+    def _queue(self, name: str, facts: dict[str, tuple[int, int]]) -> dict[str, Any]:
+        known = self._index.queues[name]
+        stalled, workers = facts.get(name, (0, 0))
+        recurring = sum(row.queue == name for row in self._index.schedules.values())
+        beside = (stalled, workers, recurring)
+        now = self._server.clock.now()
+        return answers.queue(known.queue, known.counts, known.ready.oldest_at(), beside, now)
+
+    def _lease_facts(self) -> dict[str, tuple[int, int]]:
+        """For each queue with leases: how many of them lapsed, how many workers hold the others."""
+        found: dict[str, tuple[int, int]] = {}
+        for jobs in self._index.holders().values():
+            live: dict[str, bool] = {}
+            for job in jobs:
+                stalled, workers = found.get(job.queue, (0, 0))
+                if job.state is not State.LEASED:
+                    stalled += 1
+                elif job.queue not in live:
+                    live[job.queue] = True
+                    workers += 1
+                found[job.queue] = (stalled, workers)
+        return found
+
+    # Jobs.
+
+    async def _job(self, exchange: Exchange, rest: list[bytes]) -> None:
+        name = plain_text(rest[0]) if rest else ""
+        job = await find_job(self._server, name)
+        if isinstance(job, Refusal):
+            raise problem(job)
+        if job is None or len(rest) > 2 or (len(rest) == 2 and rest[1] != b"partials"):
+            raise Problem(404, "not_found", f"there is no job {name[:200]}")
+        if len(rest) == 2:
+            pieces = await asyncio.to_thread(self._server.store.partials, job.job_id)
+            shown = [
+                answers.partial(piece.number, piece.at, piece.payload, warning=piece.warning)
+                for piece in pieces
+            ]
+            await self.answer(exchange, shown)
+            return
+        known = self._index.queue(job.queue)
+        budget = attempts_max(job, known.policy if known is not None else NO_POLICY)
+        dependents = tuple(self._index.dependants(job.job_id))
+        now = self._server.clock.now()
+        await self.answer(exchange, answers.whole(job, budget, dependents, now))
+
+    async def _jobs(self, exchange: Exchange, rest: list[bytes]) -> None:
+        """A page of a search."""
+        nothing(rest)
+        query = Query(exchange.scope["query_string"])
+        queue = query.text("queue")
+        wanted = Filter(
+            states=_states(query.text("state")),
+            queue=queue,
+            tag=query.text("tag"),
+            worker=query.text("host"),
+            realm=query.text("protocol"),
+            text=query.text("text"),
+            **_paging(query),
+        )
+        await self._answer_page(exchange, wanted)
+
+    async def _tags(self, exchange: Exchange, rest: list[bytes]) -> None:
+        """Jobs with a tag; cancelled ones have lost theirs."""
+        query = Query(exchange.scope["query_string"])
+        wanted = Filter(states=_NOT_CANCELLED, tag=plain_text(only(rest)), **_paging(query))
+        await self._answer_page(exchange, wanted)
+
+    async def _answer_page(self, exchange: Exchange, wanted: Filter) -> None:
+        page = await asyncio.to_thread(self._server.store.search, wanted)
+        beside = {"next": page.next, "complete": page.complete}
+        await self.answer(exchange, [answers.listed(job) for job in page.jobs], beside)
+
+    async def _failed(self, exchange: Exchange, rest: list[bytes]) -> None:
+        """How many failed in each group; or the failed jobs of one group, newest first."""
+        if not rest:
+            await self.answer(exchange, await asyncio.to_thread(self._groups))
+            return
+        query = Query(exchange.scope["query_string"])
+        group = plain_text(only(rest))
+        paging = _paging(query)
+        find = functools.partial(self.failed_jobs, group, paging["count_max"])
+        page = await asyncio.to_thread(find, order=paging["order"], after=paging["after"])
+        beside = {"next": page.next, "complete": page.complete}
+        await self.answer(exchange, [answers.listed(job) for job in page.jobs], beside)
+
+    def _groups(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for job in self._walk(Order.NEWEST, None):
+            assert job.failure is not None
+            group = answers.group_of(job, job.failure)
+            counts[group] = counts.get(group, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def failed_jobs(self, group: str, count: int, *, order: Order, after: int | None) -> Page:
+        """Failed jobs of a group. Takes a while: call it in a thread."""
+        found: list[Job] = []
+        for job in self._walk(order, after):
+            assert job.failure is not None
+            if answers.group_of(job, job.failure) == group:
+                if len(found) == count:
+                    return Page(tuple(found), found[-1].serial)
+                found.append(job)
+        return Page(tuple(found), None)
+
+    def _walk(self, order: Order, after: int | None) -> Any:  # noqa: ANN401 - of jobs
+        seen = 0
+        while seen < _WALK_MAX:
+            wanted = Filter(states=(State.FAILED,), order=order, after=after, count_max=_COUNT_MAX)
+            page = self._server.store.search(wanted)
+            yield from (job for job in page.jobs if job.failure is not None)
+            seen += len(page.jobs)
+            after = page.next
+            if after is None:
+                return
+
+    # Workers, limits, recurring jobs.
+
+    async def _workers(self, exchange: Exchange, rest: list[bytes]) -> None:
+        now = self._server.clock.now()
+        records = self._book.records(now)
+        if not rest:
+            await self.answer(exchange, [self._worker(record) for record in records])
+            return
+        name = plain_text(only(rest))
+        held = [self._index.jobs[job_id] for job_id in self._held_by(name)]
+        record = self._book.record(name)
+        if record is None and not held:
+            raise Problem(404, "not_found", f"nobody was heard of by the name {name[:200]!r}")
+        shown: dict[str, Any] = {"name": name}
+        if record is not None:
+            shown = self._worker(record)
+        shown["jobs"] = [job.job_id for job in held if job.state is State.LEASED]
+        shown["stalled"] = [job.job_id for job in held if job.state is not State.LEASED]
+        await self.answer(exchange, shown)
+
+    def _held_by(self, name: str) -> list[str]:
+        index = self._index
+        anonymous = [
+            job_id
+            for job_id in index.leased_by_holder(Holder(REALM, None))
+            if (lease := index.jobs[job_id].lease) is not None and lease.holder.address == name
+        ]
+        return [*index.leased_by_holder(Holder(REALM, name)), *anonymous]
+
+    def _worker(self, record: "WorkerRecord") -> dict[str, Any]:
+        held = [self._index.jobs[job_id].state for job_id in self._held_by(record.name)]
+        return {
+            "name": record.name,
+            "address": record.address,
+            "seen": record.seen_at / 1000,
+            "pending": sum(state is State.LEASED for state in held),
+            "stalled": sum(state is not State.LEASED for state in held),
+            "taken": record.taken,
+            "completed": record.completed,
+            "failed": record.failed,
+            "lost": record.lost,
+        }
+
+    async def _limits(self, exchange: Exchange, rest: list[bytes]) -> None:
+        nothing(rest)
+        index = self._index
+        await self.answer(
+            exchange,
+            [
+                {"name": name, "max": row.concurrency_max, "used": index.limit_used(name)}
+                for name, row in sorted(index.limits.items())
+            ],
+        )
+
+    async def _recurring(self, exchange: Exchange, rest: list[bytes]) -> None:
+        rows = self._index.schedules
+        if not rest:
+            shown = [settings.shown_schedule(rows[name]) for name in sorted(rows)]
+            await self.answer(exchange, shown)
+            return
+        name = plain_text(only(rest))
+        if name not in rows:
+            raise Problem(404, "not_found", f"there is no recurring job {name[:200]!r}")
+        await self.answer(exchange, settings.shown_schedule(rows[name]))
+
+
+def _paging(query: Query) -> dict[str, Any]:
+    order = query.text("order") or "newest"
+    if order not in ("newest", "oldest"):
+        raise Problem(400, "invalid_query", "order is newest or oldest")
+    return {
+        "order": Order(order),
+        "after": query.whole("after", None, 0, _CURSOR_MAX),
+        "count_max": query.count(_COUNT, _COUNT_MAX),
+    }
+
+
+def _states(text: str | None) -> tuple[State, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(state for word in text.split(",") for state in _STATES[word])
+    except KeyError:
+        known = ", ".join(_STATES)
+        raise Problem(400, "invalid_query", f"state is one or more of {known}") from None

@@ -1,0 +1,45 @@
+"""One server in memory for all tests of this folder; each test uses queues of its own."""
+
+import uuid
+
+import pytest
+
+from tests.e2e.qless.talk import Qless
+from tests.e2e.serving import serving
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("qless"), "--store", "memory") as server:
+        yield server
+
+
+@pytest.fixture
+def q(served):
+    """A client without a name."""
+    client = Qless(served)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def one(q):
+    """A worker."""
+    return q.also("worker-1")
+
+
+@pytest.fixture
+def two(q):
+    """Another worker."""
+    return q.also("worker-2")
+
+
+@pytest.fixture
+def queue(request) -> str:
+    return request.node.name[:150].replace("[", "-").replace("]", "").replace("/", "-")
+
+
+@pytest.fixture
+def fresh():
+    """Ids that no test had before."""
+    return lambda: uuid.uuid4().hex[:12]
