@@ -19,11 +19,12 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
-TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman
-TEST_PROGRAMS := gearman gearadmin gearmand php
+TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman \
+	rabbitmq-server
+TEST_PROGRAMS := gearman gearadmin gearmand php epmd
 
 # Clients from npm that some tests talk to, and where they are put.
-TEST_CLIENTS := gearmanode@0.9.2
+TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1
 TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.
@@ -141,20 +142,23 @@ test-packages:
 		echo "Not installed, so the tests that need them are skipped: $${missing[*]}"; \
 	fi
 
-# Some distributions of node bring npm along, Debian has it in a package of its own.
+# Some distributions of node bring npm along, Debian has it in a package of its own. All clients go
+# into one command, since npm removes what the command does not name.
 .PHONY: test-clients
 test-clients:
 	@if ! type -P npm >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq; \
 		$(APT_INSTALL) nodejs npm; \
 	fi; \
+	missing=(); \
 	for client in $(TEST_CLIENTS); do \
-		if [ -d "$(TEST_CLIENTS_FOLDER)/node_modules/$${client%@*}" ]; then \
-			continue; \
-		elif type -P npm >/dev/null; then \
-			npm install --silent --no-save --no-package-lock --no-audit --no-fund \
-				--prefix $(TEST_CLIENTS_FOLDER) "$$client"; \
-		else \
-			echo "Not installed, so the tests that need it are skipped: $$client"; \
-		fi; \
-	done
+		[ -d "$(TEST_CLIENTS_FOLDER)/node_modules/$${client%@*}" ] || missing+=("$$client"); \
+	done; \
+	if [ $${#missing[@]} -eq 0 ]; then \
+		exit 0; \
+	elif type -P npm >/dev/null; then \
+		npm install --silent --no-save --no-package-lock --no-audit --no-fund \
+			--prefix $(TEST_CLIENTS_FOLDER) $(TEST_CLIENTS); \
+	else \
+		echo "Not installed, so the tests that need them are skipped: $${missing[*]}"; \
+	fi

@@ -317,9 +317,9 @@ def main() -> None:
 
 
 def report(rounds: list[dict[str, Cell]]) -> None:
-    names = list(rounds[0]) if len(rounds) % 2 else list(rounds[0])
+    names = ("manyhands", "qless, fsync always", "qless, in memory")
     print("| load | operation | " + " | ".join(f"{name} jobs/s (CPU µs)" for name in names), end="")
-    print(" | × fsync always | × in memory |")
+    print(" | to fsync always | to in memory |")
     print("|---" * (len(names) + 4) + "|")
     for shape in SHAPES:
         for operation in OPERATIONS:

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol, get_args
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -45,6 +46,7 @@ Store = Literal["sqlite", "memory"]
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "uvloop", "asyncio"]
+RelayFrom = Literal["now", "earliest"]
 DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
 DedupCompleted = Literal["never", "same_queue"]
@@ -274,6 +276,49 @@ class ListenMany(Listen, frozen=True):
         return Endpoints(tuple(endpoints.values()))
 
 
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """Where a broker is, and as whom. Shown without the password."""
+
+    host: str
+    port: int
+    virtual_host: str
+    user: str
+    password: str
+    secure: bool
+
+    def __str__(self) -> str:
+        scheme = "amqps" if self.secure else "amqp"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        account = quote(self.user, safe="")
+        return f"{scheme}://{account}@{host}:{self.port}/{quote(self.virtual_host, safe='')}"
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """The URL of a broker, or `none`."""
+
+    accepted: str = "amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps://… or none"
+
+    def read(self, raw: object) -> BrokerAddress | None:
+        if raw == "none":
+            return None
+        try:
+            url = urlsplit(raw if isinstance(raw, str) else "")
+            port = url.port
+        except ValueError:
+            raise _WrongValueError("it is not a URL") from None
+        if url.scheme not in ("amqp", "amqps") or not url.hostname or url.query or url.fragment:
+            raise _WrongValueError("it is not the URL of a broker")
+        secure = url.scheme == "amqps"
+        return BrokerAddress(
+            host=url.hostname,
+            port=port or (5671 if secure else 5672),
+            virtual_host=unquote(url.path[1:]) or "/",
+            user=unquote(url.username or "guest"),
+            password=unquote(url.password or "guest"),
+            secure=secure,
+        )
+
+
 class About(msgspec.Struct, frozen=True):
     """What a field of `Config` says about itself besides its name, type and default."""
 
@@ -375,6 +420,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
     ] = _listen_default("amqp", 5673)
+    amqp_relay: Annotated[
+        BrokerAddress | None,
+        About(
+            Broker(),
+            "RabbitMQ to relay all events to; it may be away.",
+            "amqp://user:password@broker:5672/vhost",
+        ),
+    ] = None
+    amqp_relay_from: Annotated[
+        RelayFrom,
+        About(
+            Choice(get_args(RelayFrom)),
+            "Where to begin with a broker that nothing was relayed to yet.",
+            "earliest",
+        ),
+    ] = "now"
     insecure: Annotated[
         bool,
         About(Switch(), "Allow addresses that other machines can reach.", "true"),

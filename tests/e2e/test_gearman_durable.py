@@ -258,7 +258,7 @@ def test_settings_made_by_text_survive(house):
 
     client = house.gearman()
     assert client.text(b"status") == [b"empty\t0\t0\t0", b"f\t1\t0\t0"]
-    assert client.tell(wire.SUBMIT_JOB_BG, b"f", b"", b"")[1][0] == b"JOB_QUEUE_FULL"
+    assert client.tell(wire.SUBMIT_JOB_BG, b"f", b"", b"")[1][0] == b"QUEUE_ERROR"
 
 
 def test_every_acknowledged_job_of_a_busy_server_survives(house):

@@ -77,7 +77,7 @@ class Connection:
     def _deliver(self, command: c.Command, on_reply, *, owed: bool) -> None:
         self._asked += 1
         number = self._asked
-        early = isinstance(command, c.Claim) and command.early
+        early = isinstance(command, c.Claim | c.Submit) and command.early
         if owed and not early:
             self.outstanding.append(number)
 
@@ -181,7 +181,8 @@ class Submitter(Actor):
         else:
             count = 1 if rng.random() < 0.8 else rng.randint(2, 5)
             items = tuple(self._item() for _ in range(count))
-            self.ask(c.Submit(items, all_or_nothing=rng.random() < 0.3), self._submitted)
+            together, early = rng.random() < 0.3, rng.random() < 0.3
+            self.ask(c.Submit(items, together, early), self._submitted)
 
     def _item(self) -> c.NewJob:
         simulation, rng = self.simulation, self.rng

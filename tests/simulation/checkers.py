@@ -284,17 +284,25 @@ def check_told(
     needed: int,
     before: dict[str, Job | None],
 ) -> None:
-    """No answer before its commit; an early claim only hands out what is on disk as it was."""
+    """No answer before its commit; an early claim only hands out what is on disk as it was, an
+    early submit only makes jobs that nobody wants durably.
+    """
     if store.durable >= needed:
         return
     require(
-        isinstance(command, commands.Claim) and command.early,
+        isinstance(command, commands.Claim | commands.Submit) and command.early,
         f"{type(command).__name__} was answered at commit {store.durable}, needs {needed}",
     )
+    if isinstance(reply, SubmittedMany):
+        for item in reply.items:
+            require(
+                isinstance(item, Submitted) and not item.job.durable_interest,
+                "a job that was promised was answered early",
+            )
     if isinstance(reply, Claimed):
         for job in reply.jobs:
             require(
-                store.disk.job(job.job_id) == before[job.job_id],
+                not job.durable_interest or store.disk.job(job.job_id) == before[job.job_id],
                 f"{job.job_id} was handed out early, but it is not on disk as it was",
             )
 

@@ -252,7 +252,8 @@ class Simulation:
             if server.dispatcher.failed is None:
                 number = needed[0] or server.store.unsaved_number()
                 checkers.check_told(server.store, command, reply, number, before)
-                checkers.note_acknowledged(self.record, command, reply)
+                if server.store.durable >= number or not isinstance(command, c.Submit):
+                    checkers.note_acknowledged(self.record, command, reply)
             if settle is not None:
                 settle(reply)
 

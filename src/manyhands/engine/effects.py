@@ -130,6 +130,7 @@ class Effects:
         lease: Lease | None = None,
         holder: Holder | None = None,
         policy: QueuePolicy | None = None,
+        left_queue: str = "",
     ) -> None:
         """A job that entered a state: stored and published. ``since`` is when it entered the
         state before, ``lease`` the one that ended, ``holder`` who spoke without one.
@@ -166,6 +167,7 @@ class Effects:
                 job.deadline_at,
                 job.origin,
                 self.now - since,
+                left_queue,
             )
         )
         if job.state is _READY:

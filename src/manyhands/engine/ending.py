@@ -70,6 +70,7 @@ def place(
     """Put a job where it belongs: blocked, delayed or ready. ``lease`` is the one that ended."""
     now = effects.now
     since = job.entered_at
+    before = job.queue
     if changes.get("waits_for", job.waits_for):
         job = advance(job, Trigger.HELD, now, lease=None, run_at=run_at, reason=reason, **changes)
         effects.held.append(job)
@@ -88,7 +89,7 @@ def place(
             position=effects.position(reentry),
             **changes,
         )
-    effects.enter(job, since, lease)
+    effects.enter(job, since, lease, left_queue="" if before == job.queue else before)
     return job
 
 

@@ -256,7 +256,8 @@ def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) ->
         job = replace(job, payload=command.result, encoding=command.encoding)
     job = replace(job, result=None, failure=None, depends_on=tuple(resolved.depends_on))
     waits_for = tuple(resolved.waits_for)
-    return Changed(relocate(effects, job, queue, now + command.delay_ms, waits_for))
+    run_at = now + command.delay_ms
+    return Changed(relocate(effects, job, queue, run_at, waits_for, completed=lease))
 
 
 def decide_fail(command: Fail, effects: Effects) -> Reply:

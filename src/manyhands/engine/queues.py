@@ -191,6 +191,7 @@ def decide_fire(command: Fire, effects: Effects) -> Reply:
         tags=schedule.tags,
         limits=schedule.limits,
         schedule=schedule.schedule_id,
+        submitted_at=command.due_at,
     )
     reply = admit(effects, item)
     fired = not isinstance(reply, Refusal)

@@ -12,7 +12,7 @@ from manyhands.engine.validate import bad_new_job, bad_new_queue
 from manyhands.model import limits
 from manyhands.model.commands import NewJob, OnExisting, Submit
 from manyhands.model.identity import name_key
-from manyhands.model.job import FINISHED, EndReason, Job, State
+from manyhands.model.job import FINISHED, EndReason, Job, Lease, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.model.policy import (
     NO_POLICY,
@@ -85,7 +85,11 @@ def admit(
 def _inherit(effects: Effects, before: Job, job: Job) -> None:
     """A new job took the name of one that was lost: those that wait for that one wait for it."""
     old, new = before.job_id, job.job_id
-    for dependant in graph.dependants_of(effects, before):
+    dependants = {other.job_id: other for other in graph.dependants_of(effects, before)}
+    if effects.is_awaited(old):
+        # Also those of this very command, which the view does not know.
+        dependants.update((other.job_id, other) for other in effects.jobs.values())
+    for dependant in dependants.values():
         if old not in dependant.waits_for:
             continue  # by name, and the name has moved
         effects.put(
@@ -205,7 +209,7 @@ def _create(
         origin=item.origin,
         priority=item.priority,
         position=effects.view.take_position() if plain else 0,
-        submitted_at=now,
+        submitted_at=now if item.submitted_at is None else item.submitted_at,
         entered_at=now,
         unique_key=item.unique_key,
         durable_interest=item.durable_interest,
@@ -339,11 +343,19 @@ def _move_in(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
 
 
 def relocate(
-    effects: Effects, job: Job, queue: str, run_at: int, waits_for: tuple[str, ...]
+    effects: Effects,
+    job: Job,
+    queue: str,
+    run_at: int,
+    waits_for: tuple[str, ...],
+    completed: Lease | None = None,
 ) -> Job:
-    """Into a queue, from wherever it is; a lease ends, the budget starts anew."""
+    """Into a queue, from wherever it is; a lease ends, the budget starts anew. ``completed`` is
+    the lease whose holder sends the job on.
+    """
     now = effects.now
     lease = job.lease
+    what = "moved" if completed is None else "advanced"
     if not ending.is_wanted(job):
         return ending.cancel(effects, replace(job, waits_for=waits_for), "abandoned")
     if lease is not None:
@@ -355,14 +367,14 @@ def relocate(
     return ending.place(
         effects,
         job,
-        lease=lease,
+        lease=lease or completed,
         run_at=run_at,
-        reason="moved",
+        reason=what,
         queue=queue,
         attempts_used=0,
         progress=None,
         waits_for=waits_for,
-        history=ending.with_history(job, now, "moved", f"from {job.queue} to {queue}"),
+        history=ending.with_history(job, now, what, f"from {job.queue} to {queue}"),
     )
 
 

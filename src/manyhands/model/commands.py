@@ -70,6 +70,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     terms: Terms = TERMS["native"]
     origin: Origin = UNKNOWN_ORIGIN
     priority: float = 0.0
+    submitted_at: int | None = None  # when it ought to have been, if that is not now
     run_at: int | None = None
     delay_ms: int = 0
     deadline_at: int | None = None
@@ -92,6 +93,7 @@ class Submit(Struct, frozen=True, gc=False):
 
     items: tuple[NewJob, ...]
     all_or_nothing: bool = False
+    early: bool = False  # rule 22: nobody is promised a job that is only waited for
 
 
 class ClaimOrder(enum.StrEnum):

@@ -24,6 +24,7 @@ class Event(Struct, frozen=True, gc=False, array_like=True):
     deadline_at: int | None
     origin: Origin
     lasted_ms: int  # how long the state that was left had lasted
+    left_queue: str = ""  # where it came from, if it changed queues
 
 
 class Cursor(Struct, frozen=True, omit_defaults=True):

@@ -41,6 +41,8 @@ _UNIQUE_BYTES_MAX: Final = 64
 _HANDLE_BYTES_MAX: Final = 63
 # Jobs whose exception was reported, and whose failure may be reported once more.
 _EXCEPTED_COUNT_MAX: Final = 64
+# Stands for the id in a handle that has none; it is no id, so no job is found by it.
+_NO_ID: Final = "of that handle"
 # Digits of a number that are read; what is longer has no meaning here.
 _DIGITS_MAX: Final = 18
 _FOREVER_MS: Final = limits.TIME_MS_MAX
@@ -223,7 +225,7 @@ class GearmanSession:
         def settle(reply: Reply) -> None:
             self._created(slot, reply)
 
-        peer.ask(Submit((item,)), settle)
+        peer.ask(Submit((item,), early=not background), settle)
 
     def _created(self, slot: list[bytes | None], reply: Reply) -> None:
         answer = only_item(reply)
@@ -277,6 +279,7 @@ class GearmanSession:
             # In milliseconds, with no floor; 0 or a word is none.
             timeout_ms = min(_number(args[1]) or 0, _FOREVER_MS) or None
         abilities[function] = timeout_ms
+        self.hall.learn(function)
         self._abilities_changed()
 
     def on_cant_do(self, kind: int, args: list[bytes]) -> None:
@@ -367,7 +370,7 @@ class GearmanSession:
 
     def _job_id(self, handle: bytes) -> str:
         """The job of a handle; a handle that is none gets the answer of an unknown job."""
-        return self.hall.job_id_of(handle) or "?"
+        return self.hall.job_id_of(handle) or _NO_ID
 
     def on_work_complete(self, kind: int, args: list[bytes]) -> None:
         command = Complete(job_id=self._job_id(args[0]), proof=self._proof, result=args[1])

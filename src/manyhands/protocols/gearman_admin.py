@@ -12,6 +12,8 @@ from manyhands.wire import gearman as wire
 
 # Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.
 _JOBS_COUNT_MAX: Final = 100_000
+# Functions that are listed although no worker names them any more.
+_FUNCTIONS_COUNT_MAX: Final = 10_000
 # More than any queue holds; a bound of this size is none, and every store can write it down.
 _NO_BOUND: Final = 10**12
 _COLON: Final = ord(":")
@@ -60,7 +62,7 @@ ERROR_CODES: Final[dict[Why, bytes]] = {
     Why.TOO_MANY_DEPENDENCIES: b"INVALID_ARGUMENT",
     Why.HAS_DEPENDANTS: b"INVALID_ARGUMENT",
     Why.QUEUE_IN_USE: b"FUNCTION_IN_USE",
-    Why.QUEUE_FULL: b"JOB_QUEUE_FULL",
+    Why.QUEUE_FULL: b"QUEUE_ERROR",
     Why.TOO_MANY_QUEUES: b"QUEUE_ERROR",
     Why.TOO_MANY_SCHEDULES: b"QUEUE_ERROR",
     Why.STORE_FULL: b"QUEUE_ERROR",
@@ -90,6 +92,7 @@ class Hall:
         self.pid = pid
         self.log_level = log_level
         self.sessions: dict[Guest, None] = {}
+        self.functions: dict[str, None] = {}  # that some worker named, until they are dropped
         self.faults_count = 0
         self._prefix = f"H:{server_name}:".encode()
 
@@ -100,6 +103,11 @@ class Hall:
     def leave(self, session: Guest) -> None:
         """A connection ended."""
         self.sessions.pop(session, None)
+
+    def learn(self, function: str) -> None:
+        """Some worker can do it: from now on it is listed, also when that worker is gone."""
+        if len(self.functions) < _FUNCTIONS_COUNT_MAX:
+            self.functions[function] = None
 
     def handle_of(self, job: Job) -> bytes:
         """The handle: the same in both dialects, valid as long as the job is on record."""
@@ -113,8 +121,8 @@ class Hall:
         return handle[-32:].decode().lower()
 
     def workers_by_function(self) -> dict[str, int]:
-        """How many connections can do each function."""
-        counts: dict[str, int] = {}
+        """How many connections can do each function that was ever named."""
+        counts = dict.fromkeys(self.functions, 0)
         for session in self.sessions:
             for function in session.abilities:
                 counts[function] = counts.get(function, 0) + 1
@@ -256,13 +264,22 @@ class Admin:
             self._incomplete(b"drop function FUNCTION")
             return
         name = words[1].decode("utf-8", "replace")
-        if name in self._hall.workers_by_function():
+        hall = self._hall
+        if hall.workers_by_function().get(name):
             sentence = b"there are workers for this function"
             self._replies.say(wire.encode_refusal(b"FUNCTION_IN_USE", sentence))
             return
-        self._ask(ForgetQueue(name))
+        was_named = name in hall.functions
+        hall.functions.pop(name, None)
+        self._ask(ForgetQueue(name), missing=wire.OK_LINE if was_named else None)
 
-    def _ask(self, command: SetQueue | Cancel | ForgetQueue, unknown: bytes | None = None) -> None:
+    def _ask(
+        self,
+        command: SetQueue | Cancel | ForgetQueue,
+        unknown: bytes | None = None,
+        missing: bytes | None = None,
+    ) -> None:
+        """``unknown`` is said where there is no such job, ``missing`` where no such queue."""
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
@@ -270,6 +287,8 @@ class Admin:
                 self._replies.fill(slot, wire.OK_LINE)
             elif unknown is not None and reply.why in _NO_SUCH_JOB:
                 self._replies.fill(slot, unknown)
+            elif missing is not None and reply.why is Why.UNKNOWN_QUEUE:
+                self._replies.fill(slot, missing)
             else:
                 sentence = reply.sentence.encode("utf-8", "replace")
                 refusal = wire.encode_refusal(ERROR_CODES[reply.why], sentence)

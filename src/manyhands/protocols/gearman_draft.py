@@ -217,7 +217,7 @@ class DraftSession:
             handle = b"" if throw_away else self.hall.handle_of(job)
             self._replies.fill(slot, wire.encode(wire.JobCreateRes(handle)))
 
-        peer.ask(Submit((item,)), settle)
+        peer.ask(Submit((item,), early=sync), settle)
 
     def on_status_req(self, packet: wire.JobStatusReq) -> None:
         self._look(packet.handle, lambda job: _status(job, self.peer.now()))
@@ -250,6 +250,8 @@ class DraftSession:
             self._complain(None, wire.Error(wire.REFUSED, wire.TYPES[type(packet)], text))
             return
         self.abilities = abilities
+        for name in abilities:
+            self.hall.learn(name)
         if self.peer.is_asleep():
             self.peer.sleep(abilities, self._wake)
 

@@ -28,6 +28,7 @@ from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
 from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
+from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
@@ -174,6 +175,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "http": HttpListener,
     "gearman": GearmanListener,
     "amqp": AmqpListener,
+    "amqp_relay": Relay,
     "dwork": DworkListener,
 }
 

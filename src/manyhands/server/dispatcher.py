@@ -20,7 +20,14 @@ from manyhands.model import limits
 from manyhands.model.commands import Claim, Command, Prolong, Submit, Tick
 from manyhands.model.events import Signal
 from manyhands.model.job import Job, State
-from manyhands.model.outcome import Claimed, Refusal, Reply, Why
+from manyhands.model.outcome import (
+    Claimed,
+    Refusal,
+    Reply,
+    Submitted,
+    SubmittedMany,
+    Why,
+)
 from manyhands.server.clock import Clock
 from manyhands.server.events import EventLog
 from manyhands.server.waiters import Waiters
@@ -181,11 +188,13 @@ class Dispatcher:
             at_once = command.early and self._are_saved(reply.jobs)
             if reply.retry_at is not None:
                 self._wake_later(command.queues, reply.retry_at)
+        elif type(command) is Submit and command.early:
+            at_once = _promises_nothing(reply)
         gathering = self._open
         if effects is not None and (effects.jobs or effects.settings is not None):
             if not self._take_in(command, effects, gathering):
                 return
-            if effects.urgent:
+            if effects.urgent and not at_once:
                 gathering.urgent = True
         # Also behind answers that wait for nothing of their own: a peer hears in order.
         waits = gathering.changed or gathering.answers or self._in_flight or self._telling
@@ -201,6 +210,10 @@ class Dispatcher:
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
+        if at_once and type(command) is Submit and effects is not None and self.waiters.count:
+            for event in effects.events:
+                if event.state is _READY and self.has_work((event.queue,)):
+                    self._wake_some(event.queue, 1)
 
     def _take_in(self, command: Command, effects: Effects, gathering: _Gathering) -> bool:
         try:
@@ -229,8 +242,10 @@ class Dispatcher:
 
     def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
         is_unsaved = self.store.is_unsaved
-        for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
-            if is_unsaved(job.job_id):
+        for job in jobs:  # one, nearly always
+            # A job that is only waited for may be worked on before it is on disk: if the server
+            # dies, whoever waited for it is gone, and it is not handed out again.
+            if is_unsaved(job.job_id) and job.durable_interest:
                 return False
         return True
 
@@ -304,7 +319,7 @@ class Dispatcher:
                 self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
-        self._was_busy = len(gathering.answers) > _BUSY_COUNT
+        self._was_busy = len(gathering.answers) + len(gathering.signals) > _BUSY_COUNT
         self._in_flight.append(gathering)
         fd = self.store.fileno()
         if fd is None:
@@ -549,3 +564,10 @@ class Dispatcher:
                     self._wake_some(queue, self.ready_count(queue))
 
         self._loop.call_later(max(1, retry_at - self.clock.now()) / 1000, wake)
+
+
+def _promises_nothing(reply: Reply) -> bool:
+    """Whether a submit made only jobs that end with those who wait for them (rule 22)."""
+    return type(reply) is SubmittedMany and all(
+        type(item) is Submitted and not item.job.durable_interest for item in reply.items
+    )

@@ -17,6 +17,7 @@ from manyhands.server.qless_events import QlessEvents
 from manyhands.server.qless_moves import OwnMoves
 from manyhands.server.qless_operating import QlessOperating
 from manyhands.server.qless_pages import Answer, QlessPages
+from manyhands.server.qless_statistics import QlessStatistics
 from manyhands.server.qless_work import QlessWork
 from manyhands.server.workers import WorkerBook
 
@@ -46,7 +47,9 @@ class QlessRoutes:
         self._work = {**work.routes, b"add": adding.serve}
         self._short_form = work.short_form
         self._others: dict[str, dict[str, Answer]] = {}
-        for name, answer in (*pages.routes.items(), ("events", events.watch)):
+        statistics = QlessStatistics(server, pages)
+        further = {"events": events.watch, "stats": statistics.show}
+        for name, answer in (*pages.routes.items(), *further.items()):
             self._others[name] = {"GET": answer, "HEAD": answer}
         for name, answer in operating.routes.items():
             self._others.setdefault(name, {})["POST"] = answer

@@ -373,11 +373,17 @@ class Index:
 
     def _put_waiters(self, old: Job | None, job: Job) -> None:
         before = old.waiters if old is not None else ()
-        if before is not job.waiters:
-            for waiter in before:
-                if waiter not in job.waiters:
+        after = job.waiters
+        if before is not after:
+            fresh: Iterable[str]
+            if after[: len(before)] == before:
+                fresh = after[len(before) :]  # joiners; thousands may wait for one job
+            else:
+                there, here = set(before), set(after)
+                for waiter in there - here:
                     _discard(self._by_waiter, waiter, job.job_id)
-            for waiter in job.waiters:
+                fresh = here - there
+            for waiter in fresh:
                 self._by_waiter.setdefault(waiter, {})[job.job_id] = None
         if job.durable_interest or job.state in FINISHED:
             if self._unwanted:

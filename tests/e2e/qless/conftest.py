@@ -1,5 +1,6 @@
 """One server in memory for all tests of this folder; each test uses queues of its own."""
 
+import re
 import uuid
 
 import pytest
@@ -36,7 +37,7 @@ def two(q):
 
 @pytest.fixture
 def queue(request) -> str:
-    return request.node.name[:150].replace("[", "-").replace("]", "").replace("/", "-")
+    return re.sub("[^a-z0-9_]", "-", request.node.name)[:150]
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 import json
 import re
+from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.qless.talk import Qless, wait_until
+from tests.e2e.qless.talk import Qless, Wire, wait_until
 from tests.e2e.serving import serving
 
 HEX32 = re.compile(r"[0-9a-f]{32}")
@@ -174,7 +175,7 @@ def test_qt6_the_load_is_told_on_request(q, queue, tmp_path):
         assert 0 <= load["cpu"] < 64
         assert 10 < load["memory"] < 4096
         assert "load" not in q.http.get(path).json()
-    with serving(tmp_path, "--store", "memory", "--qless-load", "true") as other:
+    with serving(tmp_path, "--store", "memory", "--qless-load") as other:
         busy = Qless(other)
         assert busy.http.get("/queues").json()["load"]["memory"] > 10
         busy.close()
@@ -201,7 +202,7 @@ def test_qt6_the_load_is_told_on_request(q, queue, tmp_path):
     ],
 )
 @pytest.mark.parametrize("route", ["add", "complete", "heartbeat", "fail", "retry"])
-def test_qt7_a_body_is_an_object_with_data(q, queue, route, body, code):
+def test_qt7_a_body_is_an_object_with_data(q, route, body, code):
     headers = {"content-type": "application/json"}
 
     response = q.http.post(f"/{route}/q", content=body, headers=headers)
@@ -231,9 +232,7 @@ def test_qt8_only_json_is_listened_to(q, queue, kind):
     "kind", ["application/json; charset=utf-8", "application/vnd.api+json", "APPLICATION/JSON"]
 )
 def test_qt8_all_kinds_of_json_will_do(q, queue, kind):
-    response = q.http.post(
-        f"/add/{queue}", content=b'{"data": []}', headers={"content-type": kind}
-    )
+    response = q.http.post(f"/add/{queue}", content=b'{"data": []}', headers={"content-type": kind})
 
     assert response.json()["results"] == []
 
@@ -283,7 +282,7 @@ def test_qt9_a_body_too_large_is_refused(q, queue):
     assert q.problem(response) == (413, "too_large")
 
 
-def test_qt10_items_succeed_or_fail_by_themselves_and_what_is_told_is_durable(tmp_path, fresh):
+def test_qt10_items_succeed_or_fail_by_themselves_and_what_is_told_is_durable(tmp_path):
     """QA36, QB62: after a kill nothing is missing that was acknowledged."""
     with serving(tmp_path) as server:
         worker = Qless(server, "w")
@@ -336,9 +335,7 @@ def test_qt11_meta_comes_back_as_the_text_that_was_sent(q, queue):
 
 
 @pytest.mark.parametrize("name", ["a/b", "ä ö", "x.y", "100%", "-", "q" * 255, "a?b#c"])
-def test_qt12_any_decent_name_is_a_queue(q, name, fresh):
-    from urllib.parse import quote
-
+def test_qt12_any_decent_name_is_a_queue(q, name):
     path = quote(name, safe="")
     made = q.results(f"/add/{path}", [{"meta": 1}])
 
@@ -349,8 +346,6 @@ def test_qt12_any_decent_name_is_a_queue(q, name, fresh):
 
 @pytest.mark.parametrize("path", ["%00", "a%0ab", "%ff", "..", "%2e", "q" * 256, "", "%C2%85"])
 def test_qt12_an_indecent_name_is_refused(served, path):
-    from tests.e2e.qless.talk import Wire
-
     for route in (f"/get/{path}/5", f"/get/{path}/"):
         with Wire(served) as wire:
             assert wire.ask("GET", route) == (400, "invalid_queue"), route
@@ -413,7 +408,7 @@ def test_qi5_jobs_of_every_protocol_are_shown(q, queue):
     assert q.job(dashed)["id"] == job_id
 
 
-def test_qb63_the_conversation_of_the_first_document(q, one, two):
+def test_qb63_the_conversation_of_the_first_document(q, two):
     """Verbatim: two are added, taken without a name, renewed by a name, one is lost."""
     work = "work"
     q.set(work, heartbeat=1)

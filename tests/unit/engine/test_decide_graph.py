@@ -477,9 +477,6 @@ def test_no_word_of_a_holder_may_close_a_cycle(words):
     world.check()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a new job inherits only dependants that were there before its command"
-)
 def test_a_name_created_again_later_in_the_same_batch_is_waited_for_by_earlier_items():
     world = World()
     lost = world.submit(a_node("first", queue="r"))

@@ -636,7 +636,7 @@ def test_a_full_queue_refuses_but_a_joiner_passes(room):
     handle = client.submit(b"f", b"u")
     assert client.text(b"maxqueue f 1") == b"OK\r\n"
 
-    assert error(client.tell(wire.SUBMIT_JOB_BG, b"f", b"v", b"")) == b"JOB_QUEUE_FULL"
+    assert error(client.tell(wire.SUBMIT_JOB_BG, b"f", b"v", b"")) == b"QUEUE_ERROR"
     assert client.submit(b"f", b"u") == handle
 
 
@@ -1294,3 +1294,21 @@ def test_a_gearman_client_hears_of_work_done_by_another_front(room):
     room.ask(Complete(job_id=job_id, proof=ByToken("t"), result=b"r"))
 
     assert client.heard() == [(wire.WORK_COMPLETE, [handle, b"r"])]
+
+
+@pytest.mark.timeout(20)
+def test_thousands_of_clients_may_wait_for_one_job(room):
+    """G17: what a client costs may not grow with the square of their number."""
+    clients = [room.gearman() for _ in range(3000)]
+    for client in clients:
+        client.give(wire.encode_request(wire.SUBMIT_JOB, b"f", b"u", b""))
+    room.run()
+    for client in clients[::2]:
+        client.session.lost()
+    worker = room.worker()
+    handle = worker.grab()[0]
+
+    worker.tell(wire.WORK_COMPLETE, handle, b"r")
+
+    ends = [client.heard()[1:] for client in clients[1::2]]
+    assert ends == [[(wire.WORK_COMPLETE, [handle, b"r"])]] * 1500

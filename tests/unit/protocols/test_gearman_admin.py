@@ -290,6 +290,18 @@ def test_drop_function_forgets_an_idle_function(room):
     assert peer.text(b"drop function f").startswith(b"ERR UNKNOWN_FUNCTION ")
 
 
+def test_a_function_that_was_only_ever_named_is_listed_until_it_is_dropped(room):
+    """G48 and G57"""
+    worker, peer = room.worker(b"named"), room.gearman()
+    assert peer.text(b"drop function named").startswith(b"ERR FUNCTION_IN_USE ")
+
+    worker.hang_up()
+
+    assert peer.text(b"status") == b"named\t0\t0\t0\n.\n"
+    assert peer.text(b"drop function named") == b"OK\r\n"
+    assert peer.text(b"status") == b".\n"
+
+
 def test_drop_function_leaves_no_job_dangling(room):
     """G57"""
     peer = room.gearman()

@@ -105,7 +105,6 @@ class AmqpSession:
         self._heard_at = self._began_at = peer.now()
         self._beat_at = 0
         self._closing_since: int | None = None
-        self._client_closes = False  # it understands a close for wrong credentials
 
     # The listener's side.
 

@@ -1,7 +1,7 @@
 """Items of the batches that work on jobs: what they may say, and the commands they become."""
 
 import math
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -108,7 +108,7 @@ class AddItem(Struct):
     retries: int | None = None
     tags: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
-    depends_missing: str = "refuse"
+    depends_missing: Literal["refuse", "ok"] = "refuse"
     heartbeat: float | None = None
     cutoff: float | None = None
     deadline: float | None = None
@@ -132,8 +132,6 @@ class AddItem(Struct):
                 origin=origin,
                 priority=self.priority,
             )
-        if self.depends_missing not in ("refuse", "ok"):
-            raise WrongItemError("invalid_option", "depends_missing is refuse or ok")
         missing_ok = self.depends_missing == "ok"
         deadline = self.deadline
         return NewJob(

@@ -1,0 +1,268 @@
+"""The relay: every message goes on to a broker, in order, at least once, whenever there is one.
+
+Jobs never wait for it. Events lie in the log until the broker has confirmed them, and where that is
+is a cursor in the store: after any failure, on either side, it goes on from there.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from manyhands.config import BrokerAddress
+from manyhands.model.commands import SetCursor
+from manyhands.model.events import Cursor
+from manyhands.protocols.amqp.publisher import BrokerError, Publisher
+from manyhands.protocols.taskcluster.messages import EXCHANGES
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+_log = structlog.get_logger("manyhands.relay")
+
+_WINDOW_COUNT: Final = 2_000  # messages under way without a confirm; as many may come twice
+_CHUNK_COUNT: Final = 200  # in one write
+# News is gathered for that long: a write for each event would cost ten times as much.
+_GATHER_SECONDS: Final = 0.005
+_TICK_SECONDS: Final = 0.25
+_CONNECT_SECONDS: Final = 10.0
+_BACKOFF_SECONDS: Final = (0.1, 30.0)  # doubling from one to the other
+# How long a drain waits for the broker to confirm the last messages.
+_DRAIN_SECONDS: Final = 1.0
+
+
+class Relay:
+    """One broker."""
+
+    def __init__(self, server: "Server", broker: BrokerAddress) -> None:
+        self._server = server
+        self._broker = broker
+        self._messages = server.messages
+        self._loop = asyncio.get_running_loop()
+        self._events = server.dispatcher.events
+        self._name = f"amqp.relay:{broker.host}:{broker.port}/{broker.virtual_host}"
+        self._confirmed = self._stored = self._first_position()
+        self._position = self._confirmed  # everything up to here was sent
+        self._link: _Link | None = None
+        self._pumping: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._caught_up = asyncio.Event()
+        self.dropped_count = 0
+        self.failure: str | None = None  # why there is no connection
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker takes messages, or would if it were not blocked."""
+        return self._link is not None and self._link.publisher.is_ready
+
+    @property
+    def backlog_count(self) -> int:
+        """Events that the broker has not confirmed."""
+        return self._messages.last_seq - self._confirmed
+
+    def _first_position(self) -> int:
+        known = self._server.store.index.cursors.get(self._name)
+        if known is not None:
+            return known.seq
+        if self._server.config.amqp_relay_from == "earliest":
+            return self._messages.first_seq - 1
+        return self._messages.last_seq
+
+    async def start(self) -> str:
+        """Begin trying. Whether there is a broker does not matter."""
+        # What happens before the first confirm is relayed too, whatever happens to us.
+        self._server.dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
+        self._events.watch(self._pump_soon)
+        self._running = asyncio.create_task(self._run())
+        return str(self._broker)
+
+    async def drain(self) -> None:
+        """Send what there is, if the broker is there."""
+        if self.is_connected and self.backlog_count:
+            self._caught_up.clear()
+            self._pump_soon()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._caught_up.wait(), _DRAIN_SECONDS)
+        self._events.unwatch(self._pump_soon)
+        assert self._running is not None
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        if self._pumping is not None:
+            self._pumping.cancel()
+        self._save()
+
+    # Connecting.
+
+    async def _run(self) -> None:
+        shortest, longest = _BACKOFF_SECONDS
+        rest = shortest
+        while True:
+            try:
+                await self._relay()
+            except BrokerError as error:
+                lasting = error.lasting
+                text = str(error)
+            except (OSError, TimeoutError) as error:
+                lasting = False
+                text = str(error) or type(error).__name__
+            else:
+                lasting, text = False, "the connection was lost"
+            if self.failure is None:
+                rest = shortest  # it had worked
+            self._note_failure(text)
+            rest = longest if lasting else rest
+            jitter = int(self._server.ids.token()[:4], 16) / 0xFFFF
+            await asyncio.sleep(rest * (0.5 + jitter / 2))
+            rest = min(rest * 2, longest)
+
+    def _note_failure(self, text: str) -> None:
+        if text != self.failure:  # once, not every few seconds
+            _log.warning("no broker to relay to; events wait", broker=str(self._broker), why=text)
+        self.failure = text
+
+    async def _relay(self) -> None:
+        """One connection, until it ends."""
+        context = ssl.create_default_context() if self._broker.secure else None
+        _, link = await asyncio.wait_for(
+            self._loop.create_connection(
+                lambda: _Link(self), self._broker.host, self._broker.port, ssl=context
+            ),
+            _CONNECT_SECONDS,
+        )
+        self._link = link
+        self._position = self._confirmed
+        try:
+            while not link.ended.done():
+                await asyncio.wait((link.ended,), timeout=_TICK_SECONDS)
+                if not link.ended.done():
+                    link.publisher.tick(self._server.clock.now())
+                    self._pump_soon()  # a net below the wake-ups
+                self._save()
+            link.ended.result()
+        finally:
+            self._link = None
+            link.close()
+
+    def open_publisher(self, link: "_Link") -> Publisher:
+        """The protocol on a fresh connection."""
+        broker = self._broker
+        account = (broker.user, broker.password)
+        now = self._server.clock.now()
+        return Publisher(link.write, EXCHANGES, account, broker.virtual_host, now)
+
+    # Publishing.
+
+    def heard(self, link: "_Link", data: bytes) -> None:
+        """Bytes from the broker."""
+        publisher = link.publisher
+        was_ready, was_blocked = publisher.is_ready, publisher.blocked_for
+        publisher.receive(data, self._server.clock.now())
+        if publisher.is_ready and not was_ready:
+            self.failure = None
+            _log.info("relaying", broker=str(self._broker), backlog=self.backlog_count)
+        if publisher.blocked_for != was_blocked:
+            _log.warning("the broker's wish", broker=str(self._broker), stop=publisher.blocked_for)
+        self._note_confirmed(publisher)
+        if self._position < self._messages.last_seq:
+            self._pump_soon()
+
+    def _note_confirmed(self, publisher: Publisher) -> None:
+        self._confirmed = max(self._confirmed, publisher.confirmed_to)
+        if self._confirmed >= self._messages.last_seq:
+            self._caught_up.set()
+
+    def _pump_soon(self) -> None:
+        if self._pumping is None and self._link is not None:
+            self._pumping = self._loop.call_later(_GATHER_SECONDS, self.pump)
+
+    def pump(self) -> None:
+        """Send the next chunk, if there is one and it may be sent."""
+        self._pumping = None
+        link = self._link
+        if link is None or not link.publisher.is_ready:
+            return
+        publisher = link.publisher
+        room = _WINDOW_COUNT - publisher.unconfirmed_count
+        if link.paused or publisher.blocked_for is not None or room <= 0:
+            return  # whatever ends that pumps again
+        first = self._messages.first_seq
+        if self._position < first - 1:
+            self._drop(first - 1)
+        if self._position >= self._messages.last_seq:
+            return
+        count = min(room, _CHUNK_COUNT)
+        messages, self._position = self._messages.read(self._position, count, None)
+        publisher.publish(messages, self._position)
+        self._note_confirmed(publisher)
+        if self._position < self._messages.last_seq:
+            self._pumping = self._loop.call_soon(self.pump)
+
+    def _drop(self, position: int) -> None:
+        """The log is bounded: what was away for too long cannot be told any more."""
+        count = position - self._position
+        self.dropped_count += count
+        self._position = position
+        _log.error("events were gone before the broker took them", count=count)
+
+    def _save(self) -> None:
+        if self._confirmed != self._stored:
+            self._stored = self._confirmed
+            self._server.dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
+
+
+class _Link(asyncio.Protocol):
+    """One connection to the broker."""
+
+    publisher: Publisher
+
+    def __init__(self, relay: Relay) -> None:
+        self.paused = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._relay = relay
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self.publisher = self._relay.open_publisher(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        try:
+            self._relay.heard(self, data)
+        except BrokerError as error:
+            self.ended.set_exception(error)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._relay.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self.ended.done():
+            if exc is None:
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(exc)
+
+    def write(self, data: bytes) -> None:
+        """To the broker."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """After what was said."""
+        if self._transport is not None:
+            if not self.ended.done():
+                self.publisher.close()
+            self._transport.close()
+        if self.ended.done():
+            self.ended.exception()  # it was told already, or nobody is left to tell
+        else:
+            self.ended.set_result(None)

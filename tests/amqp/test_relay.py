@@ -1,0 +1,189 @@
+"""The relay against a real RabbitMQ: through its absence, its death, its alarms."""
+
+import pytest
+
+from tests.amqp.rabbit import free_ports
+from tests.amqp.watching import (
+    EXCHANGES,
+    bind_all,
+    collect,
+    collect_count,
+    connect,
+    run_jobs,
+    until,
+)
+from tests.e2e.serving import serving, start
+
+WINDOW = 2_000  # messages that may come twice after a failure
+
+
+@pytest.fixture
+def broker(rabbit):
+    """A channel to the node, and no exchanges and queues of earlier tests."""
+    with connect(rabbit.url) as connection:
+        channel = connection.channel()
+        for exchange in EXCHANGES:
+            channel.exchange_delete(exchange)
+        channel.queue_delete("all")
+    return rabbit
+
+
+def all_seen(count: int):
+    def is_enough(found: list[tuple]) -> bool:
+        return len({properties.message_id for _, properties, _ in found}) >= count
+
+    return is_enough
+
+
+def check_complete(found: list[tuple], count: int) -> int:
+    """Nothing is missing, first sights are in order; gives how many came twice."""
+    numbers = [int(properties.message_id) for _, properties, _ in found]
+    firsts = list(dict.fromkeys(numbers))
+    assert firsts == sorted(firsts)
+    assert firsts == list(range(firsts[0], firsts[0] + count))
+    return len(numbers) - len(firsts)
+
+
+def test_every_event_reaches_the_broker_in_order_and_once(broker, tmp_path):
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        with serving(tmp_path, "--amqp-relay", broker.url) as served:
+            run_jobs(served, "relayed", 200)
+            found = collect_count(channel, "all", 600)
+
+    assert check_complete(found, 600) == 0
+    assert {method.exchange for method, _, _ in found} == set(EXCHANGES[:3])
+    assert all(properties.type == method.exchange for method, properties, _ in found)
+    assert all(properties.delivery_mode == 2 for _, properties, _ in found)
+
+
+def test_the_server_works_with_no_broker_in_reach_and_its_events_arrive_later(broker, tmp_path):
+    [nowhere] = free_ports(1)
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        with serving(tmp_path, "--amqp-relay", f"amqp://127.0.0.1:{nowhere}/") as served:
+            run_jobs(served, "relayed", 50)
+        again = ("--amqp-relay", broker.url, "--amqp-relay-from", "earliest")
+        with serving(tmp_path, *again):
+            found = collect_count(channel, "all", 150)
+
+    assert check_complete(found, 150) == 0
+
+
+def test_a_new_broker_is_told_what_happens_from_now_on(broker, tmp_path):
+    with serving(tmp_path) as served:
+        run_jobs(served, "before", 5)
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        with serving(tmp_path, "--amqp-relay", broker.url) as served:
+            run_jobs(served, "after", 5)
+            found = collect_count(channel, "all", 15)
+
+    assert all(".default.after." in method.routing_key for method, _, _ in found)
+
+
+def test_a_graceful_stop_of_the_broker_loses_nothing(broker, tmp_path):
+    with connect(broker.url) as connection:
+        bind_all(connection.channel(), "all", durable=True)
+    with serving(tmp_path, "--amqp-relay", broker.url) as served:
+        run_jobs(served, "relayed", 200)
+        broker.stop()
+        run_jobs(served, "relayed", 200)
+        broker.start()
+        with connect(broker.url) as connection:
+            run_jobs(served, "relayed", 200)
+            found = collect(connection.channel(), "all", all_seen(1800))
+
+    assert check_complete(found, 1800) <= WINDOW
+
+
+def test_a_killed_broker_loses_nothing(broker, tmp_path):
+    with connect(broker.url) as connection:
+        bind_all(connection.channel(), "all", durable=True)
+    with serving(tmp_path, "--amqp-relay", broker.url) as served:
+        run_jobs(served, "relayed", 400)
+        broker.kill()
+        run_jobs(served, "relayed", 100)
+        broker.start()
+        with connect(broker.url) as connection:
+            found = collect(connection.channel(), "all", all_seen(1500))
+
+    assert check_complete(found, 1500) <= WINDOW
+
+
+def test_a_killed_server_goes_on_where_the_broker_had_confirmed(broker, tmp_path):
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        served = start(tmp_path, "--amqp-relay", broker.url)
+        run_jobs(served, "relayed", 300)
+        served.process.kill()
+        served.process.wait()
+        served.ready_file.unlink()
+        with serving(tmp_path, "--amqp-relay", broker.url):
+            found = collect(channel, "all", all_seen(900))
+
+    assert check_complete(found, 900) <= WINDOW
+
+
+def test_a_broker_that_is_out_of_memory_is_waited_for(broker, tmp_path):
+    with serving(tmp_path, "--amqp-relay", broker.url) as served:
+        with connect(broker.url) as connection:
+            bind_all(connection.channel(), "all", durable=True)
+        run_jobs(served, "relayed", 10)
+        broker.control("set_vm_memory_high_watermark", "0.00001")
+        try:
+            run_jobs(served, "relayed", 300)
+            until(lambda: "the broker's wish" in served.log(), "the broker never blocked us")
+        finally:
+            broker.control("set_vm_memory_high_watermark", "0.4")
+        with connect(broker.url) as connection:
+            found = collect(connection.channel(), "all", all_seen(930))
+
+    assert check_complete(found, 930) == 0
+    assert "no broker to relay to" not in served.log()
+
+
+def test_an_exchange_that_somebody_deleted_comes_back(broker, tmp_path):
+    with (
+        serving(tmp_path, "--amqp-relay", broker.url) as served,
+        connect(broker.url) as connection,
+    ):
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        run_jobs(served, "relayed", 10)
+        collect_count(channel, "all", 30)
+        channel.exchange_delete("task_pending_v1")
+
+        def comes_back() -> bool:
+            run_jobs(served, "lost", 1)
+            try:
+                connection.channel().exchange_declare("task_pending_v1", passive=True)
+            except Exception:  # noqa: BLE001 - the channel closes if it is not there
+                return False
+            return True
+
+        until(comes_back, "the exchange was not declared again")
+        channel.queue_bind("all", "task_pending_v1", "#.relayed.#")
+        run_jobs(served, "relayed", 10)
+        found = collect(
+            channel,
+            "all",
+            lambda found: found and sum("completed" in m.exchange for m, _, _ in found) >= 10,
+        )
+
+    told = [(m.exchange, m.routing_key) for m, _, _ in found if ".relayed." in m.routing_key]
+    assert len(set(told)) == 30
+
+
+def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
+    url = broker.url.replace("guest:guest", "guest:wrong")
+    with serving(tmp_path, "--amqp-relay", url) as served:
+        run_jobs(served, "relayed", 5)
+        until(lambda: "no broker to relay to" in served.log(), "nothing was said")
+
+    assert "403" in served.log()
+    assert "wrong" not in served.log()
