@@ -13,6 +13,7 @@ import pytest
 
 from manyhands.engine import graph, holding
 from manyhands.model import commands
+from manyhands.model.events import Signal
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.waiters import Waiters
 from manyhands.store.collect import Collector
@@ -102,7 +103,8 @@ def test_an_answer_before_its_commit_is_noticed(monkeypatch):
         gathering = self._open
         flush(self)
         if gathering in self._in_flight:
-            answers, gathering.answers = gathering.answers, []
+            answers = [pair for pair in gathering.answers if not isinstance(pair[1], Signal)]
+            gathering.answers = [pair for pair in gathering.answers if pair not in answers]
             for settle, reply in answers:
                 settle(reply)
 
@@ -118,9 +120,10 @@ def test_a_signal_before_its_commit_is_noticed(monkeypatch):
         gathering = self._open
         flush(self)
         if gathering in self._in_flight:
-            signals, gathering.signals = gathering.signals, []
-            for signal in signals:
-                self._deliver(signal)
+            signals = [pair for pair in gathering.answers if isinstance(pair[1], Signal)]
+            gathering.answers = [pair for pair in gathering.answers if pair not in signals]
+            for deliver, signal in signals:
+                deliver(signal)
 
     monkeypatch.setattr(Dispatcher, "_flush", hasty)
 

@@ -95,11 +95,11 @@ class Counts:
 class _Gathering:
     """What is released with one commit."""
 
-    __slots__ = ("answers", "batch", "changed", "signals", "started_ms", "urgent")
+    __slots__ = ("answers", "batch", "changed", "started_ms", "urgent")
 
     def __init__(self) -> None:
-        self.answers: list[tuple[Settle, Reply]] = []
-        self.signals: list[Signal] = []
+        # What is to be told, and by whom: replies and signals, in the order of the decisions.
+        self.answers: list[tuple[Callable[[Any], None], Reply | Signal]] = []
         self.changed = False  # there is something to write
         self.urgent = False  # somebody waits for the commit
         self.batch: Batch | None = None  # once it is on its way
@@ -210,10 +210,8 @@ class Dispatcher:
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
-        if at_once and type(command) is Submit and effects is not None and self.waiters.count:
-            for event in effects.events:
-                if event.state is _READY and self.has_work((event.queue,)):
-                    self._wake_some(event.queue, 1)
+        if at_once and type(command) is Submit and self.waiters.count:
+            self._wake_for(effects)
 
     def _take_in(self, command: Command, effects: Effects, gathering: _Gathering) -> bool:
         try:
@@ -223,8 +221,8 @@ class Dispatcher:
             self._fail("a change could not be taken in; see the log")
             return False
         gathering.changed = True
-        if effects.signals:
-            gathering.signals.extend(effects.signals)
+        for signal in effects.signals:
+            gathering.answers.append((self._deliver, signal))
         due_at = self._index.next_due_at()
         if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
             self._arm_tick(due_at)
@@ -242,7 +240,7 @@ class Dispatcher:
 
     def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
         is_unsaved = self.store.is_unsaved
-        for job in jobs:  # one, nearly always
+        for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
             # A job that is only waited for may be worked on before it is on disk: if the server
             # dies, whoever waited for it is gone, and it is not handed out again.
             if is_unsaved(job.job_id) and job.durable_interest:
@@ -319,7 +317,7 @@ class Dispatcher:
                 self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
-        self._was_busy = len(gathering.answers) + len(gathering.signals) > _BUSY_COUNT
+        self._was_busy = len(gathering.answers) > _BUSY_COUNT
         self._in_flight.append(gathering)
         fd = self.store.fileno()
         if fd is None:
@@ -376,13 +374,11 @@ class Dispatcher:
     def _release(self, gathering: _Gathering) -> None:
         """It is on disk: tell everybody. One listener's trouble must not keep others waiting."""
         self.counts.answers += len(gathering.answers)
-        for settle, reply in gathering.answers:
+        for tell, news in gathering.answers:
             try:
-                settle(reply)
+                tell(news)
             except Exception:  # noqa: BLE001
                 self._report_untold("an answer")
-        for signal in gathering.signals:
-            self._deliver(signal)
         batch = gathering.batch
         if batch is None:
             return
@@ -437,6 +433,12 @@ class Dispatcher:
         if self.store.index.limits:
             # A named limit may have made room in any queue.
             self._wake_where_there_is_work()
+
+    def _wake_for(self, effects: Effects | None) -> None:
+        """Work that may be handed out before it is on disk."""
+        for event in effects.events if effects is not None else ():
+            if event.state is _READY and self.has_work((event.queue,)):
+                self._wake_some(event.queue, 1)
 
     def _wake_where_there_is_work(self) -> None:
         for queue in self.waiters.queues():

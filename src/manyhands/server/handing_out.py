@@ -56,11 +56,13 @@ class HandingOut:
             self._dispatcher.waiters.wake(nap.queue, 1)
 
     async def watch_delivery(self, connection: Connection, jobs: tuple[Job, ...]) -> None:
+        print("WATCH", connection.lost, connection.lost_by_error, connection.transport.get_write_buffer_size(), flush=True)
         """The answer was written: if it does not reach the peer, the jobs go back."""
-        while jobs and not connection.lost and connection.transport.get_write_buffer_size():
+        while not connection.lost and connection.transport.get_write_buffer_size():
             await asyncio.sleep(_UNSENT_LOOK_SECONDS)
-            if connection.lost_by_error:
-                self.take_back(jobs)
+        print("END", connection.lost, connection.lost_by_error, connection.transport.get_write_buffer_size(), flush=True)
+        if connection.lost_by_error:
+            self.take_back(jobs)
 
     def take_back(self, jobs: tuple[Job, ...]) -> None:
         """Rule 8: what could not be delivered was never handed out."""
