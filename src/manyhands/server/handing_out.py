@@ -3,6 +3,7 @@ back uncharged.
 """
 
 import asyncio
+import functools
 from typing import Final
 
 from manyhands.model.commands import ByToken, Claim, Release
@@ -56,11 +57,15 @@ class HandingOut:
             self._dispatcher.waiters.wake(nap.queue, 1)
 
     async def watch_delivery(self, connection: Connection, jobs: tuple[Job, ...]) -> None:
-        print("WATCH", connection.lost, connection.lost_by_error, connection.transport.get_write_buffer_size(), flush=True)
-        """The answer was written: if it does not reach the peer, the jobs go back."""
+        """The answer was written: if it does not reach the peer, the jobs go back. It has not if
+        the connection breaks while part of it is still here, or in the moment after: a peer that
+        closes without having read everything resets the connection.
+        """
+        if not jobs:
+            return
+        connection.expect_receipt(functools.partial(self.take_back, jobs))
         while not connection.lost and connection.transport.get_write_buffer_size():
             await asyncio.sleep(_UNSENT_LOOK_SECONDS)
-        print("END", connection.lost, connection.lost_by_error, connection.transport.get_write_buffer_size(), flush=True)
         if connection.lost_by_error:
             self.take_back(jobs)
 

@@ -21,6 +21,8 @@ _HEADERS_COUNT_MAX: Final = 100
 # A head has this long, and so has a body, plus a second for each 64 KiB that did arrive.
 _PATIENCE_SECONDS: Final = 30.0
 _BYTES_A_SECOND: Final = 64 * 1024
+# A connection that breaks this soon after an answer broke because of it.
+_RECEIPT_SECONDS: Final = 1.0
 
 
 _JSON_HEAD: Final = b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
@@ -187,6 +189,8 @@ class Connection(HttpToolsProtocol):
         self.lost = False
         self.lost_by_error = False
         self.on_lost: Callable[[], None] | None = None
+        self._on_broken: Callable[[], None] | None = None
+        self._answered_at = 0.0
         self._waits_since: float | None = self.loop.time()
         self._in_head = True
         self._got_bytes = 0
@@ -199,6 +203,17 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
+        broken, self._on_broken = self._on_broken, None
+        in_time = self.loop.time() - self._answered_at < _RECEIPT_SECONDS
+        if broken is not None and exc is not None and in_time:
+            broken()
+
+    def expect_receipt(self, on_broken: Callable[[], None]) -> None:
+        """An answer was written that the peer must not miss: call back if the connection breaks
+        before the peer can have read it.
+        """
+        self._on_broken = on_broken
+        self._answered_at = self.loop.time()
 
     @property
     def is_gone(self) -> bool:
@@ -221,6 +236,7 @@ class Connection(HttpToolsProtocol):
         """The first byte of a request."""
         self._waits_since = self.loop.time()
         self._in_head = True
+        self._on_broken = None  # who asks again has read the last answer
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

@@ -3,6 +3,7 @@ the time, so they run on calls back from the dispatcher and not as coroutines.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,8 +157,12 @@ class QlessWork:
         shown = [answers.taken(job, self._attempts_max(job)) for job in jobs]
         results: object = shown if array else (shown[0] if shown else None)
         self._answering.answer(request, results)
-        if jobs and connection.transport.get_write_buffer_size():
+        if not jobs:
+            return
+        if connection.transport.get_write_buffer_size():
             self._start(self._handing_out.watch_delivery(connection, jobs))
+        else:
+            connection.expect_receipt(functools.partial(self._handing_out.take_back, jobs))
 
     def _attempts_max(self, job: Job) -> int:
         known = self._index.queue(job.queue)

@@ -252,7 +252,7 @@ class Index:
         self.put_queue(Queue(name))
         return self.queues[name]
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job) -> None:  # noqa: C901 - the hot path: one look at everything
         """A job with this value, replacing the one before."""
         job_id = job.job_id
         old = self._get(job_id)

@@ -156,9 +156,7 @@ class SqliteStore:
     # Operating.
 
     def prune(self, now: int, count_max: int) -> int:
-        count = self._pruner.prune(
-            now, count_max, self._removals, self._first_seq, self._last_seq
-        )
+        count = self._pruner.prune(now, count_max, self._removals, self._first_seq, self._last_seq)
         if not self._removals.is_empty():
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
