@@ -53,7 +53,7 @@ check: setup-test ## lint, types, import directions, unit and tidy tests; under 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q $(TESTS_IN_CHECK)
+	$(BIN)/python -m pytest -q -n auto $(TESTS_IN_CHECK)
 
 .PHONY: test
 test: setup-test test-packages test-clients check docs-check ## check, then every other test

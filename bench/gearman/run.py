@@ -120,7 +120,18 @@ def gearmand(*options: str) -> Callable[[Path], Setup]:
 def manyhands(data: Path) -> Setup:
     ready = data / "ready.json"
     command = [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
-    command += ["--http", "off", "--dwork", "off", "--amqp", "off", "--data", str(data / "store"), "--ready-file", str(ready)]
+    command += [
+        "--http",
+        "off",
+        "--dwork",
+        "off",
+        "--amqp",
+        "off",
+        "--data",
+        str(data / "store"),
+        "--ready-file",
+        str(ready),
+    ]
 
     def find_port() -> int | None:
         try:

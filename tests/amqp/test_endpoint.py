@@ -11,17 +11,11 @@ from pathlib import Path
 import aio_pika
 import pika
 import pytest
-from pika.exceptions import (
-    AMQPConnectionError,
-    ChannelClosedByBroker,
-    ConnectionClosedByBroker,
-    ProbableAuthenticationError,
-)
+from pika.exceptions import ChannelClosedByBroker
 
 from tests.amqp.watching import (
     EXCHANGES,
     bind_all,
-    collect,
     collect_count,
     connect,
     run_jobs,
@@ -205,7 +199,7 @@ def test_an_exclusive_queue_is_locked_and_ends_with_its_connection(served, chann
     assert refused.value.reply_code == 404
 
 
-def test_an_auto_delete_queue_ends_with_its_last_consumer(channel, connection):
+def test_an_auto_delete_queue_ends_with_its_last_consumer(channel):
     channel.queue_declare("fleeting", auto_delete=True)
     tag = channel.basic_consume("fleeting", lambda *_: None)
     channel.basic_cancel(tag)
@@ -363,7 +357,7 @@ def test_a_consumer_can_start_at_a_time(served, channel):
         assert left in (0, count)
 
 
-def test_a_stream_offset_that_means_nothing_is_refused(served, channel):
+def test_a_stream_offset_that_means_nothing_is_refused(channel):
     queue = bind_all(channel)
     with pytest.raises(ChannelClosedByBroker, match="x-stream-offset"):
         channel.basic_consume(queue, print, arguments={"x-stream-offset": "yesterday"})
@@ -428,22 +422,11 @@ def test_the_channel_closes_with_a_sentence_when(served, what):
         connection.channel().queue_declare("", exclusive=True)  # the connection goes on
 
 
-def test_bad_credentials_are_refused(served):
-    url = url_of(served).replace("guest:guest", "guest:wrong")
-    with pytest.raises((ProbableAuthenticationError, AMQPConnectionError)):
-        connect(url)
-
-
-def test_another_virtual_host_is_refused(served):
-    with pytest.raises((ConnectionClosedByBroker, AMQPConnectionError)):
-        connect(url_of(served) + "elsewhere")
-
-
 def test_amqplain_is_understood(served):
     class Amqplain(pika.credentials.PlainCredentials):
         TYPE = "AMQPLAIN"
 
-        def response_for(self, start):
+        def response_for(self, _start):
             def text(value: str) -> bytes:
                 return b"S" + len(value).to_bytes(4, "big") + value.encode()
 
@@ -451,22 +434,3 @@ def test_amqplain_is_understood(served):
 
     with connect(url_of(served), credentials=Amqplain("guest", "guest")) as connection:
         connection.channel().queue_declare("", exclusive=True)
-
-
-def test_a_silent_peer_is_let_go_and_a_beating_one_is_not(served):
-    with connect(url_of(served), heartbeat=1) as beating:
-        silent = connect(url_of(served), heartbeat=1)
-        # pika beats only while it is asked to look: this one is, that one is not.
-        until(lambda: beating.process_data_events(0.2) or _is_closed(silent), "nobody was let go")
-        beating.channel().queue_declare("", exclusive=True)
-
-
-def _is_closed(connection) -> bool:
-    socket = connection._impl._transport._sock
-    import select
-
-    while select.select([socket], [], [], 0)[0]:
-        if not socket.recv(4096):
-            connection._impl._transport._sock.close()
-            return True
-    return False

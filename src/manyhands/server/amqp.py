@@ -9,6 +9,7 @@ from manyhands.config import Address
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.session import AmqpSession
 from manyhands.protocols.taskcluster.messages import EXCHANGES
+from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # The account that every client tries by itself. It is good on this machine, as with RabbitMQ.
 _ACCOUNT: Final = ("guest", "guest")
 _TICK_SECONDS: Final = 1.0
+_SHARE: Final = 0.25  # of the time, for all watchers together, while there is other work
 # Pieces that wait for the end of the turn; more are made when these are on their way.
 _UNSENT_COUNT_MAX: Final = 500
 
@@ -34,6 +36,8 @@ class AmqpListener(TcpListener):
         self._events = server.dispatcher.events
         self._sessions: dict[AmqpSession, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._pacer = Pacer(server.dispatcher, self.loop, _SHARE)
+        self._feeding = self._feeds_again = False
         self.broker = Broker(EXCHANGES, server.messages, server.dispatcher.ask, self._feed_soon)
         self.broker.restore(tuple(server.store.index.cursors.values()), server.clock.now())
         self._events.watch(self.broker.news)
@@ -73,7 +77,19 @@ class AmqpListener(TcpListener):
         return self._insecure or ipaddress.ip_address(address).is_loopback
 
     def _feed_soon(self) -> None:
-        self.loop.call_soon(self.broker.feed)
+        if self._feeding:
+            self._feeds_again = True  # how long to rest is not known before this time is over
+        else:
+            self.loop.call_later(self._pacer.delay(), self._feed)
+
+    def _feed(self) -> None:
+        self._feeding, self._feeds_again = True, False
+        try:
+            self._pacer.run(self.broker.feed)
+        finally:
+            self._feeding = False
+        if self._feeds_again:
+            self._feed_soon()
 
     def _tick(self) -> None:
         now = self.server.clock.now()

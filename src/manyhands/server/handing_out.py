@@ -64,7 +64,7 @@ class HandingOut:
         if not jobs:
             return
         connection.expect_receipt(functools.partial(self.take_back, jobs))
-        while not connection.lost and connection.transport.get_write_buffer_size():
+        while not connection.lost and connection.transport.get_write_buffer_size():  # noqa: ASYNC110
             await asyncio.sleep(_UNSENT_LOOK_SECONDS)
         if connection.lost_by_error:
             self.take_back(jobs)

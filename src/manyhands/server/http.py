@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from manyhands import __version__
 from manyhands.config import Address
-from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.http_envelope import Problem, encode
+from manyhands.server import openapi
 from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.handing_out import HandingOut
@@ -179,6 +180,8 @@ class HttpListener:
         yield Route("/healthz", _Endpoint(GET=self._healthz))
         yield Route("/readyz", _Endpoint(GET=self._readyz))
         yield Route("/metrics", _Endpoint(GET=self._metrics))
+        yield Route("/openapi.json", _Endpoint(GET=self._openapi))
+        yield Route("/docs", _Endpoint(GET=self._docs))
         yield Route("/api/jobs", _Endpoint(GET=queries.jobs))
         yield Route("/api/jobs/{name}", _Endpoint(GET=queries.job))
         yield Route("/api/jobs/{name}/partials", _Endpoint(GET=queries.partials))
@@ -232,6 +235,20 @@ class HttpListener:
         ready = server.is_ready and not missing
         status = 200 if ready else 503
         await exchange.answer({"ready": ready, "missing": missing}, status=status)
+
+    async def _openapi(self, exchange: Exchange) -> None:
+        """For programs that write programs."""
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        await exchange.send_bytes(200, headers, encode(openapi.document()))
+
+    async def _docs(self, exchange: Exchange) -> None:
+        """The same for people. It needs no scripts and nothing from elsewhere."""
+        headers = [
+            (b"content-type", b"text/html; charset=utf-8"),
+            (b"cache-control", b"no-store"),
+            (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        ]
+        await exchange.send_bytes(200, headers, openapi.page().encode())
 
     async def _metrics(self, exchange: Exchange) -> None:
         content_type, text = self._server.metrics.render()

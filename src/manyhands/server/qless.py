@@ -16,7 +16,7 @@ from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_events import QlessEvents
 from manyhands.server.qless_moves import OwnMoves
 from manyhands.server.qless_operating import QlessOperating
-from manyhands.server.qless_pages import Answer, QlessPages
+from manyhands.server.qless_pages import Answer, QlessPages, Route
 from manyhands.server.qless_statistics import QlessStatistics
 from manyhands.server.qless_work import QlessWork
 from manyhands.server.workers import WorkerBook
@@ -46,14 +46,14 @@ class QlessRoutes:
         self._body_bytes_max = server.config.qless_body_bytes_max
         self._work = {**work.routes, b"add": adding.serve}
         self._short_form = work.short_form
-        self._others: dict[str, dict[str, Answer]] = {}
+        self._others: dict[Route, dict[str, Answer]] = {}
         statistics = QlessStatistics(server, pages)
-        further = {"events": events.watch, "stats": statistics.show}
-        for name, answer in (*pages.routes.items(), *further.items()):
-            self._others[name] = {"GET": answer, "HEAD": answer}
-        for name, answer in operating.routes.items():
-            self._others.setdefault(name, {})["POST"] = answer
-        self._others["queues"]["DELETE"] = operating.forget_queue
+        further = {("events", 0): events.watch, ("stats", 1): statistics.show}
+        for route, answer in (*pages.routes.items(), *further.items()):
+            self._others[route] = {"GET": answer, "HEAD": answer}
+        for route, answer in operating.routes.items():
+            self._others.setdefault(route, {})["POST"] = answer
+        self._others["queues", 1]["DELETE"] = operating.forget_queue
 
     def short_way(self) -> ShortWay:
         """The routes that are worth one."""
@@ -66,8 +66,9 @@ class QlessRoutes:
             if name == b"get":
                 yield f"GET {path}/{{count}}"
             yield f"POST {path}"
-        for first, by_method in self._others.items():
-            yield from (f"{method} /{first}" for method in by_method if method != "HEAD")
+        for (first, count), by_method in self._others.items():
+            path = f"/{first}" + "/{name}" * count
+            yield from (f"{method} {path}" for method in by_method if method != "HEAD")
 
     async def answer(self, exchange: Exchange) -> bool:
         """False: the path is none of this API's."""
@@ -77,7 +78,7 @@ class QlessRoutes:
             exchange.body_bytes_max = self._body_bytes_max
             await self._answer_work(exchange, first)
             return True
-        by_method = self._others.get(first.decode("latin-1"))
+        by_method = self._others.get((first.decode("latin-1"), len(parts) - 1))
         if by_method is not None:
             exchange.body_bytes_max = self._body_bytes_max
             answer = by_method.get(exchange.method)

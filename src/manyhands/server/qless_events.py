@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from manyhands.model.events import Signal
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.protocols.qless import topics
-from manyhands.protocols.qless.paths import nothing
 from manyhands.server.api_query import Query
 from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
@@ -48,9 +47,8 @@ class QlessEvents:
         self._patterns: dict[Exchange, tuple[topics.Pattern, ...]] = {}
         server.dispatcher.on_told.append(self._tell)
 
-    async def watch(self, exchange: Exchange, rest: list[bytes]) -> None:
+    async def watch(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """Until the watcher leaves, or the server stops."""
-        nothing(rest)
         query = Query(exchange.scope["query_string"])
         patterns = topics.read_patterns(query.text("topics"))
         after = self._start(exchange, query)

@@ -17,13 +17,13 @@ from manyhands.model.outcome import Changed, ChangedMany, Refusal, Reply, Why
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import items, settings
 from manyhands.protocols.qless.operations import OPERATIONS, Operation, Sender
-from manyhands.protocols.qless.paths import check_queue, nothing, only, plain_text, queue_name
+from manyhands.protocols.qless.paths import check_queue, plain_text, queue_name
 from manyhands.protocols.qless.reading import BadItem, Items, read_value
 from manyhands.protocols.qless.refusals import CODES, entry, item_error, problem
 from manyhands.server.asking import ask, ask_all
 from manyhands.server.http_exchange import Exchange
 from manyhands.server.qless_batch import Batch, refuse_whole
-from manyhands.server.qless_pages import Answer, QlessPages
+from manyhands.server.qless_pages import Answer, QlessPages, Route
 from manyhands.server.schedules import CalendarError, first_cron_at
 from manyhands.store.store import Order
 
@@ -44,18 +44,18 @@ class QlessOperating:
         self._pages = pages
         self._batch_max = config.qless_batch_max
         self._meta_max = min(config.qless_meta_bytes_max, config.payload_bytes_max)
-        self.routes: dict[str, Answer] = {
-            "cancel": self._cancel,
-            "unfail": self._unfail,
-            "pause": functools.partial(self._pause, paused=True),
-            "resume": functools.partial(self._pause, paused=False),
-            "queues": self._set_queue,
-            "limits": self._set_limit,
-            "recurring": self._recur,
-            "unrecur": self._unrecur,
+        self.routes: dict[Route, Answer] = {
+            ("cancel", 0): self._cancel,
+            ("unfail", 1): self._unfail,
+            ("pause", 0): functools.partial(self._pause, paused=True),
+            ("resume", 0): functools.partial(self._pause, paused=False),
+            ("queues", 1): self._set_queue,
+            ("limits", 1): self._set_limit,
+            ("recurring", 1): self._recur,
+            ("unrecur", 0): self._unrecur,
         }
         for name, operation in OPERATIONS.items():
-            self.routes[name] = functools.partial(self._operate, operation)
+            self.routes[name, 0] = functools.partial(self._operate, operation)
 
     async def _items(self, exchange: Exchange, kind: Items[Any]) -> tuple[list[Any], str | None]:
         return kind.read(await exchange.body(), self._batch_max)
@@ -68,9 +68,8 @@ class QlessOperating:
 
     # Jobs.
 
-    async def _operate(self, operation: Operation, exchange: Exchange, rest: list[bytes]) -> None:
+    async def _operate(self, operation: Operation, exchange: Exchange, _rest: list[bytes]) -> None:
         """One answer for each item: what is so now, or false."""
-        nothing(rest)
         found, host = await self._items(exchange, operation.items)
         sender = Sender(host, exchange.address, self._meta_max)
         batch = Batch()
@@ -93,11 +92,10 @@ class QlessOperating:
                 batch.refuse_by(index, job_id, reply)
         await self._answer(exchange, results, batch.errors)
 
-    async def _cancel(self, exchange: Exchange, rest: list[bytes]) -> None:
+    async def _cancel(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """The ids that are cancelled now. Jobs that depend on each other go together; nothing
         goes while a job that is to stay depends on one of them.
         """
-        nothing(rest)
         found, _ = await self._items(exchange, settings.NAMES)
         errors: list[dict[str, Any]] = []
         places: dict[str, int] = {}
@@ -136,7 +134,7 @@ class QlessOperating:
 
     async def _unfail(self, exchange: Exchange, rest: list[bytes]) -> None:
         """The longest failed jobs of a group wait again, in the queue that the path names."""
-        queue = queue_name(only(rest))
+        queue = queue_name(rest[0])
         data, _ = read_value(await exchange.body(), settings.UNFAIL)
         if not 1 <= data.count <= _UNFAIL_MAX:
             raise Problem(400, "invalid_body", f"count must be between 1 and {_UNFAIL_MAX}")
@@ -150,9 +148,8 @@ class QlessOperating:
 
     # Queues.
 
-    async def _pause(self, exchange: Exchange, rest: list[bytes], *, paused: bool) -> None:
+    async def _pause(self, exchange: Exchange, _rest: list[bytes], *, paused: bool) -> None:
         """Queues that hand nothing out until they are resumed."""
-        nothing(rest)
         found, _ = await self._items(exchange, settings.NAMES)
         for name in found:
             if isinstance(name, BadItem):
@@ -163,7 +160,7 @@ class QlessOperating:
         await self._answer(exchange, found, [])
 
     async def _set_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
-        name = queue_name(only(rest))
+        name = queue_name(rest[0])
         data, _ = read_value(await exchange.body(), settings.QUEUE)
         command = data.command(name, self._index.queue(name))
         _check([await ask(self._dispatcher, command)])
@@ -173,21 +170,21 @@ class QlessOperating:
 
     async def forget_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
         """A queue with nothing left to do is not listed any more."""
-        name = queue_name(only(rest))
+        name = queue_name(rest[0])
         _check([await ask(self._dispatcher, ForgetQueue(name))])
         await self._answer(exchange, name, [])
 
     # Limits and recurring jobs.
 
     async def _set_limit(self, exchange: Exchange, rest: list[bytes]) -> None:
-        name = plain_text(only(rest))
+        name = plain_text(rest[0])
         data, _ = read_value(await exchange.body(), settings.LIMIT)
         _check([await ask(self._dispatcher, data.command(name))])
         await self._answer(exchange, {"name": name, "max": data.max}, [])
 
     async def _recur(self, exchange: Exchange, rest: list[bytes]) -> None:
         """Recurring jobs of a queue, new ones or changed ones: their ids, or false."""
-        queue = queue_name(only(rest))
+        queue = queue_name(rest[0])
         found, _ = await self._items(exchange, settings.RECUR)
         batch = Batch()
         for index, item in enumerate(found):
@@ -220,9 +217,8 @@ class QlessOperating:
             next_at = item.next_at(known, now)
         return item.schedule(queue, next_at, self._meta_max)
 
-    async def _unrecur(self, exchange: Exchange, rest: list[bytes]) -> None:
+    async def _unrecur(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """The ids of recurring jobs that are no more. What they added stays."""
-        nothing(rest)
         found, _ = await self._items(exchange, settings.NAMES)
         batch = Batch()
         for index, item in enumerate(found):

@@ -12,7 +12,7 @@ from manyhands.model.policy import NO_POLICY
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import answers, settings
 from manyhands.protocols.qless.items import REALM
-from manyhands.protocols.qless.paths import nothing, only, plain_text, queue_name
+from manyhands.protocols.qless.paths import plain_text, queue_name
 from manyhands.protocols.qless.refusals import problem
 from manyhands.server.api_query import Query
 from manyhands.server.finding import find_job
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from manyhands.server.workers import WorkerBook, WorkerRecord
 
 Answer = Callable[[Exchange, list[bytes]], Awaitable[None]]
+Route = tuple[str, int]
 
 _COUNT: Final = 25
 _COUNT_MAX: Final = 1_000
@@ -51,15 +52,21 @@ class QlessPages:
         self._index = server.store.index
         self._answering = answering
         self._book = book
-        self.routes: dict[str, Answer] = {
-            "queues": self._queues,
-            "job": self._job,
-            "jobs": self._jobs,
-            "failed": self._failed,
-            "workers": self._workers,
-            "tags": self._tags,
-            "limits": self._limits,
-            "recurring": self._recurring,
+        # By the first segment, and how many follow.
+        self.routes: dict[Route, Answer] = {
+            ("queues", 0): self._queues,
+            ("queues", 1): self._queues,
+            ("job", 1): self._job,
+            ("job", 2): self._job,
+            ("jobs", 0): self._jobs,
+            ("failed", 0): self._failed,
+            ("failed", 1): self._failed,
+            ("workers", 0): self._workers,
+            ("workers", 1): self._workers,
+            ("tags", 1): self._tags,
+            ("limits", 0): self._limits,
+            ("recurring", 0): self._recurring,
+            ("recurring", 1): self._recurring,
         }
 
     async def answer(
@@ -78,7 +85,7 @@ class QlessPages:
             facts = self._lease_facts()
             await self.answer(exchange, [self._queue(name, facts) for name in sorted(known)])
             return
-        name = queue_name(only(rest))
+        name = queue_name(rest[0])
         if name not in known:
             raise Problem(404, "not_found", f"there is no queue {name!r}")
         policy = known[name].queue.policy
@@ -111,13 +118,13 @@ class QlessPages:
     # Jobs.
 
     async def _job(self, exchange: Exchange, rest: list[bytes]) -> None:
-        name = plain_text(rest[0]) if rest else ""
+        name = plain_text(rest[0])
         job = await find_job(self._server, name)
         if isinstance(job, Refusal):
             raise problem(job)
-        if job is None or len(rest) > 2 or (len(rest) == 2 and rest[1] != b"partials"):
+        if job is None or rest[1:] not in ([], [b"partials"]):
             raise Problem(404, "not_found", f"there is no job {name[:200]}")
-        if len(rest) == 2:
+        if rest[1:]:
             pieces = await asyncio.to_thread(self._server.store.partials, job.job_id)
             shown = [
                 answers.partial(piece.number, piece.at, piece.payload, warning=piece.warning)
@@ -131,9 +138,8 @@ class QlessPages:
         now = self._server.clock.now()
         await self.answer(exchange, answers.whole(job, budget, dependents, now))
 
-    async def _jobs(self, exchange: Exchange, rest: list[bytes]) -> None:
+    async def _jobs(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """A page of a search."""
-        nothing(rest)
         query = Query(exchange.scope["query_string"])
         queue = query.text("queue")
         wanted = Filter(
@@ -150,7 +156,7 @@ class QlessPages:
     async def _tags(self, exchange: Exchange, rest: list[bytes]) -> None:
         """Jobs with a tag; cancelled ones have lost theirs."""
         query = Query(exchange.scope["query_string"])
-        wanted = Filter(states=_NOT_CANCELLED, tag=plain_text(only(rest)), **_paging(query))
+        wanted = Filter(states=_NOT_CANCELLED, tag=plain_text(rest[0]), **_paging(query))
         await self._answer_page(exchange, wanted)
 
     async def _answer_page(self, exchange: Exchange, wanted: Filter) -> None:
@@ -164,7 +170,7 @@ class QlessPages:
             await self.answer(exchange, await asyncio.to_thread(self._groups))
             return
         query = Query(exchange.scope["query_string"])
-        group = plain_text(only(rest))
+        group = plain_text(rest[0])
         paging = _paging(query)
         find = functools.partial(self.failed_jobs, group, paging["count_max"])
         page = await asyncio.to_thread(find, order=paging["order"], after=paging["after"])
@@ -209,7 +215,7 @@ class QlessPages:
         if not rest:
             await self.answer(exchange, [self._worker(record) for record in records])
             return
-        name = plain_text(only(rest))
+        name = plain_text(rest[0])
         held = [self._index.jobs[job_id] for job_id in self._held_by(name)]
         record = self._book.record(name)
         if record is None and not held:
@@ -244,8 +250,7 @@ class QlessPages:
             "lost": record.lost,
         }
 
-    async def _limits(self, exchange: Exchange, rest: list[bytes]) -> None:
-        nothing(rest)
+    async def _limits(self, exchange: Exchange, _rest: list[bytes]) -> None:
         index = self._index
         await self.answer(
             exchange,
@@ -261,7 +266,7 @@ class QlessPages:
             shown = [settings.shown_schedule(rows[name]) for name in sorted(rows)]
             await self.answer(exchange, shown)
             return
-        name = plain_text(only(rest))
+        name = plain_text(rest[0])
         if name not in rows:
             raise Problem(404, "not_found", f"there is no recurring job {name[:200]!r}")
         await self.answer(exchange, settings.shown_schedule(rows[name]))

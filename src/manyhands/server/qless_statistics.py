@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
-from manyhands.protocols.qless.paths import only, queue_name
+from manyhands.protocols.qless.paths import queue_name
 from manyhands.protocols.qless.statistics import DAY_MS, Statistics
 from manyhands.server.api_query import Query
 from manyhands.server.http_exchange import Exchange
@@ -34,7 +34,7 @@ class QlessStatistics:
 
     async def show(self, exchange: Exchange, rest: list[bytes]) -> None:
         """One queue on one day, today if none is named."""
-        queue = queue_name(only(rest))
+        queue = queue_name(rest[0])
         text = Query(exchange.scope["query_string"]).text("date")
         today = self._server.clock.now() // DAY_MS
         if text is None:

@@ -16,6 +16,7 @@ from manyhands.model.commands import SetCursor
 from manyhands.model.events import Cursor
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
 from manyhands.protocols.taskcluster.messages import EXCHANGES
+from manyhands.server.pacing import Pacer
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -27,6 +28,9 @@ _CHUNK_COUNT: Final = 200  # in one write
 # News is gathered for that long: a write for each event would cost ten times as much.
 _GATHER_SECONDS: Final = 0.005
 _TICK_SECONDS: Final = 0.25
+_SHARE: Final = (
+    0.12  # of the time, while there is other work: what piles up goes when there is less
+)
 _CONNECT_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = (0.1, 30.0)  # doubling from one to the other
 # How long a drain waits for the broker to confirm the last messages.
@@ -46,9 +50,11 @@ class Relay:
         self._confirmed = self._stored = self._first_position()
         self._position = self._confirmed  # everything up to here was sent
         self._link: _Link | None = None
-        self._pumping: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._pumping: asyncio.TimerHandle | None = None
         self._running: asyncio.Task[None] | None = None
         self._caught_up = asyncio.Event()
+        self._pacer = Pacer(server.dispatcher, self._loop, _SHARE)
+        self._has_more = False  # and may be sent
         self.dropped_count = 0
         self.failure: str | None = None  # why there is no connection
 
@@ -74,7 +80,7 @@ class Relay:
         """Begin trying. Whether there is a broker does not matter."""
         # What happens before the first confirm is relayed too, whatever happens to us.
         self._server.dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
-        self._events.watch(self._pump_soon)
+        self._events.watch(self.pump_soon)
         self._running = asyncio.create_task(self._run())
         return str(self._broker)
 
@@ -82,10 +88,10 @@ class Relay:
         """Send what there is, if the broker is there."""
         if self.is_connected and self.backlog_count:
             self._caught_up.clear()
-            self._pump_soon()
+            self.pump_soon()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._caught_up.wait(), _DRAIN_SECONDS)
-        self._events.unwatch(self._pump_soon)
+        self._events.unwatch(self.pump_soon)
         assert self._running is not None
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -139,7 +145,7 @@ class Relay:
                 await asyncio.wait((link.ended,), timeout=_TICK_SECONDS)
                 if not link.ended.done():
                     link.publisher.tick(self._server.clock.now())
-                    self._pump_soon()  # a net below the wake-ups
+                    self.pump_soon()  # a net below the wake-ups
                 self._save()
             link.ended.result()
         finally:
@@ -167,20 +173,28 @@ class Relay:
             _log.warning("the broker's wish", broker=str(self._broker), stop=publisher.blocked_for)
         self._note_confirmed(publisher)
         if self._position < self._messages.last_seq:
-            self._pump_soon()
+            self.pump_soon()
 
     def _note_confirmed(self, publisher: Publisher) -> None:
         self._confirmed = max(self._confirmed, publisher.confirmed_to)
         if self._confirmed >= self._messages.last_seq:
             self._caught_up.set()
 
-    def _pump_soon(self) -> None:
+    def pump_soon(self) -> None:
+        """There is something to send, or it may be sent again."""
         if self._pumping is None and self._link is not None:
-            self._pumping = self._loop.call_later(_GATHER_SECONDS, self.pump)
+            delay = max(_GATHER_SECONDS, self._pacer.delay())
+            self._pumping = self._loop.call_later(delay, self._pump)
 
-    def pump(self) -> None:
-        """Send the next chunk, if there is one and it may be sent."""
+    def _pump(self) -> None:
         self._pumping = None
+        self._pacer.run(self._send_chunk)
+        if self._has_more:
+            self._pumping = self._loop.call_later(self._pacer.delay(), self._pump)
+
+    def _send_chunk(self) -> None:
+        """Send the next chunk, if there is one and it may be sent."""
+        self._has_more = False
         link = self._link
         if link is None or not link.publisher.is_ready:
             return
@@ -197,8 +211,7 @@ class Relay:
         messages, self._position = self._messages.read(self._position, count, None)
         publisher.publish(messages, self._position)
         self._note_confirmed(publisher)
-        if self._position < self._messages.last_seq:
-            self._pumping = self._loop.call_soon(self.pump)
+        self._has_more = self._position < self._messages.last_seq
 
     def _drop(self, position: int) -> None:
         """The log is bounded: what was away for too long cannot be told any more."""
@@ -241,7 +254,7 @@ class _Link(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        self._relay.pump()
+        self._relay.pump_soon()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

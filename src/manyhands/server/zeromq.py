@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 import zmq
+from zmq.backend import Socket as BareSocket
 
 from manyhands.config import Address
 from manyhands.server.tcp import raise_open_files_limit
@@ -34,6 +35,14 @@ _HANDSHAKE_MS: Final = 10_000
 _LINGER_MS: Final = 500
 # How long peers hear that the server is about to stop, before it does.
 _FAREWELL_SECONDS: Final = 0.2
+
+# A frame at a time, without pyzmq's conveniences: they cost four fifths of each call (measured).
+_receive_frame: Final = BareSocket.recv
+_send_frame: Final = BareSocket.send
+_get: Final = BareSocket.get
+_EVENTS, _MORE_FOLLOWS, _READABLE = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
+_NOW: Final = int(zmq.DONTWAIT)
+_NOW_WITH_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 
 
 class Session(Protocol):
@@ -124,16 +133,18 @@ class RouterSocket:
             return
         session = self._session
         assert session is not None
-        receive = self._socket.recv_multipart
+        router = self._socket
         self._reading = True
         for _ in range(_SLICE_COUNT):
             if session.is_overwhelmed():
                 self._deaf = True
                 break
             try:
-                frames = receive(zmq.NOBLOCK)
+                frames = [_receive_frame(router, _NOW)]
             except zmq.Again:
                 break
+            while _get(router, _MORE_FOLLOWS):
+                frames.append(_receive_frame(router, _NOW))
             try:
                 session.receive(frames)
             except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on
@@ -145,7 +156,7 @@ class RouterSocket:
             self._look_for_news()
 
     def _look_for_news(self) -> None:
-        if not self._deaf and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if not self._deaf and int(_get(self._socket, _EVENTS)) & _READABLE:
             self._read_soon()
 
     # Writing.
@@ -164,10 +175,12 @@ class RouterSocket:
         if self._socket.closed:
             return
         output, self._output = self._output, []
-        send = self._socket.send_multipart
+        router = self._socket
         for route, body, undelivered in output:
             try:
-                send((*route, body), zmq.NOBLOCK)
+                for frame in route:
+                    _send_frame(router, frame, _NOW_WITH_MORE)
+                _send_frame(router, body, _NOW)
             except zmq.ZMQError as error:
                 # Gone, or it does not read what it was sent.
                 _log.debug("a reply could not be delivered", listener=self._name, reason=str(error))

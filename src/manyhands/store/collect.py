@@ -40,7 +40,8 @@ class Collector:
                 old is None
                 or old.payload is not job.payload
                 or old.tags is not job.tags
-                or old.incarnation != job.incarnation  # perhaps under other terms, or a new name
+                or old.terms is not job.terms
+                or old.incarnation != job.incarnation  # perhaps under a new name
             ):
                 batch.full.add(job.job_id)
             index.put(job)

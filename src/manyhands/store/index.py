@@ -273,7 +273,13 @@ class Index:
             if job.state is _READY:
                 queue.ready.count += 1
                 queue.ready.add(job)
-            if old.unique_key is not None or job.unique_key is not None:
+            key_stays = (
+                job.unique_key is old.unique_key
+                and before is queue
+                and job.state not in FINISHED
+                and old.state not in FINISHED
+            )
+            if not key_stays:
                 self._move_key(old, job, before, queue)
             if job.namespace is not None or job.name is not None:
                 self._move_name(old, job)

@@ -208,3 +208,13 @@ def test_a_unique_schedule_does_not_pile_up():
 
     assert len(desk.store.index.jobs) == 1
     assert desk.store.index.schedules["s"].next_at > desk.clock.now()
+
+
+def test_jobs_of_missed_intervals_are_dated_when_they_were_due():
+    """QB55: ten missed intervals give ten jobs, each with the time it should have come."""
+    desk = Desk()
+    first_at = desk.clock.now() - 9_500
+
+    assert fired(desk, next_at=first_at, backlog_max=100) == 10
+    dates = sorted(job.submitted_at for job in desk.store.index.jobs.values())
+    assert dates == [first_at + number * 1_000 for number in range(10)]

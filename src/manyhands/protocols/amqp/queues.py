@@ -15,8 +15,10 @@ from manyhands.protocols.amqp.topics import Pattern, words_of
 from manyhands.wire.amqp import Message
 
 READ_COUNT: Final = 100  # messages looked at in one go
-# How many messages wait is counted by looking at them; beyond this many it is a lower bound.
+# How many messages wait is counted by looking at them. Beyond these it is a lower bound: of
+# messages that were looked at, and of places in the log that were passed over.
 _COUNTED_MAX: Final = 1_000
+_PASSED_MAX: Final = 20_000
 ALWAYS: Final = 1 << 63
 
 
@@ -222,9 +224,11 @@ class WatchQueue:
     def count(self) -> int:
         """Messages that wait, or how many there are at least."""
         waiting = len(self._returned) + len(self._ahead)
-        position, stop = self.position, self.position + _COUNTED_MAX
-        while position < min(stop, self._log.last_seq) and self.bindings:
+        position, looked_at = self.position, 0
+        stop = min(position + _PASSED_MAX, self._log.last_seq)
+        while position < stop and looked_at < _COUNTED_MAX and self.bindings:
             found, position = self._log.read(position, READ_COUNT, self._exchanges)
+            looked_at += len(found)
             waiting += sum(1 for message in found if self._wants(message))
         return waiting
 

@@ -127,6 +127,8 @@ class AmqpSession:
                 self._take(number, frame)
         except AmqpError as error:
             self.fail(error)
+            if error.code == Code.FRAME_ERROR:
+                self._peer.close()  # where the next frame begins, nobody knows
 
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone."""

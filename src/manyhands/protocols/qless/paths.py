@@ -110,16 +110,3 @@ def count_of(segment: bytes, count_max: int) -> int:
     if not digits:
         raise Problem(400, "invalid_count", "the count must be 1 or more")
     return count_max if len(digits) > _COUNT_DIGITS_MAX else min(int(digits), count_max)
-
-
-def only(rest: list[bytes]) -> bytes:
-    """The one segment that has to follow."""
-    if len(rest) != 1:
-        raise Problem(404, "not_found", "there is nothing at this path")
-    return rest[0]
-
-
-def nothing(rest: list[bytes]) -> None:
-    """No segment may follow."""
-    if rest:
-        raise Problem(404, "not_found", "there is nothing at this path")

@@ -1,0 +1,159 @@
+"""What watchers cost: a delivery by the endpoint, a confirmed publish by the relay with aio-pika's
+beside it in the same run, and the speed of the engine while they listen.
+
+    python bench/amqp/run.py            about two minutes
+    python bench/amqp/run.py --jobs 3000
+
+Needs Debian's rabbitmq-server and a C compiler; starts a RabbitMQ of its own.
+"""
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import pika  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from bench.gearman import run as gearman  # noqa: E402
+from tests.amqp.rabbit import Rabbit  # noqa: E402
+from tests.amqp.watching import bind_all, run_jobs, until  # noqa: E402
+from tests.e2e.serving import Served, serving  # noqa: E402
+
+HERE = Path(__file__).parent
+ENDPOINT = ("--amqp", "127.0.0.1:0")
+CYCLE = gearman.Workload("cycle-4", "life cycle", "cycle", 30_000, 4, 16, 4)
+ROUNDS = 3
+
+
+@contextlib.contextmanager
+def watchers(served: Served, number: int, count: int, *more: str) -> Iterator[list]:
+    command = [sys.executable, str(HERE / "watcher.py"), str(served.addresses["amqp"]), str(count)]
+    started = [
+        subprocess.Popen([*command, *more], stdout=subprocess.PIPE, text=True)
+        for _ in range(number)
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def measure_deliveries(folder: Path, jobs: int, number: int, ack_every: int) -> list[float]:
+    """Replay of a log that is there: nothing else happens meanwhile."""
+    with serving(folder, *ENDPOINT) as served:
+        for _ in range(jobs // 1_000):
+            run_jobs(served, "work", 1_000)
+        count = jobs * 3
+        pid = served.process.pid
+        cpu, started = gearman.cpu_seconds(pid), time.perf_counter()
+        with watchers(served, number, count, "first", str(ack_every)) as running:
+            for process in running:
+                assert process.stdout is not None
+                assert int(process.stdout.readline()) == count
+        elapsed = time.perf_counter() - started
+        spent = gearman.cpu_seconds(pid) - cpu
+    return [spent / (count * number) * 1e6, count * number / elapsed]
+
+
+def measure_relay(folder: Path, jobs: int, rabbit: Rabbit) -> list[float]:
+    with serving(folder) as served:
+        for _ in range(jobs // 1_000):
+            run_jobs(served, "work", 1_000)
+    with pika.BlockingConnection(pika.URLParameters(rabbit.url)) as connection:
+        channel = connection.channel()
+        channel.queue_delete("bench")
+        bind_all(channel, "bench", durable=True)
+        arguments = ("--amqp-relay", rabbit.url, "--amqp-relay-from", "earliest")
+        with serving(folder, *arguments) as served:
+            cpu, started = gearman.cpu_seconds(served.process.pid), time.perf_counter()
+            first = channel.queue_declare("bench", passive=True).method.message_count
+            wanted = jobs * 3
+
+            def is_there() -> bool:
+                return channel.queue_declare("bench", passive=True).method.message_count >= wanted
+
+            until(is_there, "not all messages came")
+            elapsed = time.perf_counter() - started
+            spent = gearman.cpu_seconds(served.process.pid) - cpu
+        channel.queue_delete("bench")
+    return [spent / (wanted - first) * 1e6, (wanted - first) / elapsed]
+
+
+def measure_aio_pika(jobs: int, rabbit: Rabbit) -> list[float]:
+    with pika.BlockingConnection(pika.URLParameters(rabbit.url)) as connection:
+        channel = connection.channel()
+        bind_all(channel, "bench", durable=True)
+        done = subprocess.run(
+            [sys.executable, str(HERE / "publish.py"), rabbit.url, str(jobs * 3)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        channel.queue_delete("bench")
+    return json.loads(done.stdout)
+
+
+def measure_cycle(root: Path, generator: Path, rabbit: Rabbit, kind: str) -> list[float]:
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        arguments = ["--gearman", "127.0.0.1:0", "--http", "off", *ENDPOINT]
+        if kind == "relay":
+            arguments += ["--amqp-relay", rabbit.url]
+        with serving(Path(folder), *arguments) as served:
+            port = int(str(served.addresses["gearman"]).rpartition(":")[2])
+            server = gearman.Server(served.process, port)
+            number = {"1 watcher": 1, "10 watchers": 10}.get(kind, 0)
+            with watchers(served, number, 10**9, "next", "500"):
+                cell = gearman.generate(generator, server, CYCLE, 60.0)
+    return [cell["server_cpu_us_per_job"], cell["jobs_per_second"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=6_000, help="three messages each")
+    jobs = parser.parse_args().jobs
+    table = Table("what", "CPU µs", "a second")
+
+    def show(what: str, cell: list[float]) -> None:
+        table.add_row(what, f"{cell[0]:.1f}", f"{cell[1]:,.0f}")
+        print(what, *(f"{figure:.1f}" for figure in cell), flush=True)
+
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        rabbit = Rabbit(root / "rabbit")
+        rabbit.start()
+        try:
+            for number, ack_every in ((1, 0), (1, 1), (1, 100), (10, 100)):
+                folder = root / f"deliver-{number}-{ack_every}"
+                folder.mkdir()
+                acks = f"acks by {ack_every}" if ack_every else "no acks"
+                what = f"delivery, {number} watchers, {acks}"
+                show(what, measure_deliveries(folder, jobs, number, ack_every))
+            (root / "relay").mkdir()
+            show("relay, confirmed publish", measure_relay(root / "relay", jobs, rabbit))
+            show("aio-pika, confirmed publish", measure_aio_pika(jobs, rabbit))
+            generator = gearman.compile_generator(root)
+            for _ in range(ROUNDS):
+                for kind in ("no watcher", "1 watcher", "10 watchers", "relay"):
+                    show(f"life cycle, {kind}", measure_cycle(root, generator, rabbit, kind))
+        finally:
+            rabbit.stop()
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The shapes of the qless API, for its OpenAPI document."""
+
+from typing import Any, Final
+
+from manyhands.model import limits
+
+Schema = dict[str, Any]
+
+
+def text(**more: Any) -> Schema:  # noqa: ANN401 - keys of JSON Schema
+    """A string."""
+    return {"type": "string", **more}
+
+
+def number(**more: Any) -> Schema:  # noqa: ANN401
+    """Any number."""
+    return {"type": "number", **more}
+
+
+def whole(**more: Any) -> Schema:  # noqa: ANN401
+    """A whole number."""
+    return {"type": "integer", **more}
+
+
+def array(of: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": of}
+
+
+def maybe(schema: Schema) -> Schema:
+    """This, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def record(required: str, **properties: Schema) -> Schema:
+    """An object; the required keys are named with spaces between them."""
+    return {"type": "object", "required": required.split(), "properties": properties}
+
+
+def ref(name: str) -> Schema:
+    """A shape that has a name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+ANY: Final[Schema] = {}
+FLAG: Final[Schema] = {"type": "boolean"}
+ID: Final = text(pattern=f"^[0-9A-Fa-f]{{1,{limits.JOB_ID_DIGITS_MAX}}}$")
+IDS: Final = array(text())
+ID_OR_FALSE: Final[Schema] = {"anyOf": [text(), {"const": False}]}
+SECONDS: Final = number(minimum=0, maximum=1_000_000)
+TAGS: Final = {**array(text(pattern="^[!-~]{1,200}$")), "maxItems": limits.TAGS_COUNT_MAX}
+_HISTORY: Final = record("what when", what=text(), when=number(), host=maybe(text()), detail=text())
+_LISTED: Final = {
+    "id": text(),
+    "state": text(enum=["waiting", "pending", "complete", "failed", "cancelled"]),
+    "detail": maybe(text()),
+    "queue": maybe(text()),
+    "host": maybe(text()),
+    "priority": number(),
+    "tags": array(text()),
+    "failure": maybe(ref("Failure")),
+    "created": number(),
+    "updated": number(),
+    "protocol": text(),
+}
+_WISHES: Final = {
+    "priority": number(minimum=-1_000_000, maximum=1_000_000),
+    "retries": maybe(whole(minimum=-1, maximum=1_000)),
+    "heartbeat": maybe(SECONDS),
+    "cutoff": maybe(SECONDS),
+    "tags": TAGS,
+    "limits": {**array(text(pattern="^[!-~]{1,200}$")), "maxItems": 16},
+}
+_PROGRESS: Final = record(
+    "numerator",
+    numerator=whole(minimum=0, maximum=10**9),
+    denominator=whole(minimum=0, maximum=10**9),
+    seconds_left=maybe(whole(minimum=0, maximum=10**9)),
+)
+_SERIES: Final = record(
+    "count mean std histogram",
+    count=whole(),
+    mean=number(),
+    std=number(),
+    histogram={**array(whole()), "minItems": 148, "maxItems": 148},
+)
+_BACKOFF: Final = record(
+    "",
+    first=SECONDS,
+    factor=number(minimum=1, maximum=1000),
+    max=SECONDS,
+    jitter=number(minimum=0, maximum=1),
+)
+_QUEUE: Final = {
+    "name": text(),
+    "waiting": whole(minimum=0),
+    "pending": whole(minimum=0),
+    "scheduled": whole(minimum=0),
+    "blocked": whole(minimum=0),
+    "stalled": whole(minimum=0),
+    "failed": whole(minimum=0),
+    "recurring": whole(minimum=0),
+    "paused": FLAG,
+    "workers": whole(minimum=0),
+    "oldest_waiting": maybe(number(minimum=0)),
+}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Error": record("code message", code=text(), message=text(), detail={"type": "object"}),
+    "ItemError": record(
+        "index id code message",
+        index=whole(minimum=0),
+        id=maybe(text()),
+        code=text(),
+        message=text(),
+        state=text(),
+        queue=text(),
+    ),
+    "Time": record("total", total=number(minimum=0)),
+    "Load": record("cpu memory", cpu=number(minimum=0), memory=number(minimum=0)),
+    "Failure": record(
+        "group message when host",
+        group=text(),
+        message=text(),
+        when=maybe(number()),
+        host=maybe(text()),
+    ),
+    "Item": record(
+        "id queue meta lease attempt priority",
+        id=text(),
+        queue=text(),
+        meta=ANY,
+        lease=text(),
+        attempt=whole(minimum=1),
+        priority=number(),
+        heartbeat=whole(minimum=0),
+        expires=number(),
+        cutoff=whole(minimum=0),
+        tags=array(text()),
+        retries_left=whole(minimum=0),
+    ),
+    "ListedJob": record(" ".join(_LISTED), **_LISTED),
+    "Job": record(
+        " ".join(_LISTED) + " meta retries retries_left attempt depends dependents history",
+        **_LISTED,
+        meta=ANY,
+        heartbeat=maybe(whole(minimum=0)),
+        retries=whole(minimum=-1),
+        retries_left=whole(minimum=-1),
+        attempt=whole(minimum=0),
+        depends=IDS,
+        dependents=IDS,
+        limits=array(text()),
+        progress=maybe({"type": "object"}),
+        result=ANY,
+        due=maybe(number()),
+        deadline=maybe(number()),
+        recurring=maybe(text()),
+        history=array(_HISTORY),
+    ),
+    "Queue": record(" ".join(_QUEUE), **_QUEUE),
+    "QueueWithSettings": record(
+        " ".join(_QUEUE) + " settings", **_QUEUE, settings={"type": "object"}
+    ),
+    "QueueSettings": record(
+        "",
+        heartbeat=maybe(SECONDS),
+        grace=maybe(SECONDS),
+        cutoff=maybe(SECONDS),
+        retries=maybe(whole(minimum=-1, maximum=1_000)),
+        backoff=maybe(_BACKOFF),
+        max_concurrency=maybe(whole(minimum=0, maximum=10**6)),
+        rate=maybe(
+            record("count per", count=whole(minimum=1), per=number(minimum=0.001, maximum=1e6))
+        ),
+        max_jobs=maybe(whole(minimum=0, maximum=10**9)),
+        keep=maybe(SECONDS),
+        keep_count=maybe(whole(minimum=0, maximum=10**9)),
+        paused=FLAG,
+    ),
+    "Worker": record(
+        "name",
+        name=text(),
+        address=text(),
+        seen=number(),
+        pending=whole(),
+        stalled={"anyOf": [whole(), IDS]},
+        taken=whole(),
+        completed=whole(),
+        failed=whole(),
+        lost=whole(),
+        jobs=IDS,
+    ),
+    "Limit": record("name max used", name=text(), max=whole(), used=whole()),
+    "Recurring": record(
+        "id queue meta next count",
+        id=text(),
+        queue=text(),
+        meta=ANY,
+        interval=maybe(number()),
+        cron=maybe(text()),
+        next=number(),
+        count=whole(),
+        last=maybe(text()),
+    ),
+    "Statistics": record(
+        "queue date wait run retries failures failed",
+        queue=text(),
+        date=text(format="date"),
+        wait=_SERIES,
+        run=_SERIES,
+        retries=whole(),
+        failures=whole(),
+        failed=whole(),
+    ),
+    "Partial": record(
+        "number when warning data", number=whole(), when=number(), warning=FLAG, data=ANY
+    ),
+    "NewJob": record(
+        "meta",
+        meta=ANY,
+        id=maybe(ID),
+        delay=SECONDS,
+        depends=array(ID),
+        depends_missing=text(enum=["refuse", "ok"]),
+        deadline=maybe(SECONDS),
+        move=FLAG,
+        **_WISHES,
+    ),
+    "Heartbeat": {
+        "anyOf": [
+            ID,
+            record("id", id=ID, lease=maybe(text()), meta=ANY, progress=maybe(_PROGRESS)),
+        ]
+    },
+    "Completion": record(
+        "id meta",
+        id=ID,
+        meta=ANY,
+        lease=maybe(text()),
+        next=maybe(text(pattern="^[A-Za-z0-9_-]{1,100}$")),
+        delay=SECONDS,
+        depends=array(ID),
+    ),
+    "Failing": record(
+        "id group",
+        id=ID,
+        group=text(pattern="^[!-~]{1,200}$"),
+        message=text(),
+        meta=ANY,
+        lease=maybe(text()),
+    ),
+    "Retrying": record(
+        "id",
+        id=ID,
+        delay=maybe(SECONDS),
+        group=maybe(text(pattern="^[!-~]{1,200}$")),
+        message=text(),
+        lease=maybe(text()),
+    ),
+    "NewRecurring": record(
+        "id meta",
+        id=text(pattern="^[!-~]{1,200}$"),
+        meta=ANY,
+        interval=maybe(number(minimum=1, maximum=1e6)),
+        cron=maybe(text()),
+        time_zone=text(),
+        offset=maybe(SECONDS),
+        backlog=whole(minimum=0, maximum=10_000),
+        paused=FLAG,
+        **_WISHES,
+    ),
+}

@@ -1,0 +1,38 @@
+"""Work beside the engine: while commands come in, it takes a share of the time and no more."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from manyhands.server.dispatcher import Dispatcher
+
+
+class Clocked(Protocol):
+    """What is needed of an event loop."""
+
+    def time(self) -> float:
+        """Monotonic seconds."""
+
+
+class Pacer:
+    """After each piece of work there is a rest in proportion, if anybody else has work to do."""
+
+    def __init__(self, dispatcher: Dispatcher, loop: Clocked, share: float) -> None:
+        self._counts = dispatcher.counts
+        self._loop = loop
+        self._rest_factor = (1 - share) / share
+        self._rests_until = 0.0
+        self._commands = 0  # that had come when the last piece was done
+
+    def delay(self) -> float:
+        """Seconds until the next piece of work may begin."""
+        if self._counts.commands == self._commands:
+            return 0.0
+        return max(0.0, self._rests_until - self._loop.time())
+
+    def run(self, work: Callable[[], None]) -> None:
+        """One piece of work."""
+        started = self._loop.time()
+        work()
+        now = self._loop.time()
+        self._rests_until = now + (now - started) * self._rest_factor
+        self._commands = self._counts.commands
