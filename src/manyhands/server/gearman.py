@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from manyhands import __version__
 from manyhands.config import Address
 from manyhands.model.events import Signal
-from manyhands.protocols.gearman import GearmanSession
-from manyhands.protocols.gearman_admin import Hall
-from manyhands.protocols.gearman_draft import DraftSession
+from manyhands.protocols.gearman.admin import Hall
+from manyhands.protocols.gearman.draft import DraftSession
+from manyhands.protocols.gearman.shipped import GearmanSession
 from manyhands.server.tcp import Connection, Session, TcpListener
 from manyhands.wire.gearman_sniff import Dialect, sniff
 

@@ -8,9 +8,9 @@ from collections import deque
 from itertools import count
 
 from manyhands.model.job import Job
-from manyhands.protocols.gearman import GearmanSession
-from manyhands.protocols.gearman_admin import Hall
-from manyhands.protocols.gearman_draft import DraftSession
+from manyhands.protocols.gearman.admin import Hall
+from manyhands.protocols.gearman.draft import DraftSession
+from manyhands.protocols.gearman.shipped import GearmanSession
 from manyhands.protocols.session import QueueSummary
 from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import Dispatcher

@@ -16,9 +16,9 @@ from manyhands.model.job import EndReason, Holder, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import QueuePolicy
-from manyhands.protocols import gearman
-from manyhands.protocols.gearman import error_packet
-from manyhands.protocols.gearman_admin import ERROR_CODES
+from manyhands.protocols.gearman import shipped as gearman
+from manyhands.protocols.gearman.admin import ERROR_CODES
+from manyhands.protocols.gearman.shipped import error_packet
 from manyhands.wire import gearman as wire
 from tests.unit.protocols.gearman_room import START_AT, Room
 

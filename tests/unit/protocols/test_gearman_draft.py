@@ -7,7 +7,7 @@ from manyhands.model.commands import Cancel, NewJob, Requeue, SetQueue, Submit
 from manyhands.model.job import EndReason, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import QueuePolicy
-from manyhands.protocols import gearman_draft
+from manyhands.protocols.gearman import draft as gearman_draft
 from manyhands.wire import gearman as shipped
 from manyhands.wire.gearman_draft import (
     ASYNC_HANDLE,

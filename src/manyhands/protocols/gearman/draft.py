@@ -32,7 +32,7 @@ from manyhands.model.events import Signal
 from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
 from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Why
 from manyhands.model.policy import TERMS, Terms
-from manyhands.protocols.gearman_admin import Hall
+from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.session import Peer, Replies, only_item
 from manyhands.wire import gearman_draft as wire
 

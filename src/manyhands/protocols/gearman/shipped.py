@@ -30,7 +30,7 @@ from manyhands.model.events import Signal
 from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
 from manyhands.model.outcome import Claimed, Found, Refusal, Reply
 from manyhands.model.policy import TERMS
-from manyhands.protocols.gearman_admin import ERROR_CODES, Admin, Hall, shown_unique
+from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, shown_unique
 from manyhands.protocols.session import Peer, Replies, only_item
 from manyhands.wire import gearman as wire
 
