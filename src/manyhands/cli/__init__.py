@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from manyhands.cli.backup import backup
+from manyhands.cli.dwork import dwork
 from manyhands.cli.export_jobs import export_jobs
 from manyhands.cli.import_jobs import import_jobs
 from manyhands.cli.serve import serve
@@ -30,6 +31,7 @@ app.command(name="backup")(backup)
 app.command(name="export")(export_jobs)
 app.command(name="import")(import_jobs)
 app.command(name="version")(version)
+app.add_typer(dwork, name="dwork")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -261,9 +261,7 @@ def _is_plain(item: NewJob) -> bool:
     )
 
 
-def _with_rarities(
-    effects: Effects, job: Job, item: NewJob, resolved: Resolved | None
-) -> Job:
+def _with_rarities(effects: Effects, job: Job, item: NewJob, resolved: Resolved | None) -> Job:
     run_at = item.run_at if item.run_at is not None else effects.now + item.delay_ms
     waits_for = tuple(resolved.waits_for) if resolved is not None else ()
     due = run_at <= effects.now

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The account that every client tries by itself. It is good on this machine, as with RabbitMQ.
 _ACCOUNT: Final = ("guest", "guest")
 _TICK_SECONDS: Final = 1.0
-_SHARE: Final = 0.25  # of the time, for all watchers together, while there is other work
+_SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
 # Pieces that wait for the end of the turn; more are made when these are on their way.
 _UNSENT_COUNT_MAX: Final = 500
 

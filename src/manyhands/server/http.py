@@ -25,6 +25,7 @@ from manyhands.server.http_exchange import Defences, Exchange, HungUpError
 from manyhands.server.http_peer import Proxies
 from manyhands.server.naps import Naps
 from manyhands.server.qless import QlessRoutes
+from manyhands.server.taskcluster import TaskclusterRoutes
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -50,6 +51,7 @@ class HttpListener:
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
         self._defences: Defences | None = None
@@ -203,6 +205,7 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield from self._taskcluster.routes()
 
     async def _index(self, exchange: Exchange) -> None:
         """Where everything is."""

@@ -21,18 +21,19 @@ class Pacer:
         self._loop = loop
         self._rest_factor = (1 - share) / share
         self._rests_until = 0.0
-        self._commands = 0  # that had come when the last piece was done
+        # Commands that had come when the last piece of work began, and the one before that.
+        self._commands = self._commands_before = 0
 
     def delay(self) -> float:
         """Seconds until the next piece of work may begin."""
-        if self._counts.commands == self._commands:
+        if self._counts.commands == self._commands_before:
             return 0.0
         return max(0.0, self._rests_until - self._loop.time())
 
     def run(self, work: Callable[[], None]) -> None:
         """One piece of work."""
+        self._commands_before, self._commands = self._commands, self._counts.commands
         started = self._loop.time()
         work()
         now = self._loop.time()
         self._rests_until = now + (now - started) * self._rest_factor
-        self._commands = self._counts.commands

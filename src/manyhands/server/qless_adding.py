@@ -65,7 +65,7 @@ class QlessAdding:
                 continue
             if key is not None:
                 job = _keyed(job, key, index)
-            if (key is None and not self._dedup) or not self._settles(adding, index, job):
+            if not (job.id_chosen and self._settles(adding, index, job)):
                 if item.move:
                     self._own_moves.expect(self._index.jobs.get(job.job_id), name, address)
                 adding.new.append(job)
@@ -80,7 +80,12 @@ class QlessAdding:
 
     def _settles(self, adding: "_Adding", index: int, job: NewJob) -> bool:
         """Whether what is known of the job answers the item already."""
-        known = self._index.job(job.job_id) if job.id_chosen else None
+        if job.job_id in self._index.schedules:
+            sentence = "a recurring job has this id"
+            adding.errors.append(entry(index, job.job_id, "duplicate", sentence))
+            return True
+        looked_up = bool(job.metadata) or self._dedup
+        known = self._index.job(job.job_id) if looked_up else None
         if known is None:
             return False
         if job.metadata and known.metadata == job.metadata:

@@ -529,6 +529,7 @@ def test_qb56_a_changed_template_counts_for_later_children_and_stop_stops(q, que
     q.results(f"/recurring/{queue}-2", [{**item, "meta": "new"}])
     assert q.take(f"{queue}-2", wait=10)["meta"] == "new"
     assert q.get(f"/recurring/{recur}")["count"] >= 2
+    assert q.told(f"/add/{queue}", [{"id": recur, "meta": 1}]) == ([False], {0: "duplicate"})
     assert q.results("/unrecur", [recur]) == [recur]
 
     assert q.problem(q.http.get(f"/recurring/{recur}")) == (404, "not_found")

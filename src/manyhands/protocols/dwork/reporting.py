@@ -24,14 +24,20 @@ class Reporting:
         self.queue = queue
         self.recent: dict[str, str] = {}  # name of a task -> the worker that ended it
 
-    def note(self, name: str, location: str) -> bool:
-        """A worker says that a task ended; gives whether it had said so before (D4.5)."""
+    def note(self, name: str, location: str) -> str | None:
+        """A worker says that a task ended (D25); gives who had said so before."""
         recent = self.recent
-        repeated = recent.pop(name, None) == location
+        before = recent.pop(name, None)
         recent[name] = location
         if len(recent) > _RECENT_COUNT_MAX:
             del recent[next(iter(recent))]
-        return repeated
+        return before
+
+    def take_back(self, name: str, before: str | None) -> None:
+        """It was not so."""
+        self.recent.pop(name, None)
+        if before is not None:
+            self.recent[name] = before
 
 
 class Report:
@@ -55,11 +61,11 @@ class Report:
 
     def _ask(self, task: Task, *, last: bool) -> None:
         reporting = self._reporting
-        repeated = reporting.note(task.name, self._location)
+        before = reporting.note(task.name, self._location)
 
         def refused(reply: Reply) -> None:
             assert isinstance(reply, Refusal)
-            self._refused(task, reply, repeated=repeated)
+            self._refused(task, reply, before)
 
         if not last:
             reporting.hub.ask(self._command(task), None, refused)
@@ -79,8 +85,8 @@ class Report:
         failure = Failure("failed", task.failure, task.result or b"")
         return Fail(job_id=key, proof=self._proof, failure=failure, retry=task.retry)
 
-    def _refused(self, task: Task, refusal: Refusal, *, repeated: bool) -> None:
-        if refusal.why is Why.UNKNOWN_JOB and repeated:
+    def _refused(self, task: Task, refusal: Refusal, before: str | None) -> None:
+        if refusal.why is Why.UNKNOWN_JOB and before == self._location:
             return  # its graph is drained, and this worker had said so before
         if refusal.why is Why.ALREADY_FAILED and self._is_mine(refusal.job):
             return
@@ -88,8 +94,7 @@ class Report:
             self._missing.append(task)
         else:
             self._fault = refusal
-        if self._reporting.recent.get(task.name) == self._location:
-            del self._reporting.recent[task.name]
+        self._reporting.take_back(task.name, before)
 
     def _is_mine(self, job: Job | None) -> bool:
         if job is None or not job.attempts:

@@ -76,7 +76,7 @@ class DworkSession:
         except ValueError:
             end = len(frames)
         if end == len(frames):
-            self.dropped_count += 1  # nobody could tell where a reply is to go (D1.3)
+            self.dropped_count += 1  # nobody could tell where a reply is to go (D2)
             return
         route = tuple(frames[:end])
         if self._stealing.held:
@@ -108,7 +108,7 @@ class DworkSession:
     # Requests.
 
     def _check(self, query: Query) -> None:
-        """D1.5: what must be there is there, and nothing else."""
+        """D4: what must be there is there, and nothing else."""
         form = _FORMS.get(query.kind)
         if form is None:
             raise WireError(f"{query.kind.name} is no request")
@@ -245,7 +245,7 @@ class DworkSession:
         self.hub.ask(Look(name_key(self.settings.queue, query.name or "")), settle)
 
     def _heard(self, location: str) -> None:
-        """D5.3: a worker that sends anything is alive, and keeps what it holds."""
+        """D32: a worker that sends anything is alive, and keeps what it holds."""
         locations = self._locations
         renewed_at = locations.get(location)
         lease_ms = self.settings.lease_ms

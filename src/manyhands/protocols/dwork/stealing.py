@@ -11,7 +11,7 @@ from manyhands.protocols.dwork.tasks import task_of
 from manyhands.protocols.dwork.turns import Turn
 from manyhands.wire.dwork import Kind, Query, encode
 
-# D3.5: long enough to spare both sides a busy loop, short enough for any client's patience.
+# D18: long enough to spare both sides a busy loop, short enough for any client's patience.
 HOLD_SECONDS: Final = 1.0
 
 
@@ -93,7 +93,7 @@ class Stealing:
     # Holding.
 
     def _may_hold(self, holder: Holder, until: int) -> bool:
-        """D3.5: a worker that has work may be about to report it over the very same socket."""
+        """D18: a worker that has work may be about to report it over the very same socket."""
         hub = self._hub
         return hub.now() < until and not hub.draining and not hub.leased_ids(holder)
 
@@ -129,7 +129,7 @@ class Stealing:
     # The end of a graph.
 
     def is_drained(self) -> bool:
-        """D3.6: nothing is left that could ever be handed out."""
+        """D19 and D20: nothing is left that could ever be handed out."""
         if self._exit_when == "never":
             return False
         counts = self._hub.counts(self._queue)

@@ -29,7 +29,7 @@ _STATED: Final[dict[State, Phase]] = {
 
 
 class _Kept(Struct, frozen=True, omit_defaults=True):
-    """What a creator sent along that is not part of a job (D2.6)."""
+    """What a creator sent along that is not part of a job (D14)."""
 
     log: tuple[tuple[int, int], ...] = ()
     pred_locations: dict[str, str] = {}

@@ -32,7 +32,7 @@ class Turn:
         self.answer(BARE[kind])
 
     def refuse(self, sentence: str) -> None:
-        """What was wrong; nothing was changed (D6.1)."""
+        """What was wrong; nothing was changed (D4)."""
         self.turns.errors_count += 1
         self.answer(encode(Query(kind=Kind.ERROR, reason=sentence)))
 
@@ -47,7 +47,7 @@ class Turn:
             self.say(kind)
 
     def finish(self) -> None:
-        """What was asked is on disk. A server that is about to stop says so instead (D1.6)."""
+        """What was asked is on disk. A server that is about to stop says so instead (D6)."""
         self.say(Kind.EXIT if self.turns.hub.draining else Kind.OK)
 
 

@@ -260,6 +260,15 @@ def _headers_of(seq: int, event: Event, task_id: str) -> bytes:
     return headers
 
 
+def status_of(event: Event, exchange: str, job: Job) -> Status:
+    """The status of a job at an event, with all that is known of the job."""
+    definition = _NO_DEFINITION
+    if event.origin.realm == REALM and job.metadata:
+        definition = _decode_definition(job.metadata)
+    runs = _runs_of(event, _run_of(event), job)
+    return _status_of(event, exchange, runs[-RUNS_SHOWN_MAX:], definition)
+
+
 def _run_of(event: Event) -> Run | None:
     """The run that an event tells of by itself."""
     number = event.lease_number

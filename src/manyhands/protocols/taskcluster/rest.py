@@ -1,0 +1,298 @@
+"""The queue's REST API of version 0.2.0: bodies in, commands out; jobs as statuses and documents.
+
+Workers prove a run by its number and their name. What was found to match is then said with the
+lease's own token, so that nothing can come in between.
+"""
+
+import re
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.model.commands import ByToken, Claim, NewJob
+from manyhands.model.events import Event
+from manyhands.model.job import FINISHED, EndReason, Holder, Job, Lease, Origin, State
+from manyhands.model.outcome import Refusal, Why
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import DEFAULTS, Terms
+from manyhands.protocols.taskcluster.identifiers import (
+    DEFAULT_PROVISIONER,
+    is_identifier,
+    is_routing,
+)
+from manyhands.protocols.taskcluster.messages import (
+    EXCHANGE_OF,
+    PENDING,
+    REALM,
+    VERSION,
+    Status,
+    instant,
+    status_of,
+    worker_of,
+)
+
+CLAIM_MS: Final = 1_200_000
+BODY_BYTES_MAX: Final = 10 * 1024 * 1024
+SLEEP_SECONDS: Final = 180  # what a worker is told to wait when there is no work
+PENDING_COUNT_MAX: Final = 1_000
+_EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
+
+
+class RestError(Exception):
+    """A status and a sentence."""
+
+    def __init__(self, status: int, message: str, error: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error = error
+
+
+class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who a task is from, for people."""
+
+    name: str
+    owner: str
+    maintainer: str
+    description: str = ""
+
+
+class Definition(Struct, frozen=True, forbid_unknown_fields=True):
+    """A task definition as it is posted."""
+
+    version: str
+    provisioner_id: str
+    worker_type: str
+    routing: str
+    retries: int
+    priority: float
+    created: str
+    deadline: str
+    payload: dict[str, Any]
+    metadata: Metadata
+    tags: dict[str, str]
+
+
+class Worker(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who speaks, and of which run."""
+
+    worker_group: str
+    worker_id: str
+    run_id: int | None = None
+
+
+_decode_definition = msgspec.json.Decoder(Definition).decode
+_decode_worker = msgspec.json.Decoder(Worker).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def queue_of(provisioner: str, worker_type: str) -> str:
+    """The queue of a kind of worker."""
+    if not (is_identifier(provisioner) and is_identifier(worker_type)):
+        sentence = "identifiers have 1 to 36 letters, digits, _ or -, and _ alone is none"
+        raise RestError(400, sentence)
+    return worker_type if provisioner == DEFAULT_PROVISIONER else f"{provisioner}/{worker_type}"
+
+
+def read_task(body: bytes, job_id: str, address: str) -> NewJob:
+    """A job from a posted definition."""
+    try:
+        posted = _decode_definition(body)
+    except msgspec.MsgspecError as error:
+        raise RestError(400, "the body is no task definition", str(error)) from None
+    problem = _fault_of(posted)
+    if problem is not None:
+        raise RestError(400, "the body is no task definition", problem)
+    return NewJob(
+        job_id=job_id,
+        queue=queue_of(posted.provisioner_id, posted.worker_type),
+        payload=_encode(posted.payload),
+        encoding=Encoding.JSON,
+        terms=Terms(DEFAULTS[REALM], attempts_max=posted.retries + 1),
+        origin=Origin(REALM, posted.metadata.owner, address),
+        priority=posted.priority,
+        deadline_at=_instant_of(posted.deadline),
+        metadata=_encode(msgspec.structs.replace(posted, payload={})),
+    )
+
+
+def _fault_of(posted: Definition) -> str | None:
+    about = posted.metadata
+    checks = (
+        (posted.version == VERSION, f"version must be {VERSION}"),
+        (is_routing(posted.routing), "routing has at most 64 printable ASCII characters"),
+        (0 <= posted.retries <= 998, "retries must be 0 to 998"),
+        (_instant_of(posted.created) is not None, "created must be a date and time"),
+        (_instant_of(posted.deadline) is not None, "deadline must be a date and time"),
+        (len(about.name) <= 255, "metadata.name has at most 255 characters"),
+        (len(about.description) <= 32768, "metadata.description has at most 32768 characters"),
+        (_is_email(about.owner), "metadata.owner must be an e-mail address"),
+        (_is_email(about.maintainer), "metadata.maintainer must be an e-mail address"),
+        (all(len(text) <= 4096 for text in posted.tags.values()), "tags are at most 4096 long"),
+    )
+    return next((sentence for holds, sentence in checks if not holds), None)
+
+
+def _is_email(text: str) -> bool:
+    return len(text) <= 255 and _EMAIL.fullmatch(text) is not None
+
+
+def _instant_of(text: str) -> int | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int(found.timestamp() * 1000) if found.tzinfo is not None else None
+
+
+def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
+    """Who speaks."""
+    try:
+        worker = _decode_worker(body)
+    except msgspec.MsgspecError as error:
+        raise RestError(400, "the body does not say which worker speaks", str(error)) from None
+    if not (is_identifier(worker.worker_group) and is_identifier(worker.worker_id)):
+        raise RestError(400, "worker_group and worker_id must be identifiers")
+    if with_run and worker.run_id is None:
+        raise RestError(400, "run_id is missing")
+    return worker
+
+
+def claim_of(worker: Worker, token: str, *, queue: str = "", job_id: str | None = None) -> Claim:
+    """A claim on a queue, or on one task."""
+    holder = Holder(REALM, f"{worker.worker_group}/{worker.worker_id}")
+    queues = (queue,) if queue else ()
+    return Claim(queues=queues, holder=holder, tokens=(token,), term_ms=CLAIM_MS, job_id=job_id)
+
+
+def held_by(job: Job, worker: Worker) -> Lease:
+    """The lease of that worker's run, or the reason why there is none."""
+    lease = job.lease
+    if job.state in FINISHED:
+        raise RestError(404, "the task is resolved")
+    if lease is None or job.state is not State.LEASED:
+        raise RestError(410, f"run {worker.run_id} is over; the task is not claimed")
+    if worker_of(lease.holder) != (worker.worker_group, worker.worker_id):
+        raise RestError(410, "the task is claimed by another worker")
+    if lease.number != worker.run_id:
+        raise RestError(410, f"run {worker.run_id} is over; this is run {lease.number}")
+    return lease
+
+
+def proof_of(lease: Lease) -> ByToken:
+    """What the engine takes for a proof."""
+    return ByToken(lease.token)
+
+
+def was_completed_by(job: Job, worker: Worker) -> bool:
+    """Whether the same was reported before."""
+    if job.state is not State.COMPLETED or not job.attempts:
+        return False
+    last = job.attempts[-1]
+    return (
+        last.reason is EndReason.COMPLETED
+        and last.number == worker.run_id
+        and worker_of(last.holder) == (worker.worker_group, worker.worker_id)
+    )
+
+
+_STATUSES: Final = {
+    Why.UNKNOWN_JOB: 404,
+    Why.STORE_FULL: 507,
+    Why.SHUTTING_DOWN: 503,
+    Why.INTERNAL: 500,
+    Why.NOT_YOUR_LEASE: 410,
+    Why.NOT_LEASED: 410,
+    Why.NOT_CLAIMABLE: 410,
+    Why.QUEUE_FULL: 503,
+}
+
+
+def refused(refusal: Refusal) -> RestError:
+    """A refusal of the engine; what is not listed is something wrong with what was sent."""
+    return RestError(_STATUSES.get(refusal.why, 400), refusal.sentence)
+
+
+def job_status(job: Job) -> Status:
+    """A job as it is now."""
+    lease = job.lease
+    allowed = job.terms.attempts_max
+    if allowed is None:
+        allowed = job.terms.defaults.attempts_max
+    event = Event(
+        job.entered_at,
+        job.state,
+        job.job_id,
+        job.queue,
+        job.reason,
+        job.incarnation,
+        job.lease_number,
+        job.attempts_used,
+        allowed,
+        lease.holder if lease is not None else None,
+        lease.expires_at if lease is not None else None,
+        job.priority,
+        job.submitted_at,
+        job.deadline_at,
+        job.origin,
+        0,
+    )
+    # Blocked and delayed ones have no word of their own: they are on their way to be pending.
+    return status_of(event, EXCHANGE_OF.get(job.state, PENDING), job)
+
+
+def definition_of(job: Job) -> bytes:
+    """task.json: the definition as it was posted."""
+    if job.origin.realm != REALM:
+        raise RestError(404, "the job was not submitted as a task")
+    posted = _decode_definition(job.metadata)
+    return _encode(msgspec.structs.replace(posted, payload=msgspec.json.decode(job.payload)))
+
+
+def result_of(job: Job, run_id: int) -> dict[str, Any]:
+    """result.json of a run that completed the job."""
+    last = job.attempts[-1] if job.attempts else None
+    if job.state is not State.COMPLETED or last is None or max(1, last.number) != run_id:
+        raise RestError(404, f"run {run_id} has no result")
+    group, worker = worker_of(last.holder)
+    return {
+        "version": VERSION,
+        "artifacts": {},
+        "statistics": {"started": instant(last.claimed_at), "finished": instant(last.ended_at)},
+        "worker": {"worker_group": group, "worker_id": worker},
+        "result": _as_object(job),
+    }
+
+
+def _as_object(job: Job) -> dict[str, Any]:
+    if job.result is None:
+        return {}
+    try:
+        value = msgspec.json.decode(job.result)
+    except msgspec.MsgspecError:
+        value = job.result.decode(errors="replace")
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def logs_of(job: Job, run_id: int) -> dict[str, Any]:
+    """logs.json of a run: there may be none in it."""
+    if not 1 <= run_id <= max(1, job.lease_number):
+        raise RestError(404, f"there was no run {run_id}")
+    return {"version": VERSION, "logs": {}}
+
+
+def resolution_of(job: Job, base_url: str) -> dict[str, Any]:
+    """resolution.json: how a task ended."""
+    if job.state not in FINISHED:
+        raise RestError(404, "the task is not resolved")
+    status = job_status(job)
+    found: dict[str, Any] = {"version": VERSION, "status": status}
+    if status.runs:
+        run = status.runs[-1]
+        found |= {"worker_group": run.worker_group, "worker_id": run.worker_id}
+        if job.state is State.COMPLETED:
+            folder = f"{base_url}/0.2.0/store/{status.task_id}/runs/{run.run_id}"
+            found |= {"result": f"{folder}/result.json", "logs": f"{folder}/logs.json"}
+    return found

@@ -1,0 +1,266 @@
+"""The queue's REST API, and the documents at the URLs that messages name."""
+
+import json
+import socket
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from tests.amqp.watching import bind_all, collect_count, connect, url_of
+from tests.e2e.serving import Api, serving
+from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
+
+WORKER = {"worker_group": "rack-1", "worker_id": "node-7"}
+NOBODY = "00000000-0000-7000-8000-000000000000"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    with serving(folder, "--amqp", "127.0.0.1:0", "--gearman", "127.0.0.1:0") as server:
+        yield server
+
+
+@pytest.fixture
+def http(served):
+    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=30.0) as client:
+        yield client
+
+
+def a_definition(worker_type: str, **changes):
+    now = datetime.now(UTC)
+    definition = {
+        "version": "0.2.0",
+        "provisioner_id": "aws",
+        "worker_type": worker_type,
+        "routing": "sched.one",
+        "retries": 2,
+        "priority": 2.5,
+        "created": now.isoformat(),
+        "deadline": (now + timedelta(hours=1)).isoformat(),
+        "payload": {"command": ["true"]},
+        "metadata": {"name": "n", "owner": "a@example.org", "maintainer": "b@example.org"},
+        "tags": {"kind": "test"},
+    }
+    return definition | changes
+
+
+def valid(name: str, document) -> None:
+    jsonschema.Draft202012Validator({"$ref": f"{name}.json"}, registry=REGISTRY).validate(document)
+
+
+def new(http, worker_type: str, **changes) -> dict:
+    answer = http.post("/task/new", json=a_definition(worker_type, **changes))
+    assert answer.status_code == 200, answer.text
+    status = answer.json()["status"]
+    valid("task_status", status)
+    return status
+
+
+def claim(http, task: str, **more):
+    return http.post(f"/task/{task}/claim", json=WORKER | more)
+
+
+def test_a_task_is_made_claimed_reclaimed_and_completed(http):
+    task = new(http, "life")["task_id"]
+    assert http.get(f"/task/{task}/status").json()["status"]["state"] == "pending"
+
+    claimed = claim(http, task).json()
+    assert claimed["run_id"] == 1
+    assert claimed["status"]["state"] == "running"
+    again = claim(http, task, run_id=1).json()
+    assert again["status"]["taken_until"] >= claimed["status"]["taken_until"]
+    done = http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1})
+    assert done.json()["status"]["state"] == "completed"
+    assert done.json()["status"]["runs"] == [WORKER | {"run_id": 1}]
+    # The same report again is the same answer.
+    assert http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1}).status_code == 200
+
+
+def test_the_urls_of_messages_lead_to_documents(http, served):
+    with connect(url_of(served)) as connection, httpx.Client() as anywhere:
+        channel = connection.channel()
+        queue = bind_all(channel, key="*.*.*.*.aws.documents.#")
+        task = new(http, "documents")["task_id"]
+        claim(http, task)
+        http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1})
+        _, running, completed = (json.loads(b) for _, _, b in collect_count(channel, queue, 3))
+        assert running["status"]["routing"] == "sched.one"
+        assert running["status"]["priority"] == 2.5
+
+        valid("logs", anywhere.get(running["logs"]).json())
+        valid("result", anywhere.get(completed["result"]).json())
+    resolution = http.get(f"/store/{task}/resolution.json").json()
+    valid("resolution", resolution)
+    assert resolution["result"] == completed["result"]
+    definition = http.get(f"/store/{task}/task.json").json()
+    valid("task", definition)
+    assert definition["payload"] == {"command": ["true"]}
+
+
+def test_schemas_are_served(http):
+    schema = http.get("/schemas/task_pending_v1.json").json()
+
+    assert schema["$schema"].endswith("2020-12/schema")
+    assert http.get("/schemas/nothing.json").status_code == 404
+
+
+def test_a_worker_gets_work_of_its_type_and_204_when_there_is_none(http):
+    path = "/claim-work/aws/pulled"
+    empty = http.post(path, json=WORKER)
+    assert empty.status_code == 204
+    assert empty.headers["retry-after"] == "180"
+    task = new(http, "pulled")["task_id"]
+    assert http.post(path, json=WORKER).json()["status"]["task_id"] == task
+
+
+def test_a_worker_can_wait_for_work(http):
+    import threading
+
+    answers = []
+
+    def wait() -> None:
+        answers.append(http.post("/claim-work/aws/awaited?wait=20", json=WORKER))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    with httpx.Client(base_url=http.base_url) as other:
+        task = new(other, "awaited")["task_id"]
+    waiting.join(30)
+    assert answers[0].json()["status"]["task_id"] == task
+
+
+def test_trap_05_the_first_name_of_result_json_is_served_too(http):
+    task = new(http, "named")["task_id"]
+    claim(http, task)
+    http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1})
+
+    folder = f"/store/{task}/runs/1"
+    assert http.get(f"{folder}/results.json").json() == http.get(f"{folder}/result.json").json()
+
+
+def test_trap_14_a_get_may_have_a_body_or_parameters_and_204_has_none(http):
+    path = "/claim-work/aws/odd"
+    body = http.request("GET", path, json=WORKER)
+    parameters = http.get(path, params=WORKER)
+
+    assert (body.status_code, body.content) == (204, b"")
+    assert (parameters.status_code, parameters.content) == (204, b"")
+
+
+def test_trap_15_only_the_worker_of_a_run_may_speak_for_it(http):
+    task = new(http, "owned")["task_id"]
+    claim(http, task)
+    stranger = WORKER | {"worker_id": "other", "run_id": 1}
+
+    for action in ("claim", "completed", "failed"):
+        assert http.post(f"/task/{task}/{action}", json=stranger).status_code == 410
+        old = http.post(f"/task/{task}/{action}", json=WORKER | {"run_id": 2})
+        assert old.status_code == 410
+        assert old.json()["message"]
+    assert claim(http, task).status_code == 410  # it is claimed
+
+
+def test_a_worker_can_say_that_no_run_will_succeed(http):
+    task = new(http, "hopeless")["task_id"]
+    claim(http, task)
+    failed = http.post(f"/task/{task}/failed", json=WORKER | {"run_id": 1}).json()["status"]
+
+    assert (failed["state"], failed["reason"]) == ("failed", "failed")
+    assert claim(http, task).status_code == 404
+
+
+def test_a_canceled_task_has_failed(http):
+    task = new(http, "unwanted")["task_id"]
+    for _ in range(2):
+        status = http.post(f"/task/{task}/cancel").json()["status"]
+        assert (status["state"], status["reason"]) == ("failed", "canceled")
+
+
+def test_pending_tasks_of_a_provisioner(http):
+    task = new(http, "listed", provisioner_id="counted")["task_id"]
+    tasks = http.get("/pending-tasks/counted").json()["tasks"]
+
+    assert [status["task_id"] for status in tasks] == [task]
+
+
+def test_the_address_of_the_endpoint_is_told(http, served):
+    url = http.get("/settings/amqp-connection-string").json()["url"]
+    assert url == url_of(served)
+
+
+def test_tasks_and_jobs_of_other_protocols_are_one(http, served):
+    task = new(http, "shared")["task_id"]
+    with closing(Api(served)) as api:
+        [job] = api.results("claim", queue="aws/shared", worker="w")
+        assert job["payload"] == {"command": ["true"]}
+        made = api.results("submit", queue="aws/shared")
+    assert job["id"] == task.replace("-", "")
+    claimed = http.post("/claim-work/aws/shared", json=WORKER).json()
+    assert claimed["status"]["task_id"].replace("-", "") == made["id"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": "0.3.0"},
+        {"provisioner_id": "with.dot"},
+        {"worker_type": "_"},
+        {"worker_type": "x" * 37},
+        {"routing": "é"},
+        {"routing": "x" * 65},
+        {"retries": -1},
+        {"retries": 999},
+        {"created": "yesterday"},
+        {"deadline": "2014-01-01"},
+        {"payload": "text"},
+        {"metadata": {"name": "n"}},
+        {"metadata": {"name": "n", "owner": "nobody", "maintainer": "b@example.org"}},
+        {"tags": {"a": 1}},
+        {"surprise": True},
+    ],
+)
+def test_a_definition_that_is_wrong_is_refused_with_a_sentence(http, changes):
+    definition = a_definition("wrong", **changes)
+    answer = http.post("/task/new", json=definition)
+
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", f"/task/{NOBODY}/status", None, 404),
+        ("GET", "/task/nonsense/status", None, 404),
+        ("POST", f"/task/{NOBODY}/claim", WORKER, 404),
+        ("POST", f"/task/{NOBODY}/claim", {"worker_group": "a.b", "worker_id": "c"}, 400),
+        ("POST", f"/task/{NOBODY}/completed", WORKER, 400),
+        ("POST", f"/task/{NOBODY}/cancel", None, 404),
+        ("POST", "/claim-work/a.b/c", WORKER, 400),
+        ("POST", "/claim-work/a/c?wait=soon", WORKER, 400),
+        ("GET", f"/store/{NOBODY}/runs/1/result.json", None, 404),
+    ],
+)
+def test_wrong_requests(http, method, path, body, status):
+    answer = http.request(method, path, json=body)
+
+    assert answer.status_code == status, answer.text
+    assert answer.json()["message"]
+
+
+def test_work_that_cannot_be_delivered_goes_back(http, served):
+    body = json.dumps(WORKER)
+    request = (
+        "POST /0.2.0/claim-work/aws/dropped?wait=20 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    )
+    host, _, port = str(served.addresses["http"]).rpartition(":")
+    with socket.create_connection((host, int(port))) as peer:
+        peer.sendall(request.encode())
+    task = new(http, "dropped")["task_id"]
+
+    claimed = http.post("/claim-work/aws/dropped?wait=20", json=WORKER)
+    assert claimed.json()["status"]["task_id"] == task

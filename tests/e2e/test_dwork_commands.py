@@ -1,0 +1,172 @@
+"""`manyhands dwork`: every command, against the real program."""
+
+import json
+import os
+import pty
+import subprocess
+
+import pytest
+
+from tests.e2e.dwork_talk import addresses
+from tests.e2e.serving import command, environment, run, serving
+
+
+@pytest.fixture
+def served(tmp_path):
+    with serving(tmp_path, "--dwork", "127.0.0.1:0", "--store", "memory") as server:
+        yield server
+
+
+def dwork(served, word: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return run("dwork", word, "--server", addresses(served)["dwork"], *arguments, **options)
+
+
+def test_d36_a_small_graph_by_hand(served):
+    assert dwork(served, "create", "b", "--after", "a").stdout == "created b\n"
+    created = dwork(served, "create", "c", "--after", "b", "--priority", "2", "--json")
+    assert json.loads(created.stdout) == {"created": "c", "after": ["b"]}
+
+    assert dwork(served, "status").stdout == "dhub: 2 active tasks, 1 ready.\n"
+    assert json.loads(dwork(served, "status", "--json").stdout) == {"active": 2, "ready": 1}
+    assert dwork(served, "steal", "--location", "node").stdout == "b\n"
+    shown = json.loads(dwork(served, "lookup", "b", "--json").stdout)
+    assert (shown["state"], shown["location"], shown["attempt"]) == ("stolen", "node", 1)
+    assert "waiting" in dwork(served, "lookup", "c").stdout
+    missing = dwork(served, "complete", "b", "nobody")
+    assert (missing.returncode, missing.stderr) == (1, "not found: nobody\n")
+    stolen = dwork(served, "steal", "-n", "5", "--json")
+    assert json.loads(stolen.stdout) == {"tasks": ["c"], "finished": False}
+    failed = dwork(served, "complete", "c", "--failure", "no luck", "--json")
+    assert json.loads(failed.stdout) == {"ended": ["c"], "not_found": []}
+    finished = dwork(served, "steal")
+    assert (finished.returncode, finished.stderr) == (1, "all is finished\n")
+
+
+def test_d36_what_a_worker_held_is_given_back(served):
+    dwork(served, "create", "a")
+    dwork(served, "steal", "--location", "gone")
+
+    assert dwork(served, "leave", "gone").returncode == 0
+    unknown = dwork(served, "leave", "gone")
+
+    assert (unknown.returncode, unknown.stderr) == (
+        1,
+        "manyhands: nothing is known of gone.\n",
+    )
+    assert dwork(served, "steal").stdout == "a\n"
+
+
+def test_d36_a_file_of_100000_tasks_is_loaded(served, tmp_path):
+    graph = tmp_path / "graph.txt"
+    lines = [f"t{n},t{n - 1},t{n // 2}" if n % 10 else f"t{n}" for n in range(1, 100_001)]
+    graph.write_text("\n".join(lines) + "\n\n")
+
+    loaded = json.loads(dwork(served, "load", str(graph), "--json").stdout)
+
+    assert loaded["tasks"] == 100_000
+    status = json.loads(dwork(served, "status", "--json").stdout)
+    assert status["active"] == 100_000
+
+
+def test_d36_a_wrong_file_is_refused_with_its_line(served, tmp_path):
+    graph = tmp_path / "graph.txt"
+    graph.write_text("a,b\nc,,d\n")
+
+    wrong = dwork(served, "load", str(graph))
+    missing = dwork(served, "load", str(tmp_path / "nothing"))
+    graph.write_text("a,b\nb,a\n")
+    cycle = dwork(served, "load", str(graph))
+
+    assert (wrong.returncode, wrong.stderr) == (
+        1,
+        f"manyhands: {graph} line 2: a name is empty.\n",
+    )
+    assert missing.stderr == f"manyhands: {tmp_path / 'nothing'}: No such file or directory.\n"
+    assert cycle.returncode == 1
+    assert "would depend on itself" in cycle.stderr
+
+
+def test_d36_a_crew_runs_a_graph_of_commands_in_order(served, tmp_path):
+    record = tmp_path / "record"
+    lines = [f"echo one >> {record}", f"echo two >> {record}", f"echo three >> {record}"]
+    graph = tmp_path / "graph.txt"
+    graph.write_text(f"{lines[2]},{lines[1]}\n{lines[1]},{lines[0]}\n{lines[0]}\n")
+    dwork(served, "load", str(graph))
+    for number in range(3):
+        dwork(served, "create", f"true {number}")
+
+    worked = dwork(served, "work", "--command", "sh -c {name}", "-j", "4")
+
+    assert worked.returncode == 0, worked.stderr
+    assert record.read_text() == "one\ntwo\nthree\n"
+    assert len(worked.stdout.splitlines()) == 6
+    assert "6 completed, 0 failed" in worked.stderr
+
+
+def test_d36_a_command_that_fails_is_told_and_holds_up_what_comes_after(served):
+    dwork(served, "create", "echo to stderr >&2; exit 3")
+    dwork(served, "create", "later", "--after", "echo to stderr >&2; exit 3")
+
+    worked = dwork(served, "work", "-j", "2", "--json")
+
+    assert worked.returncode == 1
+    (line,) = worked.stdout.splitlines()
+    assert json.loads(line)["failure"] == "exit code 3: to stderr"
+    assert json.loads(dwork(served, "status", "--json").stdout) == {"active": 1, "ready": 0}
+
+
+def test_d36_a_command_gets_the_payload_and_leaves_a_result(served):
+    dwork(served, "create", "a", "--payload", "hello")
+    dwork(served, "create", "b")
+
+    dwork(served, "work", "--command", "tr a-z A-Z")
+    # The graph is drained, so what is known of it is on the server's other pages.
+    assert dwork(served, "lookup", "a").returncode == 1
+
+
+def test_d36_on_a_terminal_there_is_a_live_line(served):
+    dwork(served, "create", "sleep 0.5")
+    ours, theirs = pty.openpty()
+
+    arguments = ("dwork", "work", "--server", addresses(served)["dwork"])
+    worker = subprocess.Popen(
+        command(*arguments),
+        env={**environment(), "TERM": "xterm", "COLUMNS": "120"},
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while chunk := read(ours):
+        seen += chunk
+    os.close(ours)
+
+    assert worker.wait(20) == 0
+    assert b"0 completed, 0 failed, 1 running" in seen
+    assert b"1 completed, 0 failed, 0 running" in seen
+
+
+def read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""  # how a terminal ends
+
+
+def test_d36_a_server_that_does_not_answer_is_told_in_a_sentence():
+    silent = run("dwork", "status", "--server", "127.0.0.1:1", "--timeout", "0.2")
+
+    assert (silent.returncode, silent.stderr) == (
+        1,
+        "manyhands: tcp://127.0.0.1:1 does not answer.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "word", ["create", "load", "status", "lookup", "steal", "complete", "leave", "work"]
+)
+def test_every_command_has_help_with_an_example(word):
+    shown = run("dwork", word, "--help").stdout
+
+    assert f"manyhands dwork {word}" in shown
+    assert "Example" in shown

@@ -1,0 +1,156 @@
+"""One HTTP connection with time and sockets of its own: slow peers, and the short way."""
+
+import asyncio
+import json
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from manyhands.server.http_connection import Connection, Request, ShortWay
+from manyhands.server.http_peer import Proxies
+
+
+class Socket(asyncio.Transport):
+    """Keeps what was written."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("10.0.0.9", 5), "sockname": ("127.0.0.1", 7700)})
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        """Nothing is read here."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read here."""
+
+
+class Room:
+    """A connection whose short way leads to a list of requests."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.asked: list[Request] = []
+        config = uvicorn.Config(lambda *_: None, http=Connection, ws="none", log_config=None)
+        self.socket = Socket()
+        self.connection = Connection(
+            short_way=ShortWay({b"add": self.asked.append}, 100),
+            proxies=Proxies(None),
+            config=config,
+            server_state=ServerState(),
+            app_state={},
+            _loop=self.loop,
+        )
+        self.connection.connection_made(self.socket)
+
+    def answer(self) -> tuple[int, str]:
+        head, _, body = self.socket.written.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+@pytest.fixture
+def room():
+    found = Room()
+    yield found
+    found.loop.close()
+
+
+def post(length: int, body: bytes = b"") -> bytes:
+    return b"POST /add/q HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length + body
+
+
+def test_a_whole_request_takes_the_short_way(room):
+    room.connection.data_received(post(5, b"hel"))
+    assert room.asked == []
+    room.connection.data_received(b"lo")
+
+    [request] = room.asked
+    assert (request.method, request.path, request.body) == ("POST", b"/add/q", b"hello")
+    request.send(200, b"{}", ((b"x-a", b"b"),))
+    assert room.socket.written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert room.socket.written.endswith(b"\r\n\r\n{}")
+    assert b"x-a: b\r\n" in room.socket.written
+    assert not room.socket.closed
+
+
+def test_a_second_answer_to_the_same_request_is_not_sent(room):
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"1", ())
+    before = room.socket.written
+    room.asked[0].send(200, b"2", ())
+
+    assert room.socket.written == before
+
+
+def test_a_slow_body_is_given_up(room):
+    room.connection.data_received(post(50, b"x"))
+    now = room.loop.time()
+
+    room.connection.lose_patience(now + 29)
+    assert room.socket.written == b""
+    room.connection.lose_patience(now + 32)
+
+    assert room.answer() == (408, "too_slow")
+    assert room.socket.closed
+    assert room.asked == []
+
+
+def test_a_slow_head_is_given_up(room):
+    room.connection.data_received(b"POST /add/q HTTP/1.1\r\nHo")
+
+    room.connection.lose_patience(room.loop.time() + 31)
+
+    assert room.answer() == (408, "too_slow")
+
+
+def test_a_request_that_is_being_answered_may_take_its_time(room):
+    room.connection.data_received(post(0))
+
+    room.connection.lose_patience(room.loop.time() + 1000)
+
+    assert room.socket.written == b""
+
+
+def test_a_body_longer_than_allowed_is_refused_as_soon_as_it_is(room):
+    head = b"POST /add/q HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    room.connection.data_received(head + b"65\r\n" + b"x" * 101 + b"\r\n")
+
+    assert room.answer() == (413, "too_large")
+    assert room.asked == []
+
+
+@pytest.mark.parametrize(("error", "broken"), [(ConnectionResetError(), True), (None, False)])
+def test_a_connection_that_breaks_right_after_an_answer_is_told_of(room, error, broken):
+    told = []
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    room.connection.expect_receipt(lambda: told.append(1))
+
+    room.connection.connection_lost(error)
+
+    assert bool(told) is broken
+
+
+def test_who_asks_again_has_read_the_last_answer(room):
+    told = []
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    room.connection.expect_receipt(lambda: told.append(1))
+    room.connection.data_received(post(0))
+
+    room.connection.connection_lost(ConnectionResetError())
+
+    assert told == []

@@ -1,0 +1,145 @@
+"""dwork's messages: the bytes of the original, and nothing that is not a whole message."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manyhands.wire.dwork import (
+    BARE,
+    Dep,
+    Kind,
+    LogEntry,
+    Phase,
+    Query,
+    Task,
+    WireError,
+    decode,
+    encode,
+    implementation,
+)
+
+
+def a_task(name: str, *preds: str) -> Task:
+    return Task(name=name, origin="client", preds=tuple(map(Dep, preds)))
+
+
+GOLDEN = [
+    ("0806", Query(kind=Kind.OK)),
+    (
+        "08061a1e646875623a203020616374697665207461736b732c20302072656164792e2000",
+        Query(kind=Kind.OK, name="dhub: 0 active tasks, 0 ready.", n=0),
+    ),
+    ("080132027731", Query(kind=Kind.STEAL, location="w1")),
+    ("0801200a32027731", Query(kind=Kind.STEAL, location="w1", n=10)),
+    ("080120ffffffffffffffffff0132027731", Query(kind=Kind.STEAL, location="w1", n=-1)),
+    ("0800120b0a01411206636c69656e74", Query(kind=Kind.CREATE, tasks=(a_task("A"),))),
+    (
+        "0802120b0a01411206636c69656e7412100a066e6f737563681206636c69656e7432027731",
+        Query(kind=Kind.COMPLETE, tasks=(a_task("A"), a_task("nosuch")), location="w1"),
+    ),
+    (
+        "080312100a01411206636c69656e7422030a015832027731",
+        Query(kind=Kind.TRANSFER, tasks=(a_task("A", "X"),), location="w1"),
+    ),
+    ("0807", Query(kind=Kind.EXIT)),
+    ("08041a0141", Query(kind=Kind.LOOKUP, name="A")),
+]
+
+
+@pytest.mark.parametrize(("text", "query"), GOLDEN)
+def test_d1_messages_have_the_bytes_of_the_original(text, query):
+    assert decode(bytes.fromhex(text)) == query
+    assert encode(query).hex() == text
+
+
+def test_d17_a_stolen_task_of_the_original_can_be_read():
+    query = decode(bytes.fromhex("080312140a01411202766d320b08011094b783daa4899803"))
+
+    (task,) = query.tasks
+    assert (query.kind, task.name, task.origin) == (Kind.TRANSFER, "A", "vm")
+    assert [entry.phase for entry in task.log] == [Phase.STOLEN]
+
+
+def test_replies_without_anything_in_them_are_two_bytes():
+    assert {kind: encode(Query(kind=kind)) for kind in Kind} == BARE
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the type is missing"),
+        ("0863", "the type is missing or unknown"),
+        ("0863120b0a01411206636c69656e74", "the type is missing or unknown"),
+        ("080012100a064142434445461206636c69", "not a whole QueryMsg"),
+        ("ffffffff", "not a whole QueryMsg"),
+        ("080012030a0141", "required field"),
+        ("0800120f0a0141120163320708631001", "not a whole QueryMsg"),
+        ("0800120c0a014112016332040863 1001", "required field"),
+        ("0800120b0a01ff1206636c69656e74", "the name of a task is not UTF-8"),
+        ("08013201ff", "the location is not UTF-8"),
+        ("08041a01ff", "the name is not UTF-8"),
+        ("0800120b0a014112016322030a01ff", "the name of a predecessor is not UTF-8"),
+    ],
+)
+def test_d4_what_is_not_a_whole_message_is_refused_with_a_reason(text, reason):
+    with pytest.raises(WireError, match=reason):
+        decode(bytes.fromhex(text.replace(" ", "")))
+
+
+@given(st.binary(max_size=200))
+def test_d4_random_bytes_are_a_message_or_refused(body):
+    try:
+        query = decode(body)
+    except WireError:
+        return
+    assert decode(encode(query)) == query
+
+
+TEXTS = st.text(max_size=10)
+TASKS = st.builds(
+    Task,
+    name=TEXTS,
+    origin=TEXTS,
+    preds=st.lists(st.builds(Dep, TEXTS, st.none() | TEXTS), max_size=2).map(tuple),
+    log=st.lists(
+        st.builds(LogEntry, st.sampled_from(Phase), st.integers(-(2**63), 2**63 - 1)), max_size=2
+    ).map(tuple),
+    payload=st.none() | st.binary(max_size=5),
+    result=st.none() | st.binary(max_size=5),
+    failure=st.none() | TEXTS,
+    priority=st.none() | st.floats(allow_nan=False),
+    attempt=st.none() | st.integers(-(2**31), 2**31 - 1),
+    retry=st.booleans(),
+    cancel_on_failure=st.booleans(),
+)
+QUERIES = st.builds(
+    Query,
+    kind=st.sampled_from(Kind),
+    tasks=st.lists(TASKS, max_size=3).map(tuple),
+    name=st.none() | TEXTS,
+    n=st.none() | st.integers(-(2**31), 2**31 - 1),
+    location=st.none() | TEXTS,
+    reason=st.none() | TEXTS,
+)
+
+
+@given(QUERIES)
+def test_d33_every_message_can_be_written_and_read_back(query):
+    assert decode(encode(query)) == query
+
+
+@given(QUERIES, st.data())
+def test_d4_a_message_cut_short_is_never_taken_for_another_one(query, data):
+    body = encode(query)
+    cut = data.draw(st.integers(0, len(body) - 1))
+
+    try:
+        shorter = decode(body[:cut])
+    except WireError:
+        return
+    assert shorter.kind is query.kind
+    assert len(shorter.tasks) <= len(query.tasks)
+
+
+def test_the_fast_backend_of_protobuf_is_in_use():
+    assert implementation() == "upb"
