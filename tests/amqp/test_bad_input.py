@@ -47,6 +47,7 @@ def test_both_mechanisms_are_offered(raw):
 
 
 def test_wrong_credentials_close_with_403_where_that_is_understood(raw):
+    """T16."""
     raw.start()
     raw.log_in("\0guest\0wrong", capabilities={"authentication_failure_close": True})
     assert "guest" in raw.expect_close(403)
@@ -114,6 +115,7 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_connection_closes_when(raw, what):
+    """T27."""
     code, data = WRONG[what]
     raw.open()
     raw.send(data)
@@ -132,6 +134,7 @@ def test_the_connection_closes_when(raw, what):
     ],
 )
 def test_methods_out_of_place_close_the_connection(raw, method, channel, code):
+    """T27."""
     raw.open()
     raw.say(method, channel)
     raw.expect_close(code)
@@ -159,6 +162,7 @@ def test_what_follows_a_refused_publish_is_ignored_until_the_channel_is_closed(r
 
 
 def test_a_silent_peer_is_let_go_and_hears_heartbeats_before(raw):
+    """T26."""
     raw.open(heartbeat=1)
     beats = 0
     while (heard := raw.hear()) is not None:
@@ -168,6 +172,7 @@ def test_a_silent_peer_is_let_go_and_hears_heartbeats_before(raw):
 
 
 def test_a_peer_that_never_acknowledges_gets_no_more_than_the_bound(served, raw):
+    """T21, T24."""
     raw.open()
     raw.say(Queue.Declare(0, "", exclusive=True), 1)
     name = raw.expect(Queue.DeclareOk).queue
@@ -191,6 +196,7 @@ def test_a_peer_that_never_acknowledges_gets_no_more_than_the_bound(served, raw)
 
 
 def test_a_peer_that_never_reads_costs_nobody_anything(served, raw):
+    """T28."""
     raw.open()
     raw.say(Queue.Declare(0, "", exclusive=True), 1)
     name = raw.expect(Queue.DeclareOk).queue
@@ -225,6 +231,7 @@ def test_a_flood_of_requests_is_answered_in_order(raw):
 
 
 def test_too_many_queues_are_refused_with_a_sentence(served):
+    """T29."""
     with connect(url_of(served)) as connection:
         channel = connection.channel()
         for _ in range(1_001):
@@ -251,6 +258,7 @@ def test_identifiers_with_dots_and_underscores_cannot_shift_the_words_of_a_key(s
 
 
 def test_a_peer_that_beats_is_kept(raw):
+    """T26."""
     raw.open(heartbeat=1)
     for _ in range(6):  # each of theirs comes after half a second or more
         assert isinstance(raw.hear()[1], Heartbeat)

@@ -47,6 +47,7 @@ def numbers(found) -> list[int]:
 
 
 def test_pika_hears_every_event_in_order(served, channel):
+    """T15."""
     queue = bind_all(channel)
 
     run_jobs(served, "work", 50)
@@ -55,6 +56,8 @@ def test_pika_hears_every_event_in_order(served, channel):
 
 
 def test_aio_pika_hears_every_event_in_order(served):
+    """T15."""
+
     async def watch() -> list[int]:
         async with await aio_pika.connect(url_of(served)) as connection:
             channel = await connection.channel()
@@ -76,6 +79,7 @@ def test_aio_pika_hears_every_event_in_order(served):
 
 
 def test_amqplib_hears_every_event_in_order(served):
+    """T15."""
     if shutil.which("node") is None or not (NODE_FOLDER / "node_modules/amqplib").is_dir():
         reason = "amqplib for node is not installed"
         if os.environ.get("CI") == "true":
@@ -106,6 +110,7 @@ def test_amqplib_hears_every_event_in_order(served):
 def test_a_binding_holds_for_what_comes_after_it_and_an_unbinding_for_what_came_before(
     served, channel
 ):
+    """T17."""
     queue = channel.queue_declare("", exclusive=True).method.queue
     run_jobs(served, "early", 1)
     channel.queue_bind(queue, PENDING, "#")
@@ -121,6 +126,7 @@ def test_a_binding_holds_for_what_comes_after_it_and_an_unbinding_for_what_came_
 
 
 def test_a_durable_queue_goes_on_after_the_server_was_killed(tmp_path):
+    """T18."""
     served = start(tmp_path, "--amqp", "127.0.0.1:0")
     with connect(url_of(served)) as connection:
         channel = connection.channel()
@@ -158,6 +164,7 @@ def saved_cursor(served) -> str:
 
 
 def test_a_deleted_durable_queue_does_not_come_back(tmp_path):
+    """T18."""
     with (
         serving(tmp_path, "--amqp", "127.0.0.1:0") as served,
         connect(url_of(served)) as connection,
@@ -174,6 +181,7 @@ def test_a_deleted_durable_queue_does_not_come_back(tmp_path):
 
 
 def test_a_queue_that_nobody_uses_expires(served, channel):
+    """T19."""
     channel.queue_declare("short", durable=True, arguments={"x-expires": 1})
 
     def is_gone() -> bool:
@@ -188,6 +196,7 @@ def test_a_queue_that_nobody_uses_expires(served, channel):
 
 
 def test_an_exclusive_queue_is_locked_and_ends_with_its_connection(served, channel):
+    """T20."""
     with connect(url_of(served)) as other:
         theirs = other.channel()
         name = bind_all(theirs)
@@ -200,6 +209,7 @@ def test_an_exclusive_queue_is_locked_and_ends_with_its_connection(served, chann
 
 
 def test_an_auto_delete_queue_ends_with_its_last_consumer(channel):
+    """T20."""
     channel.queue_declare("fleeting", auto_delete=True)
     tag = channel.basic_consume("fleeting", lambda *_: None)
     channel.basic_cancel(tag)
@@ -210,6 +220,7 @@ def test_an_auto_delete_queue_ends_with_its_last_consumer(channel):
 
 
 def test_consumers_of_one_queue_take_turns(served, connection):
+    """T21."""
     channel = connection.channel()
     queue = bind_all(channel)
     heard: dict[str, list[int]] = {"a": [], "b": []}
@@ -233,6 +244,7 @@ def test_consumers_of_one_queue_take_turns(served, connection):
 
 
 def test_deleting_a_queue_tells_its_consumers(served, connection):
+    """T20."""
     channel = connection.channel()
     bind_all(channel, "shared", durable=True)
     cancelled = []
@@ -249,6 +261,7 @@ def test_deleting_a_queue_tells_its_consumers(served, connection):
 
 
 def test_prefetch_bounds_what_is_not_acknowledged(served, connection):
+    """T21."""
     channel = connection.channel()
     channel.basic_qos(prefetch_count=3)
     queue = bind_all(channel)
@@ -266,6 +279,7 @@ def test_prefetch_bounds_what_is_not_acknowledged(served, connection):
 
 
 def test_what_is_given_back_is_delivered_again_and_marked(served, channel):
+    """T22."""
     queue = bind_all(channel)
     run_jobs(served, "work", 2)
     first = [channel.basic_get(queue) for _ in range(6)]
@@ -302,6 +316,7 @@ def test_a_channel_that_closes_gives_back_what_it_had(served, connection):
 
 
 def test_a_tag_that_was_never_given_closes_the_channel(channel):
+    """T22."""
     channel.basic_ack(7)
     with pytest.raises(ChannelClosedByBroker) as refused:
         channel.queue_declare("", exclusive=True)
@@ -309,6 +324,7 @@ def test_a_tag_that_was_never_given_closes_the_channel(channel):
 
 
 def test_purging_forgets_what_waits(served, channel):
+    """T24."""
     queue = bind_all(channel)
     run_jobs(served, "work", 4)
     assert channel.queue_purge(queue).method.message_count == 12
@@ -325,6 +341,7 @@ def test_purging_forgets_what_waits(served, channel):
     [("first", range(1, 16)), ("last", [15]), (11, range(11, 16)), (10_000, []), ("next", [])],
 )
 def test_a_consumer_can_start_anywhere_in_the_log(served, channel, offset, expected):
+    """T23."""
     run_jobs(served, "work", 5)
     queue = bind_all(channel)
     heard: list[int] = []
@@ -367,6 +384,7 @@ def test_a_stream_offset_that_means_nothing_is_refused(channel):
 
 
 def test_nothing_can_be_published(channel):
+    """T25."""
     channel.confirm_delivery()
     with pytest.raises(ChannelClosedByBroker) as refused:
         channel.basic_publish(PENDING, "a.b", b"{}")
@@ -413,6 +431,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_the_channel_closes_with_a_sentence_when(served, what):
+    """T19, T25, T27."""
     code, act = REFUSED[what]
     with connect(url_of(served)) as connection:
         with pytest.raises(ChannelClosedByBroker) as refused:
@@ -423,6 +442,8 @@ def test_the_channel_closes_with_a_sentence_when(served, what):
 
 
 def test_amqplain_is_understood(served):
+    """T16."""
+
     class Amqplain(pika.credentials.PlainCredentials):
         TYPE = "AMQPLAIN"
 

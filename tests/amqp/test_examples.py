@@ -115,3 +115,22 @@ def test_the_statistics_monitor_counts_also_what_happened_while_it_was_away(watc
         while outcomes.get("canceled") != 1:
             outcomes = json.loads(program.line())["outcomes"]
         assert outcomes["completed"] in (1, 2)  # the last one before may not have been acknowledged
+
+
+def test_the_dependent_scheduler_goes_on_when_a_step_is_completed(watched, api):
+    arguments = (watched[1], watched[0].url, "sched-1", "fetch", "build")
+    with Program("dependent_scheduler", *arguments) as program:
+        for step in ("fetch", "build"):
+            assert program.line().startswith(f"submitted {step} ")
+            run_jobs(watched[0], "noise", 1)
+            [job] = api.results("claim", queue=step, worker="w")
+            api.results("complete", id=job["id"], token=job["token"])
+        assert program.line() == "finished"
+
+
+def test_the_dependent_scheduler_gives_up_when_a_step_is_canceled(watched, api):
+    arguments = (watched[1], watched[0].url, "sched-2", "first", "second")
+    with Program("dependent_scheduler", *arguments) as program:
+        task = program.line().split()[2]
+        api.results("cancel", id=task.replace("-", ""))
+        assert program.line() == "gave up: canceled"

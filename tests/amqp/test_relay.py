@@ -45,6 +45,7 @@ def check_complete(found: list[tuple], count: int) -> int:
 
 
 def test_every_event_reaches_the_broker_in_order_and_once(broker, tmp_path):
+    """T31."""
     with connect(broker.url) as connection:
         channel = connection.channel()
         bind_all(channel, "all", durable=True)
@@ -59,6 +60,7 @@ def test_every_event_reaches_the_broker_in_order_and_once(broker, tmp_path):
 
 
 def test_the_server_works_with_no_broker_in_reach_and_its_events_arrive_later(broker, tmp_path):
+    """T32, T33."""
     [nowhere] = free_ports(1)
     with connect(broker.url) as connection:
         channel = connection.channel()
@@ -73,6 +75,7 @@ def test_the_server_works_with_no_broker_in_reach_and_its_events_arrive_later(br
 
 
 def test_a_new_broker_is_told_what_happens_from_now_on(broker, tmp_path):
+    """T33."""
     with serving(tmp_path) as served:
         run_jobs(served, "before", 5)
     with connect(broker.url) as connection:
@@ -86,6 +89,7 @@ def test_a_new_broker_is_told_what_happens_from_now_on(broker, tmp_path):
 
 
 def test_a_graceful_stop_of_the_broker_loses_nothing(broker, tmp_path):
+    """T31."""
     with connect(broker.url) as connection:
         bind_all(connection.channel(), "all", durable=True)
     with serving(tmp_path, "--amqp-relay", broker.url) as served:
@@ -101,6 +105,7 @@ def test_a_graceful_stop_of_the_broker_loses_nothing(broker, tmp_path):
 
 
 def test_a_killed_broker_loses_nothing(broker, tmp_path):
+    """T31."""
     with connect(broker.url) as connection:
         bind_all(connection.channel(), "all", durable=True)
     with serving(tmp_path, "--amqp-relay", broker.url) as served:
@@ -115,6 +120,7 @@ def test_a_killed_broker_loses_nothing(broker, tmp_path):
 
 
 def test_a_killed_server_goes_on_where_the_broker_had_confirmed(broker, tmp_path):
+    """T31."""
     with connect(broker.url) as connection:
         channel = connection.channel()
         bind_all(channel, "all", durable=True)
@@ -130,6 +136,7 @@ def test_a_killed_server_goes_on_where_the_broker_had_confirmed(broker, tmp_path
 
 
 def test_a_broker_that_is_out_of_memory_is_waited_for(broker, tmp_path):
+    """T34."""
     with serving(tmp_path, "--amqp-relay", broker.url) as served:
         with connect(broker.url) as connection:
             bind_all(connection.channel(), "all", durable=True)
@@ -153,6 +160,7 @@ def all_completed(found: list[tuple]) -> bool:
 
 
 def test_an_exchange_that_somebody_deleted_comes_back(broker, tmp_path):
+    """T34."""
     with (
         serving(tmp_path, "--amqp-relay", broker.url) as served,
         connect(broker.url) as connection,
@@ -181,6 +189,7 @@ def test_an_exchange_that_somebody_deleted_comes_back(broker, tmp_path):
 
 
 def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
+    """T32."""
     url = broker.url.replace("guest:guest", "guest:wrong")
     with serving(tmp_path, "--amqp-relay", url) as served:
         run_jobs(served, "relayed", 5)

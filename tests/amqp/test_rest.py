@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from tests.amqp.watching import bind_all, collect_count, connect, url_of
+from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url_of
 from tests.e2e.serving import Api, serving
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
 
@@ -64,6 +64,7 @@ def claim(http, task: str, **more):
 
 
 def test_a_task_is_made_claimed_reclaimed_and_completed(http):
+    """T35."""
     task = new(http, "life")["task_id"]
     assert http.get(f"/task/{task}/status").json()["status"]["state"] == "pending"
 
@@ -80,6 +81,7 @@ def test_a_task_is_made_claimed_reclaimed_and_completed(http):
 
 
 def test_the_urls_of_messages_lead_to_documents(http, served):
+    """T38."""
     with connect(url_of(served)) as connection, httpx.Client() as anywhere:
         channel = connection.channel()
         queue = bind_all(channel, key="*.*.*.*.aws.documents.#")
@@ -101,13 +103,24 @@ def test_the_urls_of_messages_lead_to_documents(http, served):
 
 
 def test_schemas_are_served(http):
+    """T5."""
     schema = http.get("/schemas/task_pending_v1.json").json()
 
     assert schema["$schema"].endswith("2020-12/schema")
     assert http.get("/schemas/nothing.json").status_code == 404
 
 
+def test_an_asyncapi_document_names_the_four_exchanges_and_their_schemas(http):
+    """T5."""
+    document = http.get("/asyncapi.json").json()
+
+    assert tuple(document["channels"]) == EXCHANGES
+    for exchange, message in document["components"]["messages"].items():
+        assert message["payload"]["$ref"] == f"schemas/{exchange}.json"
+
+
 def test_a_worker_gets_work_of_its_type_and_204_when_there_is_none(http):
+    """T36."""
     path = "/claim-work/aws/pulled"
     empty = http.post(path, json=WORKER)
     assert empty.status_code == 204
@@ -117,6 +130,7 @@ def test_a_worker_gets_work_of_its_type_and_204_when_there_is_none(http):
 
 
 def test_a_worker_can_wait_for_work(http):
+    """T36."""
     import threading
 
     answers = []
@@ -151,6 +165,7 @@ def test_trap_14_a_get_may_have_a_body_or_parameters_and_204_has_none(http):
 
 
 def test_trap_15_only_the_worker_of_a_run_may_speak_for_it(http):
+    """T35."""
     task = new(http, "owned")["task_id"]
     claim(http, task)
     stranger = WORKER | {"worker_id": "other", "run_id": 1}
@@ -180,6 +195,7 @@ def test_a_canceled_task_has_failed(http):
 
 
 def test_pending_tasks_of_a_provisioner(http):
+    """T37."""
     task = new(http, "listed", provisioner_id="counted")["task_id"]
     tasks = http.get("/pending-tasks/counted").json()["tasks"]
 
@@ -187,11 +203,13 @@ def test_pending_tasks_of_a_provisioner(http):
 
 
 def test_the_address_of_the_endpoint_is_told(http, served):
+    """T37."""
     url = http.get("/settings/amqp-connection-string").json()["url"]
     assert url == url_of(served)
 
 
 def test_tasks_and_jobs_of_other_protocols_are_one(http, served):
+    """T40."""
     task = new(http, "shared")["task_id"]
     with closing(Api(served)) as api:
         [job] = api.results("claim", queue="aws/shared", worker="w")
@@ -223,7 +241,8 @@ def test_tasks_and_jobs_of_other_protocols_are_one(http, served):
     ],
 )
 def test_a_definition_that_is_wrong_is_refused_with_a_sentence(http, changes):
-    definition = a_definition("wrong", **changes)
+    """T39."""
+    definition = a_definition("wrong") | changes
     answer = http.post("/task/new", json=definition)
 
     assert answer.status_code == 400, answer.text
@@ -252,6 +271,7 @@ def test_wrong_requests(http, method, path, body, status):
 
 
 def test_work_that_cannot_be_delivered_goes_back(http, served):
+    """T36."""
     body = json.dumps(WORKER)
     request = (
         "POST /0.2.0/claim-work/aws/dropped?wait=20 HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -14,6 +14,7 @@ def made_of(rng: random.Random, words: list[str]) -> str:
 
 
 def test_matching_agrees_with_rabbitmq(rabbit):
+    """T30."""
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     patterns = sorted({made_of(rng, ["a", "b", "*", "#", ""]) for _ in range(PATTERNS)})

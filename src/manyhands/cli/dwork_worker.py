@@ -90,7 +90,9 @@ class Crew:
         from rich.console import Console
         from rich.live import Live
 
-        with Live(console=Console(stderr=True), refresh_per_second=5, transient=True) as live:
+        with Live(
+            console=Console(stderr=True, highlight=False), refresh_per_second=5, transient=True
+        ) as live:
             yield lambda: live.update(self._summary())
 
     def _summary(self) -> str:

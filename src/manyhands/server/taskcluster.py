@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from manyhands.server.app import Server
 
 _JSON: Final = [(b"content-type", b"application/json; charset=utf-8")]
-_SCHEMAS: Final = resources.files("manyhands.protocols.taskcluster") / "schemas"
+_FILES: Final = resources.files("manyhands.protocols.taskcluster")
 _WAIT_SECONDS_MAX: Final = 20.0
 _SENT: Final = object()  # the handler has answered itself
 _NO_WORK: Final = [(b"retry-after", b"%d" % rest.SLEEP_SECONDS)]
@@ -64,6 +64,7 @@ class TaskclusterRoutes:
             ("GET", "/pending-tasks/{provisioner}", self._pending),
             ("GET", "/settings/amqp-connection-string", self._amqp),
             ("GET", "/schemas/{name}", self._schema),
+            ("GET", "/asyncapi.json", self._asyncapi),
             ("GET", "/store/{task}/task.json", self._definition),
             ("GET", "/store/{task}/resolution.json", self._resolution),
             ("GET", "/store/{task}/runs/{run:int}/logs.json", self._logs),
@@ -213,10 +214,13 @@ class TaskclusterRoutes:
 
     async def _schema(self, exchange: Exchange) -> object:
         name = _parameter(exchange, "name")
-        known = {file.name: file for file in _SCHEMAS.iterdir()}
+        known = {file.name: file for file in (_FILES / "schemas").iterdir()}
         if name not in known:
             raise RestError(404, "there is no such schema")
         return msgspec.Raw(await asyncio.to_thread(known[name].read_bytes))
+
+    async def _asyncapi(self, _exchange: Exchange) -> object:
+        return msgspec.Raw(await asyncio.to_thread((_FILES / "asyncapi.json").read_bytes))
 
     async def _definition(self, exchange: Exchange) -> object:
         return msgspec.Raw(rest.definition_of(await self._find(exchange)))

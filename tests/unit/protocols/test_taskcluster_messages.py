@@ -115,6 +115,7 @@ def test_schemas_are_schemas():
 
 
 def test_a_life_is_told_as_pending_running_and_completed(world):
+    """T2, T5."""
     task = a_task(world, retries=2, priority=2.6, deadline_at=START + MINUTE)
     a_claim(world)
     world.now += 5 * SECOND
@@ -151,6 +152,7 @@ def test_a_life_is_told_as_pending_running_and_completed(world):
 
 
 def test_properties_and_cloudevents_headers_of_a_message(world):
+    """T13."""
     task = a_task(world)
     [pending] = heard(world)
 
@@ -175,6 +177,7 @@ def test_properties_and_cloudevents_headers_of_a_message(world):
 
 
 def test_jobs_of_other_protocols_have_neither_deadline_nor_priority_nor_routing(world):
+    """T10, T14."""
     job = world.submit(queue="resize", priority=7, origin=Origin("gearman"), terms=TERMS["dwork"])
     world.claim("resize", holder=Holder("gearman", "", "10.0.0.1"), term_ms=None)
     world.fail(job.job_id)
@@ -193,6 +196,7 @@ def test_jobs_of_other_protocols_have_neither_deadline_nor_priority_nor_routing(
 
 
 def test_a_queue_whose_name_is_no_identifier_is_slugged_and_named_in_a_header(world):
+    """T14."""
     world.submit(queue="größe/mit.punkt und mehr als sechsunddreißig zeichen")
     [pending] = heard(world)
 
@@ -212,6 +216,7 @@ def test_a_queue_called_like_provisioner_and_type_is_theirs_whoever_submits(worl
 
 
 def test_blocked_and_delayed_jobs_are_not_pending(world):
+    """T6."""
     first = world.submit(queue="a")
     world.submit(queue="b", depends_on=(first.job_id,))
     late = world.submit(queue="c", delay_ms=MINUTE)
@@ -222,6 +227,7 @@ def test_blocked_and_delayed_jobs_are_not_pending(world):
 
 
 def test_renewing_publishes_nothing(world):
+    """T6."""
     task = a_task(world)
     a_claim(world)
     world.renew(task.job_id)
@@ -231,6 +237,7 @@ def test_renewing_publishes_nothing(world):
 
 
 def test_a_lapsed_lease_that_is_renewed_runs_again_as_the_same_run(world):
+    """T6."""
     job = world.submit(queue="q", terms=TERMS["http"], origin=Origin("http"))
     world.claim("q", term_ms=SECOND)
     world.tick(2 * SECOND)
@@ -242,6 +249,7 @@ def test_a_lapsed_lease_that_is_renewed_runs_again_as_the_same_run(world):
 
 
 def test_open_completion_without_a_claim_is_a_run_too(world):
+    """T14."""
     job = world.submit(queue="q", terms=TERMS["dwork"], origin=Origin("dwork"))
     world.complete(job.job_id, ByAnyone("alice"))
 
@@ -251,6 +259,7 @@ def test_open_completion_without_a_claim_is_a_run_too(world):
 
 
 def test_the_last_fifty_runs_are_shown_and_a_header_says_so(world):
+    """T8."""
     job = a_task(world, retries=200)
     for _ in range(70):
         a_claim(world)
@@ -266,6 +275,7 @@ def test_the_last_fifty_runs_are_shown_and_a_header_says_so(world):
 
 
 def test_trap_01_provisioner_and_type_are_words_five_and_six(world):
+    """T3."""
     a_task(world)
     [pending] = heard(world)
 
@@ -287,6 +297,7 @@ def test_trap_02_a_task_fails_when_it_was_not_completed_before_its_deadline(worl
 
 
 def test_trap_03_running_has_both_spellings(world):
+    """T7."""
     a_task(world)
     a_claim(world)
     running = heard(world)[-1].body
@@ -297,6 +308,7 @@ def test_trap_03_running_has_both_spellings(world):
 
 
 def test_trap_04_there_are_four_exchanges_and_none_is_called_task_failed():
+    """T1."""
     assert EXCHANGES == (
         "task_pending_v1",
         "task_running_v1",
@@ -314,6 +326,7 @@ def test_trap_05_messages_name_result_json(world):
 
 
 def test_trap_06_completed_and_failed_tell_run_and_worker_where_there_was_one(world):
+    """T7."""
     done, never_run = a_task(world), a_task(world, queue="aws/idle")
     a_claim(world)
     world.complete(done.job_id)
@@ -334,6 +347,7 @@ def test_trap_06_completed_and_failed_tell_run_and_worker_where_there_was_one(wo
     st.integers(0, 5),
 )
 def test_trap_07_a_key_never_has_more_than_253_bytes(queue, worker, routing, leases):
+    """T4."""
     world = World()
     queue = queue.encode()[:255].decode(errors="ignore") or "q"
     definition = json.dumps({"routing": routing}).encode()
@@ -368,6 +382,7 @@ def test_trap_07_routing_is_bounded_in_bytes():
 
 @given(st.text())
 def test_trap_08_no_word_has_a_dot_whatever_the_name(name):
+    """T4."""
     assert is_identifier(identifier_of(name))
     place = place_of(name)
     assert is_identifier(place.provisioner)
@@ -375,6 +390,7 @@ def test_trap_08_no_word_has_a_dot_whatever_the_name(name):
 
 
 def test_trap_09_the_placeholder_is_no_identifier(world):
+    """T4."""
     assert not is_identifier("_")
     assert is_identifier("__")
     world.submit(queue="_")
@@ -386,6 +402,7 @@ def test_trap_09_the_placeholder_is_no_identifier(world):
 
 
 def test_trap_10_runs_start_at_one_and_are_shown_up_to_999(world):
+    """T8."""
     task = a_task(world, retries=5)
     a_claim(world)
     assert heard(world)[-1].words[1] == "1"
@@ -406,6 +423,7 @@ def test_trap_10_runs_start_at_one_and_are_shown_up_to_999(world):
 
 
 def test_trap_11_retries_go_down_only_when_an_expired_claim_sends_the_task_back(world):
+    """T9, T10."""
     task = a_task(world, retries=1)
     a_claim(world)
     world.tick(1_300 * SECOND)
@@ -427,6 +445,7 @@ def test_trap_11_retries_go_down_only_when_an_expired_claim_sends_the_task_back(
 
 
 def test_trap_12_a_message_shows_the_moment_of_its_event_whenever_it_is_rendered(world):
+    """T12."""
     task = a_task(world, retries=3)
     a_claim(world, worker="node-1")
     before = [m.body for m in heard(world)]
@@ -448,6 +467,7 @@ def test_trap_13_the_url_of_logs_has_its_runs(world):
 
 
 def test_trap_16_an_empty_routing_leaves_an_empty_seventh_word(world):
+    """T2."""
     a_task(world, routing="")
     [pending] = heard(world)
 
@@ -467,6 +487,7 @@ def test_trap_17_stars_and_hashes_in_a_routing_are_plain_characters(world):
 
 
 def test_trap_18_completed_says_nothing_about_success_and_there_is_no_fifth_state(world):
+    """T11."""
     schema = DOCUMENTS["task_status.json"]["properties"]["state"]
 
     assert schema["enum"] == ["pending", "running", "completed", "failed"]
@@ -485,6 +506,7 @@ def test_trap_18_completed_says_nothing_about_success_and_there_is_no_fifth_stat
     ],
 )
 def test_reasons_of_failures(world, end, reason):
+    """T11."""
     job = a_task(world, deadline_at=START + MINUTE)
     a_claim(world)
     end(world, job)
