@@ -52,8 +52,7 @@ def answer(graph: Graph, body: bytes) -> bytes:
         for _ in range(min(query.n if query.HasField("n") else 1, len(graph.ready))):
             task = reply.task.add(name=graph.ready.popleft(), origin="hub")
             task.log.add(state=1, time=0)
-        body = reply.SerializeToString()
-        return body
+        return bytes(reply.SerializeToString())
     if query.type == Kind.COMPLETE:
         for task in query.task:
             graph.complete(task.name)

@@ -1,5 +1,6 @@
 """The relay against a real RabbitMQ: through its absence, its death, its alarms."""
 
+import httpx
 import pytest
 
 from tests.amqp.rabbit import free_ports
@@ -194,6 +195,9 @@ def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
     with serving(tmp_path, "--amqp-relay", url) as served:
         run_jobs(served, "relayed", 5)
         until(lambda: "no broker to relay to" in served.log(), "nothing was said")
+        metrics = httpx.get(f"{served.url}/metrics").text
+        assert "manyhands_relay_connected 0.0" in metrics
+        assert "manyhands_relay_backlog 15.0" in metrics
 
     assert "403" in served.log()
     assert "wrong" not in served.log()

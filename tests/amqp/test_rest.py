@@ -19,7 +19,8 @@ NOBODY = "00000000-0000-7000-8000-000000000000"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    with serving(folder, "--amqp", "127.0.0.1:0", "--gearman", "127.0.0.1:0") as server:
+    arguments = ("--amqp", "127.0.0.1:0", "--payload-bytes-max", "3000000")
+    with serving(folder, *arguments) as server:
         yield server
 
 
@@ -284,3 +285,65 @@ def test_work_that_cannot_be_delivered_goes_back(http, served):
 
     claimed = http.post("/claim-work/aws/dropped?wait=20", json=WORKER)
     assert claimed.json()["status"]["task_id"] == task
+
+
+def test_documents_are_uploaded_while_the_run_lasts(http):
+    """T38, T41."""
+    task = new(http, "uploading")["task_id"]
+    claimed = claim(http, task).json()
+    result = {"version": "0.2.0", "artifacts": {}, "result": {"exit_code": 1}}
+    logs = {"version": "0.2.0", "logs": {"stdout": "http://example.org/stdout"}}
+    assert http.put(claimed["logs_url"], json=logs).status_code == 200
+    assert http.get(f"/store/{task}/runs/1/logs.json").json() == logs
+    assert http.put(claimed["result_url"], content=b"[1]").status_code == 400
+    assert http.put(claimed["result_url"], content=b" " * 1_100_000).status_code == 413
+    assert http.put(claimed["result_url"], json=result).status_code == 200
+    http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1})
+
+    assert http.get(f"/store/{task}/runs/1/result.json").json() == result
+    assert http.put(claimed["result_url"], json=result).status_code == 410
+
+
+def artifact_urls(http, task: str, **artifacts):
+    wanted = WORKER | {"run_id": 1, "artifacts": artifacts}
+    return http.post(f"/task/{task}/artifact-urls", json=wanted)
+
+
+def test_artifacts_are_uploaded_and_served_in_whole_and_in_part(http):
+    """T41, T42."""
+    task = new(http, "artifacts")["task_id"]
+    claim(http, task)
+    name = "deep/path/größe.bin"
+    answer = artifact_urls(http, task, **{name: "application/x-thing"}).json()
+    assert answer["expires"] == answer["status"]["taken_until"]
+    content = bytes(range(256)) * 4_000
+    assert http.put(answer["artifact_urls"][name], content=content).status_code == 200
+
+    url = answer["artifact_urls"][name].partition("?")[0]
+    whole = http.get(url)
+    assert (whole.status_code, whole.content) == (200, content)
+    assert whole.headers["content-type"] == "application/x-thing"
+    assert whole.headers["content-security-policy"] == "sandbox"
+    for asked, start, stop in (("0-99", 0, 100), ("1000-", 1000, None), ("-50", -50, None)):
+        part = http.get(url, headers={"Range": f"bytes={asked}"})
+        assert (part.status_code, part.content) == (206, content[start:stop])
+    assert http.get(url, headers={"Range": "bytes=9999999-"}).status_code == 416
+    assert http.get(f"/store/{task}/runs/1/artifacts/none").status_code == 404
+
+
+def test_an_upload_that_is_not_the_workers_is_refused(http):
+    """T41."""
+    task = new(http, "forged")["task_id"]
+    claimed = claim(http, task).json()
+    urls = artifact_urls(http, task, one="text/plain").json()["artifact_urls"]
+
+    assert http.put(claimed["logs_url"][:-1], json={}).status_code == 403
+    assert http.put(urls["one"].replace("/one?", "/two?"), content=b"x").status_code == 403
+    assert http.put(urls["one"].replace("text", "image"), content=b"x").status_code == 403
+    assert http.put(urls["one"], content=bytes(3_000_001)).status_code == 413
+    assert http.get(urls["one"].partition("?")[0]).status_code == 404
+    stranger = WORKER | {"worker_id": "other", "run_id": 1, "artifacts": {}}
+    assert http.post(f"/task/{task}/artifact-urls", json=stranger).status_code == 410
+    for name in ("", "a/../b", "a//b", "x" * 256, "new\nline"):
+        assert artifact_urls(http, task, **{name: "text/plain"}).status_code == 400
+    assert artifact_urls(http, task, one="no type").status_code == 400

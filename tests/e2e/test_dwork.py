@@ -75,6 +75,7 @@ def test_d2_and_d4_a_peer_that_sends_rubbish_harms_nobody(served):
 
         other.create(a_task("a"))
         assert other.steal() == ["a"]
+    assert "messages without delimiter or body were dropped" in served.log()
 
 
 def test_d18_a_held_steal_is_answered_when_work_appears(served):

@@ -1,5 +1,6 @@
 """`manyhands dwork`: every command, against the real program."""
 
+import contextlib
 import json
 import os
 import pty
@@ -8,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.e2e.dwork_talk import addresses
-from tests.e2e.serving import command, environment, run, serving
+from tests.e2e.serving import Api, command, environment, run, serving
 
 
 @pytest.fixture
@@ -117,10 +118,14 @@ def test_d36_a_command_that_fails_is_told_and_holds_up_what_comes_after(served):
 
 def test_d36_a_command_gets_the_payload_and_leaves_a_result(served):
     dwork(served, "create", "a", "--payload", "hello")
-    dwork(served, "create", "b")
 
-    dwork(served, "work", "--command", "tr a-z A-Z")
+    worked = dwork(served, "work", "--command", "tr a-z A-Z")
+
     # The graph is drained, so what is known of it is on the server's other pages.
+    with contextlib.closing(Api(served)) as api:
+        (job,) = api.get("jobs?queue=dwork")
+        result = api.get(f"jobs/{job['id']}")["result"]
+    assert (worked.returncode, result) == (0, "HELLO")
     assert dwork(served, "lookup", "a").returncode == 1
 
 

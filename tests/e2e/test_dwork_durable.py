@@ -8,7 +8,6 @@ import pytest
 
 from manyhands.wire.dwork import Kind
 from tests.e2e.dwork_talk import Talk, a_task
-from tests.e2e.gearman_talk import wait_until
 from tests.e2e.serving import Served, serving, start
 
 WIDTH, STEPS = 1_000, 100
@@ -31,10 +30,16 @@ class Records:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.news = threading.Condition()
         self.clock = 0
         self.began: dict[str, list[int]] = {}
         self.ended: dict[str, int] = {}  # when its work was through, before that was reported
         self.told: dict[str, int] = {}  # when the server's OK for that was there
+
+    def wait_for(self, count: int) -> None:
+        """Until so many ends were acknowledged."""
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.told) >= count, 120)
 
     def tick(self) -> int:
         with self.lock:
@@ -63,6 +68,8 @@ def work(served: Served, location: str, records: Records, enough: int) -> None:
                     moment = records.tick()
                     for name in names:
                         records.told.setdefault(name, moment)
+                    with records.news:
+                        records.news.notify_all()
             except Exception:  # noqa: BLE001 - killed: a reply is missing or half there
                 return
 
@@ -95,7 +102,7 @@ def test_d7_a_graph_of_100000_tasks_survives_a_kill_half_done_and_keeps_its_orde
             assert talk.ask(Kind.OK).name == f"dhub: {total} active tasks, {WIDTH} ready."
         threads = run_workers(served, records, total)
         moment = total // 2 + random.randrange(5_000)
-        wait_until(lambda: len(records.told) >= moment, "half of the graph is worked")
+        records.wait_for(moment)
     finally:
         served.process.send_signal(signal.SIGKILL)
         served.process.wait()

@@ -14,6 +14,8 @@ from manyhands.config import (
     Address,
     Config,
     ConfigError,
+    Endpoint,
+    Endpoints,
     Listen,
     as_toml,
     load_config,
@@ -185,6 +187,34 @@ def test_an_address_that_others_can_reach_is_refused_unless_insecure(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "[::1]", "localhost"])
 def test_a_loopback_address_is_accepted_with_any_port(host):
     assert str(load_config({"http": f"{host}:0"}, {}, None).config.http) == f"{host}:0"
+
+
+def test_d34_several_dwork_endpoints_are_written_with_commas_and_names():
+    loaded = load_config({"dwork": "127.0.0.1:1, physics=[::1]:2"}, {}, None)
+
+    assert loaded.config.dwork == Endpoints(
+        (Endpoint("dwork", Address("127.0.0.1", 1)), Endpoint("physics", Address("::1", 2)))
+    )
+    assert loaded.plain("dwork") == "127.0.0.1:1,physics=[::1]:2"
+    assert load_config({"dwork": "off"}, {}, None).config.dwork is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        ("127.0.0.1:1,127.0.0.1:2", "there are two addresses for dwork"),
+        ("a b=127.0.0.1:1", "a name has letters, digits, dots, hyphens, underscores"),
+        ("physics=off", "off stands alone"),
+        ("physics=", "it is not an address with a port"),
+        ("127.0.0.1:1,", "it is not an address with a port"),
+    ],
+)
+def test_d34_a_wrong_list_of_endpoints_is_refused(raw, sentence):
+    assert f"because {sentence};" in refusal({"dwork": raw})
+
+
+def test_a_dwork_endpoint_that_others_can_reach_is_refused_unless_insecure():
+    assert "other machines could reach" in refusal({"dwork": "127.0.0.1:1,x=0.0.0.0:2"})
 
 
 def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch):

@@ -2,7 +2,10 @@
 
 import asyncio
 import ipaddress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands import __version__
 from manyhands.config import Address
@@ -41,6 +44,7 @@ class AmqpListener(TcpListener):
         self.broker = Broker(EXCHANGES, server.messages, server.dispatcher.ask, self._feed_soon)
         self.broker.restore(tuple(server.store.index.cursors.values()), server.clock.now())
         self._events.watch(self.broker.news)
+        server.metrics.sources.append(self._metrics)
 
     async def start(self) -> str:
         address = await super().start()
@@ -75,6 +79,18 @@ class AmqpListener(TcpListener):
         if (user, password) != _ACCOUNT:
             return False
         return self._insecure or ipaddress.ip_address(address).is_loopback
+
+    def _metrics(self) -> Iterator[Metric]:
+        queues = self.broker.queues.values()
+        dropped = sum(queue.dropped_count for queue in queues)
+        yield GaugeMetricFamily("manyhands_amqp_connections", "Watchers.", len(self._sessions))
+        yield GaugeMetricFamily("manyhands_amqp_queues", "Queues of watchers.", len(queues))
+        yield CounterMetricFamily(
+            "manyhands_amqp_deliveries", "Messages delivered.", self.broker.delivered_count
+        )
+        yield GaugeMetricFamily(
+            "manyhands_amqp_skipped_events", "Events gone before a queue read them.", dropped
+        )
 
     def _feed_soon(self) -> None:
         if self._feeding:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
 from manyhands.config import Endpoint, Endpoints
 from manyhands.model.job import FINISHED, Holder, State
 from manyhands.protocols.dwork.session import DworkSession, Settings
@@ -14,6 +16,8 @@ from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
+
+_log = structlog.get_logger("manyhands.dwork")
 
 
 class DworkListener:
@@ -68,6 +72,15 @@ class DworkHub:
 
     def _on_batch(self, _batch: Batch, _elapsed_ms: float) -> None:
         self._session.look_up_from_work()
+
+    def report_dropped(self, count: int) -> None:
+        # The first one, the second, the fourth, …: a peer cannot fill the disk with this.
+        if count & (count - 1) == 0:
+            _log.warning(
+                "messages without delimiter or body were dropped",
+                endpoint=self._endpoint.name,
+                count=count,
+            )
 
     @property
     def draining(self) -> bool:

@@ -1,7 +1,7 @@
 """One request and its answer, in the envelope; and the defences that every request passes."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -83,6 +83,17 @@ class Exchange:
                 return bytes(gathered)
             message = await self._receive()
         raise HungUpError
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes, of whatever kind it is."""
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise HungUpError
+            if message["body"]:
+                yield message["body"]
+            if not message["more_body"]:
+                return
 
     def _too_large(self) -> Problem:
         sentence = f"a body may have at most {self.body_bytes_max} bytes"

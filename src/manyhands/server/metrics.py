@@ -3,7 +3,7 @@
 import os
 import resource
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +75,8 @@ class Metrics(Collector):
         self._commit = _Histogram(_COMMIT_BOUNDS_MS)
         self._batch = _Histogram(_BATCH_BOUNDS)
         self._registry = CollectorRegistry(auto_describe=False)
+        # Listeners that have something to tell add themselves.
+        self.sources: list[Callable[[], Iterable[Metric]]] = []
         self._registry.register(self)
         dispatcher.on_batch.append(self._take)
 
@@ -121,6 +123,8 @@ class Metrics(Collector):
         yield from self._commands()
         yield from self._store()
         yield from _processes()
+        for source in self.sources:
+            yield from source()
 
     def _queues(self) -> Iterator[Metric]:
         index = self._dispatcher.store.index

@@ -7,9 +7,11 @@ is a cursor in the store: after any failure, on either side, it goes on from the
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.config import BrokerAddress
 from manyhands.model.commands import SetCursor
@@ -28,9 +30,8 @@ _CHUNK_COUNT: Final = 200  # in one write
 # News is gathered for that long: a write for each event would cost ten times as much.
 _GATHER_SECONDS: Final = 0.005
 _TICK_SECONDS: Final = 0.25
-_SHARE: Final = (
-    0.12  # of the time, while there is other work: what piles up goes when there is less
-)
+# Share of the time while there is other work: what piles up goes when there is less.
+_SHARE: Final = 0.08
 _CONNECT_SECONDS: Final = 10.0
 _BACKOFF_SECONDS: Final = (0.1, 30.0)  # doubling from one to the other
 # How long a drain waits for the broker to confirm the last messages.
@@ -55,8 +56,9 @@ class Relay:
         self._caught_up = asyncio.Event()
         self._pacer = Pacer(server.dispatcher, self._loop, _SHARE)
         self._has_more = False  # and may be sent
-        self.dropped_count = 0
-        self.failure: str | None = None  # why there is no connection
+        self._dropped_count = 0
+        self._failure: str | None = None  # why there is no connection
+        server.metrics.sources.append(self._metrics)
 
     @property
     def is_connected(self) -> bool:
@@ -67,6 +69,22 @@ class Relay:
     def backlog_count(self) -> int:
         """Events that the broker has not confirmed."""
         return self._messages.last_seq - self._confirmed
+
+    def _metrics(self) -> Iterator[Metric]:
+        oldest = self._events.after(self._confirmed, 1)
+        age = self._server.clock.now() - oldest[0].event.at if oldest else 0
+        yield GaugeMetricFamily(
+            "manyhands_relay_connected", "Whether the broker is there.", int(self.is_connected)
+        )
+        yield GaugeMetricFamily(
+            "manyhands_relay_backlog", "Events not confirmed yet.", self.backlog_count
+        )
+        yield GaugeMetricFamily(
+            "manyhands_relay_oldest_age_seconds", "Age of the oldest of them.", age / 1000
+        )
+        yield CounterMetricFamily(
+            "manyhands_relay_dropped_events", "Events gone before relayed.", self._dropped_count
+        )
 
     def _first_position(self) -> int:
         known = self._server.store.index.cursors.get(self._name)
@@ -116,7 +134,7 @@ class Relay:
                 text = str(error) or type(error).__name__
             else:
                 lasting, text = False, "the connection was lost"
-            if self.failure is None:
+            if self._failure is None:
                 rest = shortest  # it had worked
             self._note_failure(text)
             rest = longest if lasting else rest
@@ -125,9 +143,9 @@ class Relay:
             rest = min(rest * 2, longest)
 
     def _note_failure(self, text: str) -> None:
-        if text != self.failure:  # once, not every few seconds
+        if text != self._failure:  # once, not every few seconds
             _log.warning("no broker to relay to; events wait", broker=str(self._broker), why=text)
-        self.failure = text
+        self._failure = text
 
     async def _relay(self) -> None:
         """One connection, until it ends."""
@@ -167,7 +185,7 @@ class Relay:
         was_ready, was_blocked = publisher.is_ready, publisher.blocked_for
         publisher.receive(data, self._server.clock.now())
         if publisher.is_ready and not was_ready:
-            self.failure = None
+            self._failure = None
             _log.info("relaying", broker=str(self._broker), backlog=self.backlog_count)
         if publisher.blocked_for != was_blocked:
             _log.warning("the broker's wish", broker=str(self._broker), stop=publisher.blocked_for)
@@ -216,7 +234,7 @@ class Relay:
     def _drop(self, position: int) -> None:
         """The log is bounded: what was away for too long cannot be told any more."""
         count = position - self._position
-        self.dropped_count += count
+        self._dropped_count += count
         self._position = position
         _log.error("events were gone before the broker took them", count=count)
 

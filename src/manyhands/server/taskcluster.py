@@ -31,6 +31,8 @@ from manyhands.server.finding import find_job
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange
 from manyhands.server.messages import base_url
+from manyhands.server.taskcluster_uploads import Uploads
+from manyhands.store.store import Filter, Order
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -51,6 +53,7 @@ class TaskclusterRoutes:
         self._server = server
         self._dispatcher = server.dispatcher
         self._handing_out = handing_out
+        self._uploads = Uploads(server)
 
     def routes(self) -> Iterable[BaseRoute]:
         """What the listener serves for us."""
@@ -58,6 +61,8 @@ class TaskclusterRoutes:
             ("POST", "/task/new", self._new),
             ("GET", "/task/{task}/status", self._status),
             ("POST", "/task/{task}/claim", self._claim),
+            ("GET", "/task/{task}/artifact-urls", self._artifact_urls),
+            ("POST", "/task/{task}/artifact-urls", self._artifact_urls),
             ("POST", "/task/{task}/completed", self._completed),
             ("POST", "/task/{task}/failed", self._failed),
             ("POST", "/task/{task}/cancel", self._cancel),
@@ -71,6 +76,8 @@ class TaskclusterRoutes:
             ("GET", "/store/{task}/runs/{run:int}/result.json", self._result),
             # The layout's first name for it.
             ("GET", "/store/{task}/runs/{run:int}/results.json", self._result),
+            ("GET", "/store/{task}/runs/{run:int}/artifacts/{name:path}", self._artifact),
+            ("PUT", "/store/{task}/runs/{run:int}/{name:path}", self._upload),
         )
         for method, path, handler in table:
             yield Route(f"/{VERSION}{path}", _Endpoint(handler), methods=[method])
@@ -148,17 +155,16 @@ class TaskclusterRoutes:
         return _SENT
 
     def _claimed(self, job: Job, worker: Worker) -> object:
+        lease = job.lease
+        assert lease is not None
         status = rest.job_status(job)
-        folder = (
-            f"{base_url(self._server)}/{VERSION}/store/{status.task_id}/runs/{job.lease_number}"
-        )
         return {
             "status": status,
             "run_id": job.lease_number,
             "worker_group": worker.worker_group,
             "worker_id": worker.worker_id,
-            "logs_url": f"{folder}/logs.json",
-            "result_url": f"{folder}/result.json",
+            "logs_url": self._uploads.url(job, lease, rest.LOGS),
+            "result_url": self._uploads.url(job, lease, rest.RESULT),
         }
 
     async def _held(self, exchange: Exchange) -> tuple[Job, Lease | None, Worker]:
@@ -195,14 +201,16 @@ class TaskclusterRoutes:
 
     async def _pending(self, exchange: Exchange) -> object:
         provisioner = _parameter(exchange, "provisioner")
-        found = []
-        for job in self._server.store.index.jobs.values():
-            ready = job.state is State.READY
-            if ready and place_of(job.queue).provisioner == provisioner:
-                found.append(rest.job_status(job))
-                if len(found) == rest.PENDING_COUNT_MAX:
-                    break
-        return {"tasks": found}
+        found: list[Job] = []
+        store = self._server.store
+        for queue in sorted(store.index.queues):
+            room = rest.PENDING_COUNT_MAX - len(found)
+            if place_of(queue).provisioner == provisioner and room:
+                wanted = Filter(
+                    states=(State.READY,), queue=queue, order=Order.OLDEST, count_max=room
+                )
+                found += (await asyncio.to_thread(store.search, wanted)).jobs
+        return {"tasks": [rest.job_status(job) for job in found]}
 
     # Documents.
 
@@ -229,10 +237,47 @@ class TaskclusterRoutes:
         return rest.resolution_of(await self._find(exchange), base_url(self._server))
 
     async def _logs(self, exchange: Exchange) -> object:
-        return rest.logs_of(await self._find(exchange), _run(exchange))
+        job, run_id = await self._find(exchange), _run(exchange)
+        return await self._uploaded(exchange, job, rest.LOGS) or rest.logs_of(job, run_id)
 
     async def _result(self, exchange: Exchange) -> object:
-        return rest.result_of(await self._find(exchange), _run(exchange))
+        job, run_id = await self._find(exchange), _run(exchange)
+        return await self._uploaded(exchange, job, rest.RESULT) or rest.result_of(job, run_id)
+
+    async def _artifact(self, exchange: Exchange) -> object:
+        name = f"artifacts/{_parameter(exchange, 'name')}"
+        sent = await self._uploaded(exchange, await self._find(exchange), name)
+        if sent is None:
+            raise RestError(404, "there is no such artifact")
+        return sent
+
+    async def _uploaded(self, exchange: Exchange, job: Job, name: str) -> object:
+        artifact = self._uploads.find(job, _run(exchange), name)
+        if artifact is None:
+            return None
+        await self._uploads.send(exchange, artifact)
+        return _SENT
+
+    async def _upload(self, exchange: Exchange) -> object:
+        job = await self._find(exchange)
+        name = _parameter(exchange, "name")
+        return await self._uploads.receive(exchange, job, _run(exchange), name)
+
+    async def _artifact_urls(self, exchange: Exchange) -> object:
+        worker, wanted = rest.read_wanted(await exchange.body())
+        job = await self._find(exchange)
+        lease = rest.held_by(job, worker)
+        status = rest.job_status(job)
+        urls = {
+            name: self._uploads.url(job, lease, f"artifacts/{name}", content_type)
+            for name, content_type in wanted.items()
+        }
+        return {
+            "status": status,
+            "run_id": lease.number,
+            "expires": status.taken_until,
+            "artifact_urls": urls,
+        }
 
     # Asking.
 

@@ -206,8 +206,11 @@ def _text(value: str | bytes, what: str) -> str:
 
 def _task(message: Any) -> Task:  # noqa: ANN401
     fields: dict[str, Any] = {}
-    # Only what is there: most tasks have two or three of the fields.
-    for descriptor, value in message.ListFields():
+    found = message.ListFields()
+    if len(found) == 2:  # the required ones alone, as in nearly every report
+        name, origin = found[0][1], found[1][1]
+        return Task(name=_text(name, "name of a task"), origin=_text(origin, "origin of a task"))
+    for descriptor, value in found:
         name = descriptor.name
         if name in _TEXTS:
             fields[name] = _text(value, f"{name} of a task")
@@ -254,10 +257,16 @@ def _fill(message: Any, task: Task) -> None:  # noqa: ANN401
             pred.location = dep.location
     for entry in task.log:
         message.log.add(state=entry.phase, time=entry.at_us)
-    for name in ("payload", "result", "failure", "priority", "attempt"):
-        value = getattr(task, name)
-        if value is not None:
-            setattr(message, name, value)
+    if task.payload is not None:
+        message.payload = task.payload
+    if task.result is not None:
+        message.result = task.result
+    if task.failure is not None:
+        message.failure = task.failure
+    if task.priority is not None:
+        message.priority = task.priority
+    if task.attempt is not None:
+        message.attempt = task.attempt
     if task.retry:
         message.retry = True
     if task.cancel_on_failure:

@@ -26,6 +26,7 @@ class Desk:
         self.store = store or MemoryStore()
         self.clock = START
         self.draining = False
+        self.dropped_reported = 0
         self.unreachable: set[bytes] = set()
         self.replies: dict[bytes, list[bytes]] = {}
         self.asked: list[Command] = []
@@ -45,6 +46,9 @@ class Desk:
             return
         assert route[-1] == b""
         self.replies.setdefault(route[0], []).append(body)
+
+    def report_dropped(self, count: int) -> None:
+        self.dropped_reported = count
 
     def ask(self, command, settle=None, refused=None) -> None:
         self.asked.append(command)

@@ -17,6 +17,9 @@ class Hub(Protocol):
         if it cannot be reached.
         """
 
+    def report_dropped(self, count: int) -> None:
+        """Messages that nobody can be answered for, so far."""
+
     @property
     def ask(self) -> Ask:
         """Let the engine decide; see the dispatcher."""

@@ -13,7 +13,7 @@ from manyhands.protocols.dwork.words import ANSWERS
 from manyhands.wire.dwork import Kind, Query, Task, encode
 
 # Ends whose repetition is recognised although nothing is known of the task any more.
-_RECENT_COUNT_MAX: Final = 10_000
+_RECENT_COUNT_MAX: Final = 10_000  # and up to as many again
 
 
 class Reporting:
@@ -22,22 +22,26 @@ class Reporting:
     def __init__(self, hub: Hub, queue: str) -> None:
         self.hub = hub
         self.queue = queue
-        self.recent: dict[str, str] = {}  # name of a task -> the worker that ended it
+        # Names of tasks, with the workers that ended them. Two halves, since dropping the oldest
+        # of a dict one by one walks over all that were dropped before.
+        self._recent: dict[str, str] = {}
+        self._older: dict[str, str] = {}
 
     def note(self, name: str, location: str) -> str | None:
         """A worker says that a task ended (D25); gives who had said so before."""
-        recent = self.recent
-        before = recent.pop(name, None)
+        recent = self._recent
+        before = recent.get(name) or self._older.get(name)
         recent[name] = location
         if len(recent) > _RECENT_COUNT_MAX:
-            del recent[next(iter(recent))]
+            self._older, self._recent = recent, {}
         return before
 
     def take_back(self, name: str, before: str | None) -> None:
         """It was not so."""
-        self.recent.pop(name, None)
+        for half in (self._recent, self._older):
+            half.pop(name, None)
         if before is not None:
-            self.recent[name] = before
+            self._recent[name] = before
 
 
 class Report:

@@ -76,7 +76,9 @@ class DworkSession:
         except ValueError:
             end = len(frames)
         if end == len(frames):
-            self.dropped_count += 1  # nobody could tell where a reply is to go (D2)
+            # Nobody could tell where a reply is to go (D2).
+            self.dropped_count += 1
+            self.hub.report_dropped(self.dropped_count)
             return
         route = tuple(frames[:end])
         if self._stealing.held:

@@ -4,6 +4,7 @@ Workers prove a run by its number and their name. What was found to match is the
 lease's own token, so that nothing can come in between.
 """
 
+import hashlib
 import re
 from datetime import datetime
 from typing import Any, Final
@@ -37,6 +38,10 @@ CLAIM_MS: Final = 1_200_000
 BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 SLEEP_SECONDS: Final = 180  # what a worker is told to wait when there is no work
 PENDING_COUNT_MAX: Final = 1_000
+DOCUMENT_BYTES_MAX: Final = 1024 * 1024  # logs.json and result.json
+ARTIFACTS_COUNT_MAX: Final = 1_000
+LOGS, RESULT = "logs.json", "result.json"
+_CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+; =-]{1,100}")
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
@@ -83,6 +88,16 @@ class Worker(Struct, frozen=True, forbid_unknown_fields=True):
     run_id: int | None = None
 
 
+class ArtifactsWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker that has artifacts to upload: names, and what they are."""
+
+    worker_group: str
+    worker_id: str
+    run_id: int
+    artifacts: dict[str, str]
+
+
+_decode_wanted = msgspec.json.Decoder(ArtifactsWanted).decode
 _decode_definition = msgspec.json.Decoder(Definition).decode
 _decode_worker = msgspec.json.Decoder(Worker).decode
 _encode = msgspec.json.Encoder().encode
@@ -158,6 +173,33 @@ def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
     if with_run and worker.run_id is None:
         raise RestError(400, "run_id is missing")
     return worker
+
+
+def read_wanted(body: bytes) -> tuple[Worker, dict[str, str]]:
+    """Who speaks, and the artifacts to come with their types."""
+    try:
+        wanted = _decode_wanted(body)
+    except msgspec.MsgspecError as error:
+        raise RestError(400, "the body does not say which artifacts", str(error)) from None
+    if len(wanted.artifacts) > ARTIFACTS_COUNT_MAX:
+        raise RestError(400, f"at most {ARTIFACTS_COUNT_MAX} artifacts at a time")
+    for name, content_type in wanted.artifacts.items():
+        if not (0 < len(name.encode()) <= 255 and name.isprintable()):
+            raise RestError(400, "the name of an artifact has 1 to 255 printable bytes")
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):
+            # Clients tidy such paths up, and then ask for something else.
+            raise RestError(400, "the name of an artifact has no empty parts, no . and no ..")
+        if not _CONTENT_TYPE.fullmatch(content_type):
+            raise RestError(400, f"there is no content type {content_type!r}")
+    return Worker(wanted.worker_group, wanted.worker_id, wanted.run_id), wanted.artifacts
+
+
+def upload_key(lease: Lease, name: str, content_type: str) -> str:
+    """What makes a URL good for an upload: known to the holder of the lease, for as long as that
+    lasts.
+    """
+    text = "\0".join((lease.token, str(lease.number), name, content_type))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def claim_of(worker: Worker, token: str, *, queue: str = "", job_id: str | None = None) -> Claim:
