@@ -122,9 +122,7 @@ class Driver:
         return {
             "life_cycles_per_second": round(count / seconds),
             "main_cpu_us": round((cpu_seconds(os.getpid()) - main) / count * 1e6, 1),
-            "writer_cpu_us": round(
-                (sum(map(cpu_seconds, writers)) - writer) / count * 1e6, 1
-            ),
+            "writer_cpu_us": round((sum(map(cpu_seconds, writers)) - writer) / count * 1e6, 1),
             "commits_per_second": round(batches / seconds),
             "life_cycles_per_commit": round(count / max(1, batches), 1),
         }

@@ -1,6 +1,6 @@
 """The engine and its index alone, with no store behind them: microseconds a decision.
 
-    python bench/engine.py
+python bench/engine.py
 """
 
 import argparse
