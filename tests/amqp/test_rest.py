@@ -231,7 +231,7 @@ def test_tasks_and_jobs_of_other_protocols_are_one(http, served):
         {"routing": "é"},
         {"routing": "x" * 65},
         {"retries": -1},
-        {"retries": 999},
+        {"retries": 1000},
         {"created": "yesterday"},
         {"deadline": "2014-01-01"},
         {"payload": "text"},

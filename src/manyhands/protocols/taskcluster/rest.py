@@ -20,6 +20,7 @@ from manyhands.model.payload import Encoding
 from manyhands.model.policy import DEFAULTS, Terms
 from manyhands.protocols.taskcluster.identifiers import (
     DEFAULT_PROVISIONER,
+    RUN_ID_MAX,
     is_identifier,
     is_routing,
 )
@@ -125,7 +126,8 @@ def read_task(body: bytes, job_id: str, address: str) -> NewJob:
         queue=queue_of(posted.provisioner_id, posted.worker_type),
         payload=_encode(posted.payload),
         encoding=Encoding.JSON,
-        terms=Terms(DEFAULTS[REALM], attempts_max=posted.retries + 1),
+        # Runs are numbered up to 999, so there are no more of them.
+        terms=Terms(DEFAULTS[REALM], attempts_max=min(posted.retries + 1, RUN_ID_MAX)),
         origin=Origin(REALM, posted.metadata.owner, address),
         priority=posted.priority,
         deadline_at=_instant_of(posted.deadline),
@@ -138,7 +140,7 @@ def _fault_of(posted: Definition) -> str | None:
     checks = (
         (posted.version == VERSION, f"version must be {VERSION}"),
         (is_routing(posted.routing), "routing has at most 64 printable ASCII characters"),
-        (0 <= posted.retries <= 998, "retries must be 0 to 998"),
+        (0 <= posted.retries <= 999, "retries must be 0 to 999"),
         (_instant_of(posted.created) is not None, "created must be a date and time"),
         (_instant_of(posted.deadline) is not None, "deadline must be a date and time"),
         (len(about.name) <= 255, "metadata.name has at most 255 characters"),
