@@ -177,7 +177,7 @@ def test_a_failed_store_is_not_written_to_however_many_answers_wait():
 # Riding along (rule 25).
 
 
-def test_a_completion_nobody_waits_for_rides_for_at_most_ride_ms():
+def test_rule_25_a_completion_nobody_waits_for_rides_for_at_most_ride_ms():
     desk = Desk(ride_ms=5.0)
     desk.submit()
     job = desk.claim()
@@ -192,7 +192,7 @@ def test_a_completion_nobody_waits_for_rides_for_at_most_ride_ms():
     assert desk.now_ms - started_ms == 5 + COMMIT_MS
 
 
-def test_a_completion_rides_with_whoever_commits_next():
+def test_rule_25_a_completion_rides_with_whoever_commits_next():
     desk = Desk(ride_ms=5.0)
     desk.submit()
     job = desk.claim()
@@ -205,7 +205,7 @@ def test_a_completion_rides_with_whoever_commits_next():
     assert desk.disk.job(job.job_id).state is State.COMPLETED
 
 
-def test_a_completion_that_somebody_waits_for_does_not_ride():
+def test_rule_25_a_completion_that_somebody_waits_for_does_not_ride():
     desk = Desk(ride_ms=5.0)
     (waited,) = desk.submit()
     desk.tell(Attach(job_id=waited.job_id, waiter="c/1"))
@@ -217,7 +217,7 @@ def test_a_completion_that_somebody_waits_for_does_not_ride():
     assert desk.disk.job(job.job_id).state is State.COMPLETED
 
 
-def test_a_completion_that_frees_a_dependant_does_not_ride():
+def test_rule_25_a_completion_that_frees_a_dependant_does_not_ride():
     desk = Desk(ride_ms=5.0)
     (first,) = desk.submit()
     desk.submit(depends_on=(first.job_id,))
@@ -232,7 +232,7 @@ def test_a_completion_that_frees_a_dependant_does_not_ride():
 # Early claims and reads (rule 23).
 
 
-def test_an_early_claim_of_a_job_on_disk_is_answered_at_once():
+def test_rule_23_an_early_claim_of_a_job_on_disk_is_answered_at_once():
     desk = Desk()
     desk.submit()
 
@@ -242,7 +242,7 @@ def test_an_early_claim_of_a_job_on_disk_is_answered_at_once():
     assert len(told.reply.jobs) == 1
 
 
-def test_an_early_claim_waits_for_the_commit_of_the_job_it_hands_out():
+def test_rule_23_an_early_claim_waits_for_the_commit_of_the_job_it_hands_out():
     desk = Desk()
     desk.ask(desk.a_submit())
     desk.run(1)
@@ -255,7 +255,7 @@ def test_an_early_claim_waits_for_the_commit_of_the_job_it_hands_out():
     assert told.at_ms >= COMMIT_MS
 
 
-def test_a_claim_that_is_not_early_waits_for_its_own_commit():
+def test_rule_23_a_claim_that_is_not_early_waits_for_its_own_commit():
     desk = Desk()
     desk.submit()
     started_ms = desk.now_ms
@@ -267,7 +267,7 @@ def test_a_claim_that_is_not_early_waits_for_its_own_commit():
     assert told.at_ms == started_ms + COMMIT_MS
 
 
-def test_a_question_is_answered_at_once_when_nothing_is_on_its_way():
+def test_rule_23_a_question_is_answered_at_once_when_nothing_is_on_its_way():
     desk = Desk()
     (job,) = desk.submit()
 
@@ -276,7 +276,7 @@ def test_a_question_is_answered_at_once_when_nothing_is_on_its_way():
     assert told.reply == Found(job)
 
 
-def test_a_question_waits_for_the_commit_that_it_saw():
+def test_rule_23_a_question_waits_for_the_commit_that_it_saw():
     desk = Desk()
     submit = desk.a_submit()
     desk.tell(submit)
@@ -290,7 +290,7 @@ def test_a_question_waits_for_the_commit_that_it_saw():
     assert told.at_ms == COMMIT_MS
 
 
-def test_questions_are_answered_in_the_order_of_asking_even_between_two_commits():
+def test_rule_23_questions_are_answered_in_the_order_of_asking_even_between_two_commits():
     desk = Desk()
     desk.ask(desk.a_submit())
     desk.run(1)
@@ -307,7 +307,7 @@ def test_questions_are_answered_in_the_order_of_asking_even_between_two_commits(
     assert order == ["first", "second"]
 
 
-def test_what_is_asked_while_answers_are_told_is_told_after_them():
+def test_rule_23_what_is_asked_while_answers_are_told_is_told_after_them():
     desk = Desk()
     order: list[str] = []
 
@@ -322,7 +322,7 @@ def test_what_is_asked_while_answers_are_told_is_told_after_them():
     assert order == ["first", "second", "asked inside"]
 
 
-def test_what_is_asked_while_questions_are_answered_is_told_after_them():
+def test_rule_23_what_is_asked_while_questions_are_answered_is_told_after_them():
     desk = Desk()
     order: list[str] = []
 
@@ -339,7 +339,7 @@ def test_what_is_asked_while_questions_are_answered_is_told_after_them():
     assert order == ["first", "second", "asked inside"]
 
 
-def test_signals_leave_with_their_commit():
+def test_rule_23_signals_leave_with_their_commit():
     desk = Desk()
     heard: list[str] = []
     desk.dispatcher.on_signal["c/1"] = lambda signal: heard.append(signal.what)
@@ -354,7 +354,7 @@ def test_signals_leave_with_their_commit():
     assert heard == ["ended"]
 
 
-def test_a_lease_taken_from_a_holder_without_connection_is_told_to_whoever_listens():
+def test_rule_23_a_lease_taken_from_a_holder_without_connection_is_told_to_whoever_listens():
     desk = Desk()
     told: list[str] = []
     desk.dispatcher.on_told.append(lambda signal: told.append(signal.job.job_id))
@@ -427,7 +427,9 @@ def test_who_is_owed_no_answer_still_hears_of_a_refusal():
 # Our own defects (rule 24).
 
 
-def test_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_nothing_half_done(monkeypatch):
+def test_rule_24_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_nothing_half_done(
+    monkeypatch,
+):
     desk = Desk()
     desk.submit()
     real = module.decide
@@ -450,7 +452,9 @@ def test_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_nothing_half
     assert desk.failures == []
 
 
-def test_a_tick_that_cannot_be_decided_is_tried_again_without_keeping_the_loop_busy(monkeypatch):
+def test_rule_24_a_tick_that_cannot_be_decided_is_tried_again_without_keeping_the_loop_busy(
+    monkeypatch,
+):
     desk = Desk()
     desk.submit(delay_ms=100)
     calls: list[float] = []
@@ -468,7 +472,7 @@ def test_a_tick_that_cannot_be_decided_is_tried_again_without_keeping_the_loop_b
     assert [job.state for job in desk.store.index.jobs.values()] == [State.READY]
 
 
-def test_a_listener_that_breaks_keeps_nobody_else_waiting():
+def test_rule_24_a_listener_that_breaks_keeps_nobody_else_waiting():
     desk = Desk()
 
     def broken(_: object) -> None:
@@ -490,7 +494,7 @@ def test_a_listener_that_breaks_keeps_nobody_else_waiting():
     assert isinstance(ended.reply, Changed)
 
 
-def test_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_from_the_disk():
+def test_rule_24_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_from_the_disk():
     desk = Desk()
     (job,) = desk.submit()
 
@@ -504,7 +508,7 @@ def test_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_from_the_
     assert desk.disk.job(job.job_id).state is State.LEASED
 
 
-def test_a_change_that_cannot_be_taken_in_ends_the_server(monkeypatch):
+def test_rule_24_a_change_that_cannot_be_taken_in_ends_the_server(monkeypatch):
     desk = Desk()
     monkeypatch.setattr(desk.store.index, "put", lambda _: 1 / 0)
 
