@@ -58,7 +58,7 @@ check: setup-test ## lint, types, import directions, unit and tidy tests; under 
 .PHONY: test
 test: setup-test test-packages test-clients check docs-check ## check, then every other test
 ifneq ($(TESTS_BEYOND),)
-	$(BIN)/python -m pytest -q -n auto $(TESTS_BEYOND)
+	$(BIN)/python -m pytest -q -rs -n auto $(TESTS_BEYOND)
 endif
 
 .PHONY: simulate
