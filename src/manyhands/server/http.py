@@ -26,6 +26,7 @@ from manyhands.server.http_peer import Proxies
 from manyhands.server.naps import Naps
 from manyhands.server.qless import QlessRoutes
 from manyhands.server.taskcluster import TaskclusterRoutes
+from manyhands.server.ui.site import Ui
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -51,6 +52,7 @@ class HttpListener:
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._ui = Ui(server, self._naps)
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
@@ -124,7 +126,11 @@ class HttpListener:
         try:
             assert self._defences is not None
             old = scope["http_version"] == "1.0"
-            self._defences.check(exchange.headers, host_needed=not old)
+            linked = exchange.method == "GET" and (exchange.path == "/" or Ui.owns(exchange.path))
+            self._defences.check(exchange.headers, host_needed=not old, linked=linked)
+            if Ui.owns(exchange.path):
+                await self._ui.answer(exchange)
+                return
             handler = self._commands.by_path.get(exchange.path)
             if handler is None:
                 if not await self._qless.answer(exchange):
@@ -208,7 +214,11 @@ class HttpListener:
         yield from self._taskcluster.routes()
 
     async def _index(self, exchange: Exchange) -> None:
-        """Where everything is."""
+        """Where everything is; people are shown the way to the pages."""
+        if b"text/html" in exchange.headers.get(b"accept", b""):
+            headers = [(b"location", b"/ui/"), (b"vary", b"accept")]
+            await exchange.send_bytes(302, headers, b"")
+            return
         found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
             if isinstance(route, Route) and isinstance(route.endpoint, _Endpoint):
