@@ -117,6 +117,7 @@ class MemoryStore:
     def search(self, wanted: Filter) -> Page:
         jobs = {**self._finished, **self.index.jobs}
         newest = wanted.order is Order.NEWEST
+        wanted = replace(wanted, payload_bytes=None)  # whole payloads cost nothing here
         found: list[Job] = []
         for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
             if wanted.after is not None and (

@@ -52,6 +52,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
     count_max: int = 100
+    # Show no more of a payload than this, and no results: enough to tell jobs apart, whatever
+    # their size. None: everything.
+    payload_bytes: int | None = None
 
 
 class Page(Struct, frozen=True):
