@@ -33,7 +33,9 @@ class About(Page):
         free = await asyncio.to_thread(server.store.free_bytes)
         durable = facts.get("kind") != "memory"
         values = {
-            "facts": [(name.replace("_", " "), _fact(name, value)) for name, value in facts.items()],
+            "facts": [
+                (name.replace("_", " "), _fact(name, value)) for name, value in facts.items()
+            ],
             "free": None if free is None else words.size(free),
             "durability": "on stable storage before it is acknowledged"
             if durable

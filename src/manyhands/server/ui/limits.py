@@ -35,7 +35,9 @@ class Limits(Page):
                 visit.problems["name"] = "A limit needs a name, which jobs then carry."
             if visit.problems:
                 return self._shown((name, digits))
-            sentence = f"At most {words.plural(int(digits), 'job')} with {words.shown(name)} at once."
+            sentence = (
+                f"At most {words.plural(int(digits), 'job')} with {words.shown(name)} at once."
+            )
             return await carry_out(visit, SetLimit(name, int(digits)), sentence, url("limits"))
         if action == "remove":
             if name not in self.index.limits:

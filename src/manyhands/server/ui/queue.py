@@ -126,7 +126,11 @@ class QueuePage(Page):
                 )
             sentence = f"Queue {words.shown(name)} is forgotten."
             done = await carry_out(visit, ForgetQueue(name), sentence, url("queues"))
-            return done if not done.failed else Done(url("queue", name=name), done.sentence, True)
+            return (
+                done
+                if not done.failed
+                else Done(url("queue", name=name), done.sentence, failed=True)
+            )
         raise Problem(400, "invalid_body", "a queue can be paused, resumed, set or forgotten here")
 
     async def _set(self, visit: Visit, form: Form, known: QueueIndex) -> Done | Shown:
@@ -167,5 +171,3 @@ def _bound(bucket: int) -> str:
     if bucket < len(BOUNDS_MS):
         return f"up to {words.duration(BOUNDS_MS[bucket])}"
     return f"over {words.duration(BOUNDS_MS[-1])}"
-
-

@@ -1,4 +1,4 @@
-"""Schedules: what is submitted again and again, when it was and will be, and a form to change it."""
+"""Schedules: what is submitted again and again, when it was and will be, and how to change it."""
 
 from typing import Any, Final
 

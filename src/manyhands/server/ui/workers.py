@@ -44,12 +44,15 @@ class Workers(Page):
         for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_SHOWN):
             seen.add((holder.realm, holder.name))
             rows.append(_row(holder, count, jobs))
-        for record in book.records(now)[:_WORKERS_MAX]:
-            if (book.realm, record.name) not in seen:
-                rows.append(_row(Holder(book.realm, record.name, record.address), 0, []))
+        rows += [
+            _row(Holder(book.realm, record.name, record.address), 0, [])
+            for record in book.records(now)[:_WORKERS_MAX]
+            if (book.realm, record.name) not in seen
+        ]
         for row in rows:
-            known = book.record(row["name"] or row["address"]) if row["realm"] == book.realm else None
-            row["record"] = known
+            row["record"] = None
+            if row["realm"] == book.realm:
+                row["record"] = book.record(row["name"] or row["address"])
         rows.sort(key=lambda row: (not row["count"], row["ends_at"] or _NEVER, row["name"] or ""))
         return rows
 
