@@ -48,7 +48,7 @@ class Overview(Page):
             "notes_more": max(0, len(notes) - _NOTES_MAX),
             "range": span,
             "ranges": [(url("", range=word), word, None, word == span) for word in RANGES],
-            "charts": charts(points, RANGES[span].step_ms),
+            "charts": charts(points, RANGES[span].step_ms, visit.now),
             "total": total,
             "wait_p95": quantile(total.wait, 0.95),
             "run_p95": quantile(total.run, 0.95),

@@ -123,10 +123,10 @@ class Ui:
 
     async def _open(self) -> "_Tools":
         """Files and templates are read when somebody looks for the first time."""
-        if self._tools is None:
-            async with self._opening:
-                self._tools = self._tools or await asyncio.to_thread(_Tools)
-        return self._tools
+        async with self._opening:
+            if self._tools is None:
+                self._tools = await asyncio.to_thread(_Tools)
+            return self._tools
 
     async def _serve(self, visit: Visit, name: str) -> None:
         method = visit.exchange.method
