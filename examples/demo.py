@@ -338,7 +338,7 @@ def parts() -> Iterator[tuple[Callable[..., None], tuple[Any, ...]]]:
         yield native_worker, (f"shop-{number}", ["orders.pay", "orders.ship"], 1.0, 0.12)
     yield native_worker, ("mailer", ["mail"], 0.8, 0.2)
     yield native_worker, ("reporter", ["reports"], 4.0, 0.05)
-    yield native_worker, ("linux-1", ["default/linux"], 5.0, 0.2)
+    yield native_worker, ("linux-1", ["linux"], 5.0, 0.2)
     yield pictures, ()
     yield qless_worker, ("darkroom-1",)
     yield qless_worker, ("darkroom-2",)
