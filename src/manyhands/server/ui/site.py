@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 import structlog
+from msgspec.structs import replace
 
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.http_exchange import Exchange, HungUpError
@@ -152,8 +153,8 @@ class Ui:
         elif isinstance(found, Confirm):
             values = {"confirm": found, "action": visit.here}
             await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
-        else:
-            await self._send(visit, found, page.name)
+        else:  # with mistakes; a refresh would take them away
+            await self._send(visit, replace(found, topic=""), page.name)
 
     async def _set_theme(self, visit: Visit) -> None:
         form = await visit.form()
