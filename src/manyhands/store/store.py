@@ -8,7 +8,7 @@ keeps them here gives its index. Nothing in here may know of asyncio or of proto
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,9 @@ from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
+
+if TYPE_CHECKING:
+    from manyhands.store.bulk import Bulk
 
 
 class StoreError(Exception):
@@ -101,6 +104,14 @@ class FailureQuestion(Struct, frozen=True, kw_only=True):
     group_id: str | None = None  # only this one
 
 
+class Selection(Struct, frozen=True):
+    """Part of what a filter finds, by serial and id; ``next`` and ``complete`` as in a page."""
+
+    jobs: tuple[tuple[int, str], ...]
+    next: int | None
+    complete: bool = True
+
+
 class StoredEvent(Struct, frozen=True):
     """An event and its place in the log."""
 
@@ -121,6 +132,7 @@ class Store(Protocol):
     """Where jobs are kept."""
 
     index: Index
+    bulks: dict[str, "Bulk"]  # operations on many jobs that run or ran, the oldest first
     alive_at: int | None  # server time of the last commit before this start; None: a new store
 
     def load(self, command: Command) -> View:
@@ -162,11 +174,17 @@ class Store(Protocol):
     def search(self, wanted: Filter) -> Page:
         """A page of a listing, from committed records. May take a while: call it in a thread."""
 
+    def select(self, wanted: Filter) -> Selection:
+        """The same, without the jobs themselves."""
+
     def partials(self, job_id: str) -> Sequence[PartialResult]:
         """The kept pieces of a job's result."""
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def keep_bulk(self, bulk: "Bulk") -> None:
+        """Let the open batch keep an operation on many jobs as it is now."""
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         """Failed jobs on record, by what went wrong. May take a while: call it in a thread."""
