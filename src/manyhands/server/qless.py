@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
-from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_connection import Headers, Request, ShortWay
@@ -19,7 +18,6 @@ from manyhands.server.qless_operating import QlessOperating
 from manyhands.server.qless_pages import Answer, QlessPages, Route
 from manyhands.server.qless_statistics import QlessStatistics
 from manyhands.server.qless_work import QlessWork
-from manyhands.server.workers import WorkerBook
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -35,7 +33,7 @@ class QlessRoutes:
 
     def __init__(self, server: "Server", handing_out: HandingOut, naps: Naps) -> None:
         self.answering = Answering(server)
-        book = WorkerBook(REALM)
+        book = server.worker_book
         server.dispatcher.on_batch.append(book.take)
         own_moves = OwnMoves()
         work = QlessWork(server, self.answering, handing_out, book)

@@ -19,5 +19,10 @@ def matches(job: Job, wanted: Filter) -> bool:
         and wanted.name in (None, job.name)
         and (wanted.submitted_before is None or job.submitted_at < wanted.submitted_before)
         and (wanted.submitted_after is None or job.submitted_at > wanted.submitted_after)
-        and (wanted.text is None or wanted.text.encode() in job.payload)
+        and (wanted.text is None or _has_text(job, wanted))
     )
+
+
+def _has_text(job: Job, wanted: Filter) -> bool:
+    # A store that cut the payload has looked into the whole before it did.
+    return wanted.payload_bytes is not None or (wanted.text or "").encode() in job.payload

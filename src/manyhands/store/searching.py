@@ -17,7 +17,7 @@ from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
 from manyhands.store.store import Filter, Order, Page
 
 _SEARCH_SECONDS_MAX: Final = 2.0
-_SLICE_ROWS: Final = 1_000
+_SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Beyond this many (queue, state) pairs it is cheaper to walk over all rows.
 _PLACES_MAX: Final = 500
 _SERIAL_MAX: Final = (1 << 63) - 1
@@ -54,6 +54,10 @@ class _Search:
         self._reader = reader
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
+        self._columns = COLUMNS
+        if wanted.payload_bytes is not None:
+            cut = f"substr({PAYLOAD}, 1, {wanted.payload_bytes})"
+            self._columns = f"serial, terms_id, record, {cut}, NULL"
         self._conditions: list[str] = []
         self._values: list[str | bytes | int] = []
         self._narrow()
@@ -115,7 +119,7 @@ class _Search:
         after = self._start()
         rows: list[Sequence[Any]] = []
         for job_id in job_ids:
-            statement = f"SELECT {COLUMNS} FROM jobs WHERE job_id = ?"  # noqa: S608
+            statement = f"SELECT {self._columns} FROM jobs WHERE job_id = ?"  # noqa: S608
             rows += self._reader.rows(statement, (job_id,))
         rows.sort(key=itemgetter(0), reverse=self._newest)
         for row in rows:
@@ -135,16 +139,20 @@ class _Search:
         direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
         bound = (
             f"SELECT serial FROM {tables} WHERE {place} AND serial {beyond} ?"  # noqa: S608
-            f" ORDER BY serial {direction} LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
+            f" ORDER BY serial {direction} LIMIT 1 OFFSET ?"
         )
         conditions = " AND ".join([place, f"serial {beyond} ?", f"serial {within} ?"])
         conditions = " AND ".join([conditions, *self._conditions])
-        rows = f"SELECT {COLUMNS} FROM {tables} WHERE {conditions} ORDER BY serial {direction}"  # noqa: S608
+        rows = (
+            f"SELECT {self._columns} FROM {tables} WHERE {conditions}"  # noqa: S608
+            f" ORDER BY serial {direction}"
+        )
         read = self._reader.rows
         start = self._start()
         last = 0 if self._newest else _SERIAL_MAX
+        length = min(_SLICE_ROWS, self._wanted.count_max + 1)
         while True:
-            ends = read(bound, (*values, start))
+            ends = read(bound, (*values, start, length - 1))
             stop = ends[0][0] if ends else last
             for row in read(rows, (*values, start, stop, *self._values)):
                 yield row[0], row
@@ -152,6 +160,7 @@ class _Search:
                 return
             yield stop, None
             start = stop
+            length = min(_SLICE_ROWS, 4 * length)
 
 
 def _key_holders(index: Index, key: bytes) -> list[str]:

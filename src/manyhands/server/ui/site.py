@@ -10,12 +10,16 @@ import structlog
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
+from manyhands.server.ui.about import About
 from manyhands.server.ui.assets import Assets, takes_gzip
+from manyhands.server.ui.limits import Limits
 from manyhands.server.ui.live import Live
 from manyhands.server.ui.overview import Overview
 from manyhands.server.ui.page import Confirm, Done, Page, Shown
+from manyhands.server.ui.queue import QueuePage
 from manyhands.server.ui.queues import Queues
 from manyhands.server.ui.rendering import Renderer
+from manyhands.server.ui.schedules import Schedules
 from manyhands.server.ui.visit import (
     FORM_COOKIE,
     THEME_COOKIE,
@@ -24,13 +28,22 @@ from manyhands.server.ui.visit import (
     Visit,
     back_to,
 )
+from manyhands.server.ui.workers import Workers
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
 _log = structlog.get_logger("manyhands.ui")
 
-PAGES: Final[tuple[type[Page], ...]] = (Overview, Queues)
+PAGES: Final[tuple[type[Page], ...]] = (
+    Overview,
+    Queues,
+    QueuePage,
+    Workers,
+    Schedules,
+    Limits,
+    About,
+)
 # What stands in the navigation, in groups.
 NAVIGATION: Final = (
     ("Work", ("", "queues", "jobs", "failures", "workers")),
