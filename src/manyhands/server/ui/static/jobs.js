@@ -1,0 +1,5 @@
+// What the pages about jobs have beside what every page has.
+"use strict";
+(() => {
+  document.documentElement.classList.add("scripted");
+})();
