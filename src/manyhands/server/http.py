@@ -222,6 +222,7 @@ class HttpListener:
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
         yield Route("/api/history", _Endpoint(GET=operating.history))
+        yield Route("/api/failures", _Endpoint(GET=operating.failures))
         yield Route("/api/protocols", _Endpoint(GET=operating.protocols))
         yield from self._taskcluster.routes()
 

@@ -43,6 +43,9 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     removed_schedules: list[Row] = []
     cursors: list[Row] = []
     removed_cursors: list[Row] = []
+    failures: list[Row] = []
+    failure_groups: list[Row] = []
+    mended: list[Row] = []
     samples: list[Row] = []
     dropped_samples: list[Row] = []
 

@@ -1,6 +1,6 @@
 """The reference store: everything in memory, committed at once, gone with the process."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
@@ -16,9 +16,12 @@ from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.policy import NO_POLICY
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
+from manyhands.store.failing import count_failures
 from manyhands.store.matching import matches
 from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
 from manyhands.store.store import (
+    FailureQuestion,
+    Failures,
     Filter,
     Order,
     Page,
@@ -135,6 +138,17 @@ class MemoryStore:
                     return Page(tuple(found), found[-1].serial)
                 found.append(job)
         return Page(tuple(found), None)
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        return count_failures(self._finished.copy().values(), wanted)
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        counts = Counter(
+            (job.failure.code, job.queue)
+            for job in self._finished.copy().values()
+            if job.state is State.FAILED and job.failure is not None
+        )
+        return [(code, queue, count) for (code, queue), count in sorted(counts.items())]
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         self._collector.batch.samples += samples

@@ -7,13 +7,15 @@ from msgspec import Struct
 
 from manyhands.engine.ending import result_ms_of
 from manyhands.model import limits
+from manyhands.model.failures import group_of_job
 from manyhands.model.identity import uid_of
-from manyhands.model.job import Job
+from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
 from manyhands.store.frames import Frame, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
+_FAILED, _CANCELLED = State.FAILED, State.CANCELLED
 _QUICK_MAX: Final = 4_096
 _PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
 
@@ -97,9 +99,15 @@ class Packer:
         updated: list[Any] = []
         payloads: list[Any] = []
         tagged: list[Any] = []
+        failed: list[Job] = []
+        mended: list[Any] = []  # serials of jobs that may have been failed before
         for job in batch.jobs.values():
             record = encode_record(job).decode()
             serial = job.serial
+            if job.state is _FAILED:
+                failed.append(job)
+            elif job.incarnation or job.state is _CANCELLED:
+                mended.append((serial,))
             if serial <= self._serial and job.job_id not in batch.full:
                 until = self._result_until(job)
                 updated.append(
@@ -114,6 +122,7 @@ class Packer:
             if job.tags:
                 tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
         self._serial = max(self._serial, counters.serial)
+        groups = [(job, group) for job in failed if (group := group_of_job(job)) is not None]
         frame = Frame(
             number=batch.number,
             counters=_encode(counters).decode(),
@@ -146,6 +155,12 @@ class Packer:
             removed_schedules=[(name,) for name in batch.removed_schedules],
             cursors=_records(batch.cursors),
             removed_cursors=[(name,) for name in batch.removed_cursors],
+            mended=mended,
+            failures=[
+                (job.serial, group.group_id, group.code, job.queue, job.finished_at)
+                for job, group in groups
+            ],
+            failure_groups=[(group.group_id, group.code, group.line) for _, group in groups],
             samples=[
                 (row.queue, row.step_ms, row.at, _encode_sample(row.sample))
                 for row in batch.samples

@@ -93,6 +93,10 @@ class _Search:
         wanted = self._wanted
         if wanted.tag is not None:
             return [self._walk("tag = ?", (wanted.tag,), "tags CROSS JOIN jobs USING(serial)")]
+        for column, value in (("group_id", wanted.failure), ("code", wanted.failure_code)):
+            if value is not None:
+                tables = "failures CROSS JOIN jobs USING(serial)"
+                return [self._walk(f"failures.{column} = ?", (value,), tables)]
         states = wanted.states or tuple(State)
         known: list[str] = []
         if wanted.unique_key is not None:

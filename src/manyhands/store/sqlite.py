@@ -19,6 +19,7 @@ from manyhands.store import schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
+from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
 from manyhands.store.opening import DirectoryLock, inspect
@@ -27,7 +28,14 @@ from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.retention import Retention
 from manyhands.store.searching import search
-from manyhands.store.store import Filter, Page, PartialResult, StoredEvent
+from manyhands.store.store import (
+    FailureQuestion,
+    Failures,
+    Filter,
+    Page,
+    PartialResult,
+    StoredEvent,
+)
 
 
 class SqliteStore:
@@ -153,6 +161,14 @@ class SqliteStore:
     def search(self, wanted: Filter) -> Page:
         with self._pool.borrow() as reader:
             return search(reader, self.index, wanted)
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        with self._pool.borrow() as reader:
+            return read_failures(reader, wanted)
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        with self._pool.borrow() as reader:
+            return read_codes(reader)
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         self._collector.batch.samples += samples

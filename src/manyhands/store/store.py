@@ -16,6 +16,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
+from manyhands.model.failures import Group
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
@@ -49,6 +50,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     name: str | None = None
     submitted_before: int | None = None
     submitted_after: int | None = None
+    failure: str | None = None  # the id of a group of failures
+    failure_code: str | None = None  # the code of the failure that a job ended with
     text: str | None = None  # bytes that occur in the payload, as UTF-8
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
@@ -66,6 +69,36 @@ class Page(Struct, frozen=True):
     jobs: tuple[Job, ...]
     next: int | None
     complete: bool = True
+
+
+class FailureGroup(Struct, frozen=True):
+    """Jobs on record that failed alike."""
+
+    group: Group
+    count: int
+    first_at: int
+    last_at: int
+    trend: tuple[int, ...]  # how many in each of the last 24 hours, the present one last
+    queues: tuple[tuple[str, int], ...]  # where most of them are
+    job_ids: tuple[str, ...]  # the newest
+
+
+class Failures(Struct, frozen=True):
+    """The largest groups, or the latest; and how much there is in all."""
+
+    groups: tuple[FailureGroup, ...]
+    groups_count: int
+    failed_count: int
+
+
+class FailureQuestion(Struct, frozen=True, kw_only=True):
+    """Which groups are wanted."""
+
+    now: int
+    queue: str | None = None
+    latest_first: bool = False  # else the largest
+    count_max: int = 100
+    group_id: str | None = None  # only this one
 
 
 class StoredEvent(Struct, frozen=True):
@@ -134,6 +167,12 @@ class Store(Protocol):
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        """Failed jobs on record, by what went wrong. May take a while: call it in a thread."""
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        """How many failed jobs are on record by code and queue. Call it in a thread."""
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         """Let the open batch keep these, in place of earlier ones of the same span and queue."""

@@ -36,6 +36,7 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("dropped_jobs", "DELETE FROM tags WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM partials WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM payloads WHERE serial = ?"),
+    ("dropped_jobs", "DELETE FROM failures WHERE serial = ?"),
     ("dropped_results", "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?"),
     ("terms", "INSERT INTO terms VALUES(?, ?)"),
     ("replaced", "DELETE FROM jobs WHERE serial = ?"),
@@ -48,6 +49,9 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
         "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
         " record = ?6, result = ?7 WHERE serial = ?1",
     ),
+    ("mended", "DELETE FROM failures WHERE serial = ?"),
+    ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
+    ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
     ("events", "INSERT INTO events VALUES(?, ?)"),
     ("queues", "INSERT OR REPLACE INTO queues VALUES(?, ?)"),
