@@ -16,7 +16,6 @@ from manyhands.store.matching import matches
 from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
 from manyhands.store.store import Filter, Order, Page
 
-_SEARCH_SECONDS_MAX: Final = 2.0
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Beyond this many (queue, state) pairs it is cheaper to walk over all rows.
 _PLACES_MAX: Final = 500
@@ -27,11 +26,11 @@ _encode = msgspec.json.Encoder().encode
 _Step = tuple[int, Sequence[Any] | None]
 
 
-def search(reader: Reader, index: Index, wanted: Filter) -> Page:
+def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
     """A page of a listing. The index only helps to find: what is shown is what was committed."""
     newest = wanted.order is Order.NEWEST
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + seconds_max
     streams = _Search(reader, wanted).streams(index)
     found: list[Job] = []
     for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):

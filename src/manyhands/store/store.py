@@ -8,7 +8,7 @@ keeps them here gives its index. Nothing in here may know of asyncio or of proto
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,10 @@ from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
+
+
+# An effort's end, where nobody says otherwise.
+SEARCH_SECONDS_MAX: Final = 2.0
 
 
 class StoreError(Exception):
@@ -101,6 +105,13 @@ class FailureQuestion(Struct, frozen=True, kw_only=True):
     group_id: str | None = None  # only this one
 
 
+class Counted(Struct, frozen=True):
+    """How many jobs a filter finds by state. Not ``complete``: there may be more of each."""
+
+    counts: dict[State, int]
+    complete: bool = True
+
+
 class StoredEvent(Struct, frozen=True):
     """An event and its place in the log."""
 
@@ -159,8 +170,13 @@ class Store(Protocol):
     def first_seq(self) -> int:
         """The sequence number of the oldest event that is still kept."""
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         """A page of a listing, from committed records. May take a while: call it in a thread."""
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        """How many jobs there are by state that fit in everything but their state. May take as
+        long as is said: call it in a thread.
+        """
 
     def partials(self, job_id: str) -> Sequence[PartialResult]:
         """The kept pieces of a job's result."""

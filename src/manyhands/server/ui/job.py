@@ -1,7 +1,6 @@
 """One job: why it waits, what it carries, how it went so far, and what can be done about it."""
 
 import asyncio
-import functools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -27,7 +26,6 @@ from manyhands.server.ui import graph, timeline, words
 from manyhands.server.ui.acting import carry_out
 from manyhands.server.ui.content import content, file_name
 from manyhands.server.ui.page import Confirm, Done, File, Page, Shown
-from manyhands.server.ui.query import quoted
 from manyhands.server.ui.visit import Form, Visit
 from manyhands.server.waiting import why_waiting
 
@@ -107,9 +105,7 @@ class JobPage(Page):
             "is_finished": job.state in FINISHED,
             "queue_names": sorted(list(self.index.queues)[:_QUEUES_OFFERED]),
             "dependants": len(self.index.dependants(job.job_id)),
-            "words_lines": functools.partial(words.visible, lines=True),
             "bytes_shown": _bytes_shown,
-            "quoted": quoted,
             "view_url": _view_url,
         }
         title = f"{job.job_id[:12]} · Job"

@@ -37,6 +37,7 @@ QUALIFIERS: Final = {
     "id": "an id, a handle, a UUID",
     "name": "a task's name",
     "key": "its unique key",
+    "failure": "a group of failures, by its id",
 }
 # How people call the protocols, beside their own names.
 _REALMS: Final = {"qless": "http", "api": "native"}
@@ -139,6 +140,9 @@ class _Reading:
 
     def _key(self, value: str) -> None:
         self.set(unique_key=value.encode("utf-8", "replace"))
+
+    def _failure(self, value: str) -> None:
+        self.set(failure=value)
 
     def _protocol(self, value: str) -> None:
         realm = _REALMS.get(value.lower(), value.lower())

@@ -12,7 +12,10 @@ from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
 from manyhands.server.ui.about import About
 from manyhands.server.ui.assets import Assets, takes_gzip
+from manyhands.server.ui.events import Events
+from manyhands.server.ui.failures import FailuresPage
 from manyhands.server.ui.job import JobPage
+from manyhands.server.ui.jobs import Jobs
 from manyhands.server.ui.limits import Limits
 from manyhands.server.ui.live import Live
 from manyhands.server.ui.overview import Overview
@@ -40,7 +43,10 @@ PAGES: Final[tuple[type[Page], ...]] = (
     Overview,
     Queues,
     QueuePage,
+    Jobs,
     JobPage,
+    FailuresPage,
+    Events,
     Workers,
     Schedules,
     Limits,

@@ -33,6 +33,7 @@
 
   const refresh = async () => {
     if (paused || document.hidden) return;
+    if (document.querySelector("[data-still]")) return; // it took long, and is not done again
     if (fetching || busy() || document.querySelector(".htmx-request")) {
       wanted = true;
       return;
