@@ -16,6 +16,7 @@ from manyhands.server.ui import words
 
 _WIDTH, _HEIGHT = 600, 150
 _TABLE_ROWS_MAX: Final = 60
+_RATE_MS_MIN: Final = 15_000  # a rate of a shorter time tells nothing
 Value = float | None
 
 
@@ -95,17 +96,20 @@ class Chart(Struct, frozen=True):
         ]
 
 
-def charts(points: Sequence[Point], step_ms: int) -> list[Chart]:
+def charts(points: Sequence[Point], step_ms: int, now: int) -> list[Chart]:
     """Throughput, latency and depth."""
     instants = tuple(point.at for point in points)
     samples = [point.sample for point in points]
-    minutes = step_ms / MINUTE_MS
+    # The last step is not over: its rate is that of the time it has had.
+    lengths = [min(step_ms, max(_RATE_MS_MIN, now - at)) / MINUTE_MS for at in instants]
 
     def line(name: str, colour: str, value: Callable[[Sample], Value]) -> Series:
         return Series(name, colour, tuple(value(sample) for sample in samples))
 
     def rate(name: str, colour: str, field: str) -> Series:
-        return line(name, colour, lambda sample: round(getattr(sample, field) / minutes, 2))
+        counts = [getattr(sample, field) for sample in samples]
+        rates = (round(count / length, 2) for count, length in zip(counts, lengths, strict=True))
+        return Series(name, colour, tuple(rates))
 
     def latency(name: str, colour: str, field: str, share: float) -> Series:
         found = line(name, colour, lambda sample: quantile(getattr(sample, field), share))

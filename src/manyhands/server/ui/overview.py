@@ -1,7 +1,7 @@
 """The first page: how much there is in each state, how it went, and what needs a person."""
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -12,8 +12,18 @@ from manyhands.server.ui import words
 from manyhands.server.ui.charts import charts
 from manyhands.server.ui.page import Page, Shown, url
 from manyhands.server.ui.visit import Visit
+from manyhands.store.store import FailureQuestion
 
-_LATE_MS: Final = 5 * 60_000  # a job that was ready for longer is worth a look
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+# A job that was ready for longer is worth a look; where nobody works, much sooner.
+_LATE_MS: Final = 5 * 60_000
+_UNATTENDED_MS: Final = 10_000
+# Counting failures may take longer than a page has: it shows what was counted of late.
+_FAILING_MS: Final = 15_000
+_FAILING_PATIENCE: Final = 0.03  # seconds
+_FAILING_COUNT: Final = 20
 _NOTES_MAX: Final = 8
 _WORKERS_LOOKED_AT: Final = 2_000
 
@@ -35,7 +45,14 @@ class Overview(Page):
     name = ""
     title = "Overview"
 
+    def __init__(self, server: "Server") -> None:
+        super().__init__(server)
+        self._failing: list[Note] = []
+        self._failing_at = 0
+        self._counting: asyncio.Task[None] | None = None
+
     async def show(self, visit: Visit) -> Shown:
+        await self._look_at_failures(visit.now)
         span = visit.chosen("range", tuple(RANGES))
         points = await self.server.history.read(span)
         total = merged(point.sample for point in points)
@@ -48,7 +65,7 @@ class Overview(Page):
             "notes_more": max(0, len(notes) - _NOTES_MAX),
             "range": span,
             "ranges": [(url("", range=word), word, None, word == span) for word in RANGES],
-            "charts": charts(points, RANGES[span].step_ms),
+            "charts": charts(points, RANGES[span].step_ms, visit.now),
             "total": total,
             "wait_p95": quantile(total.wait, 0.95),
             "run_p95": quantile(total.run, 0.95),
@@ -66,8 +83,33 @@ class Overview(Page):
     def _notes(self, now: int) -> list[Note]:
         """What stands still though it could go on, the worst first."""
         found = [*self._server_notes(), *self._queue_notes(now), *self._worker_notes()]
+        found += self._failing
         found.sort(key=lambda note: (note.level != "bad", -note.weight, note.about))
         return found
+
+    async def _look_at_failures(self, now: int) -> None:
+        idle = self._counting is None or self._counting.done()
+        if idle and now - self._failing_at > _FAILING_MS:
+            self._failing_at = now
+            self._counting = asyncio.create_task(self._count_failures(now))
+        if self._counting is not None and not self._counting.done():
+            await asyncio.wait({self._counting}, timeout=_FAILING_PATIENCE)
+
+    async def _count_failures(self, now: int) -> None:
+        wanted = FailureQuestion(now=now, latest_first=True, count_max=_FAILING_COUNT)
+        found = await asyncio.to_thread(self.server.store.failures, wanted)
+        self._failing = [
+            Note(
+                "bad",
+                "failing",
+                row.group.line or row.group.code,
+                f"{words.plural(recent, 'job')} in this hour and the last",
+                url("failures", group=row.group.group_id),
+                recent,
+            )
+            for row in found.groups
+            if (recent := sum(row.trend[-2:]))
+        ]
 
     def _server_notes(self) -> list[Note]:
         found = []
@@ -90,13 +132,13 @@ class Overview(Page):
             if known.queue.paused:
                 found.append(Note("warn", "paused", name, f"{jobs} held back", to, ready))
                 continue
-            if not known.counts[State.LEASED] and not waiters.is_wanted(name):
+            waited_ms = now - (known.ready.oldest_at() or now)
+            unattended = not known.counts[State.LEASED] and not waiters.is_wanted(name)
+            if unattended and waited_ms > _UNATTENDED_MS:
                 detail = f"{jobs} and nobody who works on them"
                 found.append(Note("bad", "no workers", name, detail, to, ready))
-                continue
-            oldest_at = known.ready.oldest_at()
-            if oldest_at is not None and now - oldest_at > _LATE_MS:
-                detail = f"the oldest of {jobs} has waited {words.duration(now - oldest_at)}"
+            elif waited_ms > _LATE_MS:
+                detail = f"the oldest of {jobs} has waited {words.duration(waited_ms)}"
                 found.append(Note("warn", "slow", name, detail, to, ready))
         return found
 

@@ -99,7 +99,7 @@ class QueuePage(Page):
             "ranges": [
                 (url("queue", name=name, range=word), word, None, word == span) for word in RANGES
             ],
-            "charts": charts(points, RANGES[span].step_ms),
+            "charts": charts(points, RANGES[span].step_ms, visit.now),
             "total": total,
             "durations": [_spread("Wait", total.wait), _spread("Run", total.run)],
         }

@@ -1,10 +1,12 @@
 """All queues: what is in them, who works on them, and a switch to pause each."""
 
+import asyncio
 import heapq
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.model.commands import SetQueue
+from manyhands.model.history import MINUTE_MS
 from manyhands.model.job import State
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.ui import words
@@ -13,7 +15,11 @@ from manyhands.server.ui.page import Done, Page, Shown, url
 from manyhands.server.ui.visit import Form, Visit, back_to
 from manyhands.store.index import QueueIndex
 
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
 _ROWS: Final = 50
+_MINUTES: Final = 30
 _SORTS: Final[dict[str, Callable[[QueueIndex], int]]] = {
     "ready": lambda known: known.counts[State.READY],
     "leased": lambda known: known.counts[State.LEASED],
@@ -27,6 +33,12 @@ class Queues(Page):
 
     name = "queues"
     title = "Queues"
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(server)
+        # Minutes that are over do not change: they are read once.
+        self._recent_at = 0
+        self._recently: dict[str, list[int]] = {}
 
     async def show(self, visit: Visit) -> Shown:
         text = visit.text("q").casefold()
@@ -43,9 +55,10 @@ class Queues(Page):
                 first + _ROWS, names, key=lambda name: (-key(known[name]), name)
             )
         workers = workers_by_queue(self)
+        recent = await self._recent(names[first:], visit.now)
         total = len(known) if not text else sum(text in name.casefold() for name in known)
         values = {
-            "rows": [self.row(known[name], workers) for name in names[first:]],
+            "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
             "q": visit.text("q"),
             "sort": sort,
             "sorts": ("name", *_SORTS),
@@ -56,6 +69,28 @@ class Queues(Page):
             "more": total > first + _ROWS,
         }
         return Shown("queues.html", values, self.title)
+
+    async def _recent(self, names: list[str], now: int) -> dict[str, dict[str, Any]]:
+        """What each queue completed, minute by minute."""
+        minute_at = now - now % MINUTE_MS
+        if minute_at != self._recent_at:
+            self._recent_at, self._recently = minute_at, {}
+        missing = [name for name in names if name not in self._recently]
+        if missing:
+            since = minute_at - _MINUTES * MINUTE_MS
+            found = await asyncio.to_thread(self._read_recent, missing, since, minute_at)
+            self._recently.update(found)
+        return {name: {"recent": self._recently.get(name, ())} for name in names}
+
+    def _read_recent(self, names: list[str], since: int, until: int) -> dict[str, list[int]]:
+        found = {}
+        for name in names:
+            counts = [0] * _MINUTES
+            for row in self.server.store.samples(MINUTE_MS, since, until, name):
+                if row.at >= since:
+                    counts[(row.at - since) // MINUTE_MS] += row.sample.completed
+            found[name] = counts
+        return found
 
     def row(self, known: QueueIndex, workers: dict[str, int]) -> dict[str, Any]:
         """One queue, for a table."""

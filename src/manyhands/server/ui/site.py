@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 import structlog
+from msgspec.structs import replace
 
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.http_exchange import Exchange, HungUpError
@@ -131,10 +132,10 @@ class Ui:
 
     async def _open(self) -> "_Tools":
         """Files and templates are read when somebody looks for the first time."""
-        if self._tools is None:
-            async with self._opening:
-                self._tools = self._tools or await asyncio.to_thread(_Tools)
-        return self._tools
+        async with self._opening:
+            if self._tools is None:
+                self._tools = await asyncio.to_thread(_Tools)
+            return self._tools
 
     async def _serve(self, visit: Visit, name: str) -> None:
         method = visit.exchange.method
@@ -164,8 +165,8 @@ class Ui:
         elif isinstance(found, Confirm):
             values = {"confirm": found, "action": visit.here}
             await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
-        else:
-            await self._send(visit, found, page.name)
+        else:  # with mistakes; a refresh would take them away
+            await self._send(visit, replace(found, topic=""), page.name)
 
     async def _set_theme(self, visit: Visit) -> None:
         form = await visit.form()

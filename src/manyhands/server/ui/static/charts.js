@@ -24,6 +24,33 @@
     return value >= 1e4 ? `${trimmed(value / 1e3)} k` : trimmed(value);
   };
 
+  // All times here are UTC, like those that the server writes into the page.
+  const two = (value) => String(value).padStart(2, "0");
+  const time = (at) => {
+    const date = new Date(at * 1000);
+    return `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
+  };
+  const day = (at) => {
+    const date = new Date(at * 1000);
+    return `${two(date.getUTCDate())} ${date.toLocaleString("en", { month: "short", timeZone: "UTC" })}`;
+  };
+  const instants = (_, ticks) => {
+    const days = ticks.length > 1 && ticks[1] - ticks[0] >= 86400;
+    return ticks.map((at) => (days || at % 86400 === 0 ? day(at) : time(at)));
+  };
+
+  // Where the cursor is, the legend tells the numbers.
+  const follow = (plot) => {
+    const outputs = plot.root.closest(".chart").querySelectorAll(".legend output");
+    const at = plot.cursor.idx;
+    outputs.forEach((output, index) => {
+      const series = plot.series[index + 1];
+      if (at == null) output.textContent = "";
+      else if (series) output.textContent = series.value(plot, plot.data[index + 1][at]);
+      else output.textContent = `${day(plot.data[0][at])} ${time(plot.data[0][at])} UTC`;
+    });
+  };
+
   const options = (numbers, width) => {
     const shown = numbers.unit === "ms" ? duration : count;
     const line = colour("line");
@@ -34,14 +61,16 @@
     return {
       width, height: 190,
       cursor: { y: false, points: { size: 6 } },
-      legend: { live: true, markers: { width: 2 } },
+      legend: { show: false },
+      hooks: { setCursor: [follow] },
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
-        { ...axis },
+        { ...axis, values: instants, space: 60 },
         { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick ? shown(tick) : "0")) },
       ],
       series: [
-        { value: (_, at) => (at == null ? "" : new Date(at * 1000).toLocaleString()) },
+        {},
         ...numbers.lines.map((one) => ({
           label: one.name, stroke: colour(one.colour), width: 1.6, dash: one.dashed ? [5, 4] : undefined,
           spanGaps: false, points: { show: one.values.filter((value) => value != null).length < 3 },

@@ -32,7 +32,7 @@
   };
 
   const refresh = async () => {
-    if (paused || document.hidden) return;
+    if (paused || document.hidden || manyhands.held) return;
     if (document.querySelector("[data-still]")) return; // it took long, and is not done again
     if (fetching || busy() || document.querySelector(".htmx-request")) {
       wanted = true;
@@ -44,7 +44,7 @@
     try {
       const answer = await fetch(here, { headers: { "HX-Request": "true" }, signal: fetching.signal });
       const html = await answer.text();
-      if (answer.ok && !paused && here === location.href && !busy()) {
+      if (answer.ok && !paused && !manyhands.held && here === location.href && !busy()) {
         manyhands.show(html);
         if (Date.now() - toldAt > TELL_MS) {
           toldAt = Date.now();

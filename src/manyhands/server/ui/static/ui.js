@@ -7,6 +7,8 @@
   const callbacks = {
     beforeNodeMorphed(before, after) {
       if (before.nodeType !== 1) return true;
+      // What came of an action stays until there is other news.
+      if (before.id === "toast") return after.childElementCount > 0;
       if (kept.has(before.tagName)) return before.type === "hidden";
       if (before.hasAttribute("data-keep")) {
         before.dispatchEvent(new CustomEvent("manyhands:refresh", { detail: after }));
@@ -37,8 +39,17 @@
     morph(main, html, "innerHTML");
     htmx.process(main);
     document.dispatchEvent(new CustomEvent("manyhands:shown"));
+    expireToast();
   };
-  window.manyhands = { show };
+  const TOAST_MS = 12000;
+  const expireToast = () => {
+    const toast = document.querySelector("#toast .toast:not([data-expires])");
+    if (!toast) return;
+    toast.dataset.expires = "";
+    setTimeout(() => toast.remove(), TOAST_MS);
+  };
+  expireToast();
+  window.manyhands = { show, held: false };
 
   // A form that comes back to this page is sent without leaving it.
   document.addEventListener("submit", async (event) => {
@@ -53,8 +64,14 @@
       const answer = await fetch(form.getAttribute("action"), {
         method: "POST", body, headers: { "HX-Request": "true" },
       });
-      show(await answer.text());
-      if (!answer.redirected) document.getElementById("main").focus(); // a question, or a mistake
+      const html = await answer.text();
+      if (answer.redirected) {
+        if (answer.url !== location.href) history.pushState(null, "", answer.url);
+      } else {
+        window.manyhands.held = true; // a question or a mistake: no refresh may take it away
+      }
+      show(html);
+      if (!answer.redirected) document.getElementById("main").focus();
     } catch {
       buttons.forEach((button) => (button.disabled = false));
       form.removeAttribute("data-quiet");
