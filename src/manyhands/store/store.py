@@ -22,7 +22,6 @@ from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
 
-
 # An effort's end, where nobody says otherwise.
 SEARCH_SECONDS_MAX: Final = 2.0
 

@@ -11,20 +11,19 @@ from manyhands.store.store import Filter
 @pytest.fixture
 def filled(opened):
     """Jobs of several queues, states, tags, workers and fronts."""
-    jobs = []
-    for number in range(24):
-        jobs.append(
-            NewJob(
-                job_id=f"{number + 1:032x}",
-                queue=("mail", "other")[number % 2],
-                payload=b"needle \xff" if number % 3 == 0 else b"hay",
-                tags=("red",) if number % 4 == 0 else ("blue", "red2"),
-                origin=Origin(("native", "gearman", "http")[number % 3], "w1" if number == 5 else ""),
-                submitted_at=opened.now - number * 1000,
-                unique_key=b"key" if number == 7 else None,
-                name="a name" if number == 9 else None,
-            )
+    jobs = [
+        NewJob(
+            job_id=f"{number + 1:032x}",
+            queue=("mail", "other")[number % 2],
+            payload=b"needle \xff" if number % 3 == 0 else b"hay",
+            tags=("red",) if number % 4 == 0 else ("blue", "red2"),
+            origin=Origin(("native", "gearman", "http")[number % 3], "w1" if number == 5 else ""),
+            submitted_at=opened.now - number * 1000,
+            unique_key=b"key" if number == 7 else None,
+            name="a name" if number == 9 else None,
         )
+        for number in range(24)
+    ]
     opened.ask(Submit(tuple(jobs)))
     for turn, worker in enumerate(("w1", "w2", "w1", 'w"3')):
         reply = opened.ask(

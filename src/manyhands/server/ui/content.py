@@ -50,7 +50,9 @@ def content(data: bytes, encoding: Encoding, wanted: str) -> Content:
         exact = cut_at is None and shown == text
         return Content(views, view, shown, size, cut_at, exact, encoding.value)
     cut_at = _HEX_BYTES if size > _HEX_BYTES else None
-    return Content(views, "hex", hexadecimal(data[:_HEX_BYTES]), size, cut_at, False, encoding.value)
+    return Content(
+        views, "hex", hexadecimal(data[:_HEX_BYTES]), size, cut_at, False, encoding.value
+    )
 
 
 def _text(data: bytes) -> str | None:

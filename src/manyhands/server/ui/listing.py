@@ -19,9 +19,7 @@ _PREVIEW_LENGTH: Final = 110
 _NOTE_LENGTH: Final = 140
 
 
-async def find(
-    server: "Server", wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX
-) -> Page:
+async def find(server: "Server", wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
     """A page of jobs with the beginnings of their payloads, however large those are."""
     brief = replace(wanted, payload_bytes=_PREVIEW_BYTES)
     return await asyncio.to_thread(server.store.search, brief, seconds_max)

@@ -66,7 +66,12 @@ class _Tree:
         )
 
     def _branch(
-        self, label: Markup, pairs: list[tuple[Markup, bytes]], count: int, brackets: str, depth: int
+        self,
+        label: Markup,
+        pairs: list[tuple[Markup, bytes]],
+        count: int,
+        brackets: str,
+        depth: int,
     ) -> Markup:
         noun = words.plural(count, "member" if brackets == "{}" else "item")
         summary = Markup('{}<span class="j-bracket">{}</span> <span class="hint">{}</span>').format(
