@@ -12,6 +12,8 @@ from manyhands.config.kinds import (
 )
 from manyhands.config.loading import (
     FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
     ConfigError,
     LoadedConfig,
     as_toml,
@@ -23,6 +25,8 @@ __all__ = [
     "FILE_VARIABLE",
     "LISTENERS_BUILT",
     "OPTIONS",
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
     "Address",
     "Broker",
     "BrokerAddress",

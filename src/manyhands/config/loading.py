@@ -17,6 +17,10 @@ from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
+# What commands that talk to a running server read; the server itself does not.
+URL_VARIABLE: Final = "MANYHANDS_URL"
+TOKEN_VARIABLE: Final = "MANYHANDS_TOKEN"  # noqa: S105 - its name, no token
+_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
 # A Kubernetes service called `manyhands` puts these into every container beside it.
 _FOREIGN_VARIABLE: Final = re.compile(r"MANYHANDS_(SERVICE|PORT)(_.*)?")
 
@@ -105,7 +109,7 @@ def _read_environ(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
             continue
         if variable in names:
             raws[names[variable]] = (raw, f"environment variable {variable}")
-        elif variable != FILE_VARIABLE and not _FOREIGN_VARIABLE.fullmatch(variable):
+        elif variable not in _OTHER_VARIABLES and not _FOREIGN_VARIABLE.fullmatch(variable):
             raise _unknown("environment", variable, names)
     return raws
 

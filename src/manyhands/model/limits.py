@@ -56,3 +56,7 @@ HISTORY_COARSE_MS: Final = 15 * 24 * 3600 * 1000
 HISTORY_QUEUES_MAX: Final = 500
 # Queues that are counted apart at a time; each takes more than a kilobyte of memory meanwhile.
 HISTORY_TALLIES_MAX: Final = 5_000
+
+# Operations on many jobs: finished ones that are kept, and those that may run or wait to.
+BULKS_KEPT_MAX: Final = 200
+BULKS_ACTIVE_MAX: Final = 20

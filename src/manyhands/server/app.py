@@ -19,6 +19,7 @@ from manyhands.config import Config
 from manyhands.model.commands import Recover
 from manyhands.server.amqp import AmqpListener
 from manyhands.server.banner import print_banner
+from manyhands.server.bulk import BulkRunner
 from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.dwork import DworkListener
@@ -88,6 +89,7 @@ class Server:
         self.history = History(self, self.tallies)
         self.traffic = Traffic(self)
         self.worker_book = WorkerBook("http")
+        self.bulk = BulkRunner(self)
         self.calendar = Calendar(self.dispatcher, self.ids)
         self.addresses: dict[str, str | None] = dict.fromkeys(LISTENERS)
         self.listeners: list[Listener] = []
@@ -122,6 +124,7 @@ class Server:
             listener = make(self, where)
             self.addresses[name] = await listener.start()
             self.listeners.append(listener)
+        self.bulk.resume()
         self.is_ready = True
 
     async def settled(self) -> None:

@@ -17,6 +17,7 @@ from manyhands import __version__
 from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.server import openapi
+from manyhands.server.api_bulk import ApiBulk
 from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_operating import ApiOperating
 from manyhands.server.api_queries import ApiQueries
@@ -54,6 +55,7 @@ class HttpListener:
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
         self._operating = ApiOperating(server)
+        self._bulk = ApiBulk(server)
         self._qless = QlessRoutes(server, handing_out, self._naps)
         self._ui = Ui(server, self._naps)
         self._taskcluster = TaskclusterRoutes(server, handing_out)
@@ -221,6 +223,9 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield Route("/api/bulk", _Endpoint(GET=self._bulk.list_all, POST=self._bulk.begin))
+        yield Route("/api/bulk/{name}", _Endpoint(GET=self._bulk.show))
+        yield Route("/api/bulk/{name}/cancel", _Endpoint(POST=self._bulk.cancel))
         yield Route("/api/history", _Endpoint(GET=operating.history))
         yield Route("/api/failures", _Endpoint(GET=operating.failures))
         yield Route("/api/protocols", _Endpoint(GET=operating.protocols))

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
+from manyhands.model import limits
 from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import Batch
+from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index import Index
 
 
@@ -20,6 +22,7 @@ class Collector:
         self.index = Index(read_finished)
         self.batch = Batch(1)
         self.sealed: deque[Batch] = deque()
+        self.bulks: dict[str, Bulk] = {}  # in the order of their beginning
         self.seq = 0  # of the newest event, committed or not
 
     def write(self, effects: Effects) -> None:
@@ -58,6 +61,16 @@ class Collector:
                 batch.partials.append((index.jobs[partial.job_id].serial, partial))
             index.take_settings(settings)
             batch.take_settings(settings)
+
+    def keep_bulk(self, bulk: Bulk) -> None:
+        """An operation on many jobs as it is now; the oldest finished ones give way."""
+        self.bulks[bulk.bulk_id] = bulk
+        self.batch.bulks[bulk.bulk_id] = bulk
+        finished = [row for row in self.bulks.values() if row.state is not BulkState.ACTIVE]
+        for row in finished[: max(0, len(finished) - limits.BULKS_KEPT_MAX)]:
+            del self.bulks[row.bulk_id]
+            self.batch.bulks.pop(row.bulk_id, None)
+            self.batch.removed_bulks[row.bulk_id] = None
 
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the job's present value has not been committed yet."""

@@ -46,6 +46,8 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     failures: list[Row] = []
     failure_groups: list[Row] = []
     mended: list[Row] = []
+    bulks: list[Row] = []
+    removed_bulks: list[Row] = []
     samples: list[Row] = []
     dropped_samples: list[Row] = []
 

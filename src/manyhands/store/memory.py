@@ -28,6 +28,7 @@ from manyhands.store.store import (
     Order,
     Page,
     PartialResult,
+    Selection,
     StoredEvent,
     StoreError,
 )
@@ -45,6 +46,8 @@ class MemoryStore:
         self.index = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
+        self.bulks = self._collector.bulks
+        self.keep_bulk = self._collector.keep_bulk
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
         # By step, then by time and queue, in the order of time.
@@ -176,6 +179,10 @@ class MemoryStore:
         return [row for row in found if row.at < since][-1:] + [
             row for row in found if row.at >= since
         ]
+
+    def select(self, wanted: Filter) -> Selection:
+        page = self.search(wanted)
+        return Selection(tuple((job.serial, job.job_id) for job in page.jobs), page.next)
 
     def prune(self, now: int, count_max: int) -> int:
         count = 0

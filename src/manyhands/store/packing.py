@@ -161,6 +161,8 @@ class Packer:
                 for job, group in groups
             ],
             failure_groups=[(group.group_id, group.code, group.line) for _, group in groups],
+            bulks=_records(batch.bulks),
+            removed_bulks=[(name,) for name in batch.removed_bulks],
             samples=[
                 (row.queue, row.step_ms, row.at, _encode_sample(row.sample))
                 for row in batch.samples

@@ -114,9 +114,20 @@ def _note_failures(connection: apsw.Connection) -> None:
             )
 
 
+# What operators do: operations on many jobs, and who did what.
+_OPERATORS: Final = """
+CREATE TABLE bulks(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+"""
+
 Migration = str | Callable[[apsw.Connection], None]
 # What makes version n+1 out of version n. Entries are added, never changed.
-MIGRATIONS: Final[tuple[Migration, ...]] = (_FIRST, _HISTORY, _note_failures)
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    _FIRST,
+    _HISTORY,
+    _note_failures,
+    _OPERATORS,
+)
 VERSION: Final = len(MIGRATIONS)
 
 

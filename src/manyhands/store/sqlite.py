@@ -28,7 +28,7 @@ from manyhands.store.packing import Counters, Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.retention import Retention
-from manyhands.store.searching import search
+from manyhands.store.searching import search, select
 from manyhands.store.store import (
     SEARCH_SECONDS_MAX,
     Counted,
@@ -37,6 +37,7 @@ from manyhands.store.store import (
     Filter,
     Page,
     PartialResult,
+    Selection,
     StoredEvent,
 )
 
@@ -58,6 +59,8 @@ class SqliteStore:
         self.index = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
+        self.bulks = self._collector.bulks
+        self.keep_bulk = self._collector.keep_bulk
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -84,7 +87,7 @@ class SqliteStore:
         self._link = WriterLink(writer_command, self._file, descriptor, check=check)
         try:
             try:
-                counters = load(self._file, self.index, self._terms)
+                counters = load(self._file, self.index, self._terms, self.bulks)
             finally:
                 # Of a damaged file the check has more to say than what stumbled over it here.
                 self._link.wait_until_open()
@@ -185,6 +188,10 @@ class SqliteStore:
     ) -> Sequence[StoredSample]:
         with self._pool.borrow() as reader:
             return reader.samples(step_ms, since, until, queue)
+
+    def select(self, wanted: Filter) -> Selection:
+        with self._pool.borrow() as reader:
+            return select(reader, self.index, wanted)
 
     # Operating.
 

@@ -8,7 +8,7 @@ keeps them here gives its index. Nothing in here may know of asyncio or of proto
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -21,6 +21,9 @@ from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
+
+if TYPE_CHECKING:
+    from manyhands.store.bulk import Bulk
 
 # An effort's end, where nobody says otherwise.
 SEARCH_SECONDS_MAX: Final = 2.0
@@ -111,6 +114,14 @@ class Counted(Struct, frozen=True):
     complete: bool = True
 
 
+class Selection(Struct, frozen=True):
+    """Part of what a filter finds, by serial and id; ``next`` and ``complete`` as in a page."""
+
+    jobs: tuple[tuple[int, str], ...]
+    next: int | None
+    complete: bool = True
+
+
 class StoredEvent(Struct, frozen=True):
     """An event and its place in the log."""
 
@@ -131,6 +142,7 @@ class Store(Protocol):
     """Where jobs are kept."""
 
     index: Index
+    bulks: dict[str, "Bulk"]  # operations on many jobs that run or ran, the oldest first
     alive_at: int | None  # server time of the last commit before this start; None: a new store
 
     def load(self, command: Command) -> View:
@@ -177,11 +189,17 @@ class Store(Protocol):
         long as is said: call it in a thread.
         """
 
+    def select(self, wanted: Filter) -> Selection:
+        """The same, without the jobs themselves."""
+
     def partials(self, job_id: str) -> Sequence[PartialResult]:
         """The kept pieces of a job's result."""
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def keep_bulk(self, bulk: "Bulk") -> None:
+        """Let the open batch keep an operation on many jobs as it is now."""
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         """Failed jobs on record, by what went wrong. May take a while: call it in a thread."""

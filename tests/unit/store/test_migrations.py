@@ -11,6 +11,7 @@ from tests.conformance.stores.opened import Opened
 
 # What each version added, and how to take it away again.
 TAKEN_AWAY = {
+    4: "DROP TABLE bulks; DROP TABLE audit",
     3: "DROP TABLE failures; DROP TABLE failure_groups",
     2: "DROP TABLE history",
 }

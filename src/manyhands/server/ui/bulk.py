@@ -159,7 +159,7 @@ def bulk_shown(server: "Server", bulk_id: str) -> Shown:
     values: dict[str, Any] = {
         "bulk": bulk,
         "looked_at": bulk.changed + bulk.passed + sum(bulk.refused.values()),
-        "is_running": bulk.state is BulkState.RUNNING,
+        "is_active": bulk.state is BulkState.ACTIVE,
         "verb": _BUTTONS.get(bulk.action, bulk.action.value),
         "done": _DONE[bulk.action],
     }

@@ -2,6 +2,7 @@
 whole. Nothing of them is ever markup.
 """
 
+import functools
 from typing import Final
 
 from markupsafe import Markup
@@ -17,15 +18,15 @@ _ROW: Final = 16
 _SUFFIXES: Final = {Encoding.JSON: "json", Encoding.TEXT: "txt", Encoding.BINARY: "bin"}
 
 
-class Content(Struct, frozen=True):
+class Content(Struct, frozen=True, kw_only=True):
     """Some bytes in one of their views."""
 
     views: tuple[str, ...]  # that make sense for it, the best first
     view: str
     shown: str | Markup
     size: int
-    cut_at: int | None  # bytes that are shown of it; None: all
-    exact: bool  # what is shown, copied, is what was sent
+    cut_at: int | None = None  # bytes that are shown of it; None: all
+    exact: bool = False  # what is shown, copied, is what was sent
     encoding: str
 
 
@@ -41,18 +42,17 @@ def content(data: bytes, encoding: Encoding, wanted: str) -> Content:
         "hex",
     )
     view = wanted if wanted in views else views[0]
-    size = len(data)
+    found = functools.partial(
+        Content, views=views, view=view, size=len(data), encoding=encoding.value
+    )
     if view == "tree" and as_tree is not None:
-        return Content(views, view, as_tree, size, None, False, encoding.value)
+        return found(shown=as_tree)
     if view == "text" and text is not None:
         shown = words.visible(text, lines=True)
-        cut_at = _TEXT_BYTES if size > _TEXT_BYTES else None
-        exact = cut_at is None and shown == text
-        return Content(views, view, shown, size, cut_at, exact, encoding.value)
-    cut_at = _HEX_BYTES if size > _HEX_BYTES else None
-    return Content(
-        views, "hex", hexadecimal(data[:_HEX_BYTES]), size, cut_at, False, encoding.value
-    )
+        cut_at = _TEXT_BYTES if len(data) > _TEXT_BYTES else None
+        return found(shown=shown, cut_at=cut_at, exact=cut_at is None and shown == text)
+    cut_at = _HEX_BYTES if len(data) > _HEX_BYTES else None
+    return found(shown=hexadecimal(data[:_HEX_BYTES]), cut_at=cut_at)
 
 
 def _text(data: bytes) -> str | None:

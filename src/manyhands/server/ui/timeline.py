@@ -131,9 +131,9 @@ def strip(job: Job, now: int) -> Markup:
     parts = [_segment(start, end, *span) for span in spans]
     label = f"{words.duration(end - start)} in all, {words.duration(max(0, waited))} of it waiting"
     return Markup(  # noqa: S704 - made of our own words and numbers
-        f'<svg class="strip" role="img" aria-label="{escape(label)}" viewBox="0 0 {_STRIP_WIDTH} 14"'
-        f' preserveAspectRatio="none"><rect class="strip-wait" x="0" y="3" width="{_STRIP_WIDTH}"'
-        f' height="8"/>{"".join(parts)}</svg>'
+        f'<svg class="strip" role="img" aria-label="{escape(label)}"'
+        f' viewBox="0 0 {_STRIP_WIDTH} 14" preserveAspectRatio="none"><rect class="strip-wait"'
+        f' x="0" y="3" width="{_STRIP_WIDTH}" height="8"/>{"".join(parts)}</svg>'
     )
 
 
