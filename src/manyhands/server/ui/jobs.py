@@ -1,7 +1,6 @@
 """All jobs: a search with qualifiers, counts that follow it, and operations on what it finds."""
 
 import asyncio
-import re
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from manyhands.server.finding import find_job
 from manyhands.server.ui import listing
 from manyhands.server.ui.bulk import BulkForm, bulk_shown, choices
 from manyhands.server.ui.page import Confirm, Done, Page, Shown, url
-from manyhands.server.ui.query import QUALIFIERS, Query, quoted, read_query
+from manyhands.server.ui.query import QUALIFIERS, Query, read_query, with_state
 from manyhands.server.ui.visit import Form, Visit
 from manyhands.store.store import Counted, Order
 from manyhands.store.store import Page as Found
@@ -23,7 +22,6 @@ from manyhands.store.store import Page as Found
 _SECONDS: Final = 0.02
 _PATIENT_SECONDS: Final = 2.0
 _BULKS_SHOWN: Final = 5
-_STATE_WORD: Final = re.compile(r'(?:^|(?<=\s))state:(?:"[^"]*"|\S)*\s*')
 
 
 class Jobs(Page):
@@ -108,11 +106,3 @@ class Jobs(Page):
             return await given.stop(visit.rest[1])
         answer = await given.answer()
         return await self._shown(visit) if answer is None else answer
-
-
-def with_state(text: str, state: State | None) -> str:
-    """A search, narrowed to a state instead of those that it named."""
-    rest = _STATE_WORD.sub("", text).strip()
-    if state is None:
-        return rest
-    return f"state:{quoted(state.value)} {rest}".strip()

@@ -35,7 +35,7 @@ def row(job: Job, now: int) -> dict[str, Any]:
         "state": job.state,
         "preview": preview(job.payload, job.encoding),
         "priority": job.priority,
-        "attempts": job.attempts_used + (job.state is State.LEASED),
+        "attempts": job.lease_number,
         "tags": job.tags[:4],
         "submitted_at": job.submitted_at,
         "entered_at": job.entered_at,

@@ -77,6 +77,14 @@ def read_query(text: str, now: int) -> Query:
     return Query(reading.filter, reading.job_id, tuple(reading.problems), text)
 
 
+def with_state(text: str, state: State | None) -> str:
+    """A search, narrowed to a state instead of those that it named."""
+    words = [word for word in _WORD.findall(text) if not word.startswith("state:")]
+    if state is not None:
+        words.insert(0, f"state:{state}")
+    return " ".join(words)
+
+
 class _Reading:
     """One query, word by word."""
 
@@ -101,7 +109,7 @@ class _Reading:
             self._age(age.group(1), age.group(2))
             return ""
         name, colon, value = word.partition(":")
-        if not colon or not re.fullmatch("[a-z_]+", name):
+        if not colon or value.startswith("//") or not re.fullmatch("[a-z_]+", name):
             self.words.append(_unquoted(word))
         elif name == "age":
             self.problems.append("Write age>5m for older than, age<5m for younger than.")

@@ -2,6 +2,7 @@
 stay the digits that were sent, so a large document costs what is shown of it.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Final, TypeVar
@@ -20,6 +21,7 @@ _OPEN_DEPTH: Final = 3
 _KEY_LENGTH: Final = 120
 _STRING_LENGTH: Final = 2_000
 
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 _array = msgspec.json.Decoder(list[Raw]).decode
 _string = msgspec.json.Decoder(str).decode
@@ -59,8 +61,9 @@ class _Tree:
                 label, _quoted(_string(raw))
             )
         word = raw.decode("ascii")
-        msgspec.json.decode(raw)  # a number, true, false or null; anything else is no JSON
-        kind = "j-number" if word not in ("true", "false", "null") else "j-word"
+        kind = "j-word" if word in ("true", "false", "null") else "j-number"
+        if kind == "j-number" and not _NUMBER.fullmatch(word):
+            raise msgspec.DecodeError(word)
         return Markup('<div class="leaf">{}<span class="{}">{}</span></div>').format(
             label, kind, word
         )
