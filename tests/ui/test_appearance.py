@@ -45,13 +45,13 @@ def empty(tmp_path_factory):
         yield server
 
 
-def look(browser, url: str, name: str, theme: str) -> list[str]:
+def look(browser, url: str, name: str, theme: str, path: str | None = None) -> list[str]:
     """Everything that is wrong with a page, at every width."""
     wrong = []
     for width in WIDTHS:
         size = {"width": width, "height": 900}
         window = Looking(browser, url, viewport=size, color_scheme=theme, reduced_motion="reduce")
-        page = window.at(PAGES[name.removesuffix("-empty")])
+        page = window.at(PAGES[name.removesuffix("-empty")] if path is None else path)
         window.live()
         page.wait_for_load_state("load")
         SCREENSHOTS.mkdir(exist_ok=True)

@@ -20,6 +20,8 @@ from manyhands.store.failing import count_failures
 from manyhands.store.matching import matches
 from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
 from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
     FailureQuestion,
     Failures,
     Filter,
@@ -126,7 +128,17 @@ class MemoryStore:
             )
         return job
 
-    def search(self, wanted: Filter) -> Page:
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        del seconds_max  # what is in memory is looked through quickly
+        counts = dict.fromkeys(State, 0)
+        anywhere = replace(wanted, states=(), payload_bytes=None)
+        for job in {**self._finished, **self.index.jobs}.values():
+            if matches(job, anywhere):
+                counts[job.state] += 1
+        return Counted(counts)
+
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
+        del seconds_max
         jobs = {**self._finished, **self.index.jobs}
         newest = wanted.order is Order.NEWEST
         wanted = replace(wanted, payload_bytes=None)  # whole payloads cost nothing here

@@ -5,12 +5,15 @@ cheap: a level for each priority, three queues in it for the three ranges of pos
 constant-time ends. Entries whose job has moved on are skipped and swept.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from manyhands.model.job import Job, State
 
 _READY = State.READY
+_position = attrgetter("position")
 _AHEAD_MAX = -(1 << 61)  # positions of jobs that go ahead lie far below those at the front
 
 
@@ -134,6 +137,20 @@ class ReadyQueue:
         ):
             return job
         return None
+
+    def ahead_of(self, job: Job) -> int:
+        """About how many ready jobs go before this one: entries whose jobs have moved on count
+        until they are swept. Costs little, however long the queue is.
+        """
+        count = 0
+        for lane in self._lanes.values():
+            for priority, level in lane.items():
+                if priority > job.priority:
+                    count += len(level.ahead) + len(level.front) + len(level.tail)
+                elif priority == job.priority:
+                    for entries in (level.ahead, level.front, level.tail):
+                        count += bisect_left(entries, job.position, key=_position)
+        return min(count, max(0, self.count - 1))
 
     def oldest_at(self) -> int | None:
         """Since when the job has been ready that has been so the longest. Exact for jobs that

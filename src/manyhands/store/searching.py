@@ -15,9 +15,8 @@ from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, State
 from manyhands.store.index import Index
 from manyhands.store.matching import matches
 from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
-from manyhands.store.store import Filter, Order, Page, Selection
+from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Order, Page, Selection
 
-_SEARCH_SECONDS_MAX: Final = 2.0
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Beyond this many (queue, state) pairs it is cheaper to walk over all rows.
 _PLACES_MAX: Final = 500
@@ -28,11 +27,11 @@ _encode = msgspec.json.Encoder().encode
 _Step = tuple[int, Sequence[Any] | None]
 
 
-def search(reader: Reader, index: Index, wanted: Filter) -> Page:
+def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
     """A page of a listing. The index only helps to find: what is shown is what was committed."""
     newest = wanted.order is Order.NEWEST
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + seconds_max
     streams = _Search(reader, wanted).streams(index)
     found: list[Job] = []
     for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
@@ -53,7 +52,7 @@ def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
     exact = _is_exact(wanted)
     columns = "serial, jobs.job_id" if exact else "serial, terms_id, record, x'', NULL"
     newest = wanted.order is Order.NEWEST
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
     streams = _Search(reader, wanted, columns).streams(index)
     rest = replace(wanted, text=None)  # looked for by SQLite, and exactly so
     found: list[tuple[int, str]] = []

@@ -19,6 +19,7 @@ from manyhands.store import schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
+from manyhands.store.counting import count_by_state
 from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
@@ -29,6 +30,8 @@ from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.retention import Retention
 from manyhands.store.searching import search, select
 from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
     FailureQuestion,
     Failures,
     Filter,
@@ -161,9 +164,13 @@ class SqliteStore:
                 job = reader.job_by_uid(job_id)
             return job
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         with self._pool.borrow() as reader:
-            return search(reader, self.index, wanted)
+            return search(reader, self.index, wanted, seconds_max)
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        with self._pool.borrow() as reader:
+            return count_by_state(reader, self.index, wanted, seconds_max)
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         with self._pool.borrow() as reader:

@@ -8,7 +8,7 @@ keeps them here gives its index. Nothing in here may know of asyncio or of proto
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -24,6 +24,9 @@ from manyhands.store.index import Index
 
 if TYPE_CHECKING:
     from manyhands.store.bulk import Bulk
+
+# An effort's end, where nobody says otherwise.
+SEARCH_SECONDS_MAX: Final = 2.0
 
 
 class StoreError(Exception):
@@ -104,6 +107,13 @@ class FailureQuestion(Struct, frozen=True, kw_only=True):
     group_id: str | None = None  # only this one
 
 
+class Counted(Struct, frozen=True):
+    """How many jobs a filter finds by state. Not ``complete``: there may be more of each."""
+
+    counts: dict[State, int]
+    complete: bool = True
+
+
 class Selection(Struct, frozen=True):
     """Part of what a filter finds, by serial and id; ``next`` and ``complete`` as in a page."""
 
@@ -171,8 +181,13 @@ class Store(Protocol):
     def first_seq(self) -> int:
         """The sequence number of the oldest event that is still kept."""
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         """A page of a listing, from committed records. May take a while: call it in a thread."""
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        """How many jobs there are by state that fit in everything but their state. May take as
+        long as is said: call it in a thread.
+        """
 
     def select(self, wanted: Filter) -> Selection:
         """The same, without the jobs themselves."""

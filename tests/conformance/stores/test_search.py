@@ -98,10 +98,10 @@ def without_shared_keys(many):
     return kept
 
 
-def walk(opened, wanted):
-    pages = [opened.store.search(wanted)]
+def walk(opened, wanted, seconds_max=2.0):
+    pages = [opened.store.search(wanted, seconds_max)]
     while pages[-1].next is not None:
-        pages.append(opened.store.search(replace(wanted, after=pages[-1].next)))
+        pages.append(opened.store.search(replace(wanted, after=pages[-1].next), seconds_max))
     return pages
 
 
@@ -155,11 +155,10 @@ def test_a_search_out_of_time_says_where_to_go_on(tmp_path, monkeypatch):
     opened = Opened("sqlite", tmp_path)
     many = [opened.submit("ab"[number % 2], payload=b"%d" % (number % 5)) for number in range(40)]
     opened.commit()
-    monkeypatch.setattr(searching, "_SEARCH_SECONDS_MAX", -1.0)
     monkeypatch.setattr(searching, "_SLICE_ROWS", 3)
 
     for order in Order:
-        pages = walk(opened, Filter(states=(State.READY,), text="4", order=order))
+        pages = walk(opened, Filter(states=(State.READY,), text="4", order=order), -1.0)
         found = [job.job_id for page in pages for job in page.jobs]
         expected = [job.job_id for job in many if job.payload == b"4"]
         assert len(pages) > 5

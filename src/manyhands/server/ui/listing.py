@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from manyhands.model.job import Job, State
 from manyhands.model.payload import Encoding
 from manyhands.server.ui import words
-from manyhands.store.store import Filter, Page
+from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Page
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -19,10 +19,10 @@ _PREVIEW_LENGTH: Final = 110
 _NOTE_LENGTH: Final = 140
 
 
-async def find(server: "Server", wanted: Filter) -> Page:
+async def find(server: "Server", wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
     """A page of jobs with the beginnings of their payloads, however large those are."""
     brief = replace(wanted, payload_bytes=_PREVIEW_BYTES)
-    return await asyncio.to_thread(server.store.search, brief)
+    return await asyncio.to_thread(server.store.search, brief, seconds_max)
 
 
 def row(job: Job, now: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def row(job: Job, now: int) -> dict[str, Any]:
         "state": job.state,
         "preview": preview(job.payload, job.encoding),
         "priority": job.priority,
-        "attempts": job.attempts_used + (job.state is State.LEASED),
+        "attempts": job.lease_number,
         "tags": job.tags[:4],
         "submitted_at": job.submitted_at,
         "entered_at": job.entered_at,

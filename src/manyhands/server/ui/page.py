@@ -25,6 +25,13 @@ class Shown(Struct, frozen=True):
     status: int = 200
 
 
+class File(Struct, frozen=True):
+    """Bytes to be kept, never shown by a browser: they are somebody else's."""
+
+    name: str  # plain letters, digits, dots and hyphens
+    content: bytes
+
+
 class Done(Struct, frozen=True):
     """An action was carried out: where to go on, and a sentence to show there."""
 
@@ -53,7 +60,7 @@ class Page:
         self.server = server
         self.index = server.store.index
 
-    async def show(self, visit: "Visit") -> Shown:
+    async def show(self, visit: "Visit") -> Shown | File:
         """What to render."""
         raise NotImplementedError
 

@@ -1,5 +1,6 @@
 """Templates, and the words and drawings that they may use."""
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from manyhands.model.job import FINISHED, State
 from manyhands.server.ui import drawing, words
 from manyhands.server.ui.assets import Assets
 from manyhands.server.ui.page import Shown, url
+from manyhands.server.ui.query import quoted
 from manyhands.server.ui.visit import Visit
 
 _FOLDER: Final = Path(__file__).parent / "templates"
@@ -63,6 +65,8 @@ class Renderer:
             histogram=drawing.histogram,
             when=when,
             named=named,
+            quoted=quoted,
+            lines=functools.partial(words.visible, lines=True),
             states=tuple(State),
             finished=FINISHED,
             version=__version__,

@@ -13,10 +13,14 @@ from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
 from manyhands.server.ui.about import About
 from manyhands.server.ui.assets import Assets, takes_gzip
+from manyhands.server.ui.events import Events
+from manyhands.server.ui.failures import FailuresPage
+from manyhands.server.ui.job import JobPage
+from manyhands.server.ui.jobs import Jobs
 from manyhands.server.ui.limits import Limits
 from manyhands.server.ui.live import Live
 from manyhands.server.ui.overview import Overview
-from manyhands.server.ui.page import Confirm, Done, Page, Shown
+from manyhands.server.ui.page import Confirm, Done, File, Page, Shown
 from manyhands.server.ui.queue import QueuePage
 from manyhands.server.ui.queues import Queues
 from manyhands.server.ui.rendering import Renderer
@@ -40,6 +44,10 @@ PAGES: Final[tuple[type[Page], ...]] = (
     Overview,
     Queues,
     QueuePage,
+    Jobs,
+    JobPage,
+    FailuresPage,
+    Events,
     Workers,
     Schedules,
     Limits,
@@ -141,7 +149,11 @@ class Ui:
         if page is None:
             raise Problem(404, "not_found", "there is no such page")
         if method in ("GET", "HEAD"):
-            await self._send(visit, await page.show(visit), page.name)
+            shown = await page.show(visit)
+            if isinstance(shown, File):
+                await _send_file(visit, shown)
+            else:
+                await self._send(visit, shown, page.name)
             return
         if method != "POST":
             raise Problem(405, "method_not_allowed", f"{method} is not possible here")
@@ -214,6 +226,17 @@ _TITLES: Final = {
     "audit": "Audit",
     "about": "About",
 }
+
+
+async def _send_file(visit: Visit, file: File) -> None:
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-disposition", f'attachment; filename="{file.name}"'.encode("ascii")),
+        (b"content-security-policy", b"default-src 'none'; sandbox"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
+    await visit.exchange.send_bytes(200, headers, file.content)
 
 
 def _read_toast(visit: Visit) -> tuple[bool, str] | None:

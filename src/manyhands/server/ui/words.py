@@ -7,6 +7,7 @@ from typing import Final
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _UNITS: Final = (("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", _SECOND))
 NAME_LENGTH: Final = 64
+_SIGNS_KEPT_MAX: Final = 5_000  # characters, of a million that a hostile text may have
 NOTHING: Final = "\N{EN DASH}"  # where there is no value
 
 
@@ -103,20 +104,31 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join([_sign(char, lines=lines) for char in text])
+    return text.translate(_KEEP_LINES if lines else _SIGNS)
 
 
-def _sign(char: str, *, lines: bool) -> str:
-    code = ord(char)
-    if lines and char in "\n\t":
-        return char
+class _Signs(dict[int, int | str]):
+    """Signs by character, found out once for each; a table that the interpreter walks quickly."""
+
+    def __missing__(self, code: int) -> int | str:
+        found = _sign(code)
+        if len(self) < _SIGNS_KEPT_MAX:
+            self[code] = found
+        return found
+
+
+def _sign(code: int) -> int | str:
     if code < 0x20:
-        return chr(0x2400 + code)
+        return 0x2400 + code
     if code == 0x7F:
         return "␡"
-    if unicodedata.category(char) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp"):
+    if unicodedata.category(chr(code)) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp"):
         return f"⟨U+{code:04X}⟩"
-    return char
+    return code
+
+
+_SIGNS: Final = _Signs()
+_KEEP_LINES: Final = _Signs({ord("\n"): "\n", ord("\t"): "\t"})
 
 
 def cut(text: str, length: int = NAME_LENGTH) -> str:

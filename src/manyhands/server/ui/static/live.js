@@ -36,6 +36,7 @@
 
   const refresh = async () => {
     if (paused || document.hidden || manyhands.held) return;
+    if (document.querySelector("[data-still]")) return; // it took long, and is not done again
     const started = performance.now();
     if (fetching || busy() || started < restUntil || document.querySelector(".htmx-request")) {
       wanted = true;
