@@ -17,7 +17,9 @@ import structlog
 from manyhands import __version__
 from manyhands.config import Config
 from manyhands.model.commands import Recover
+from manyhands.server.access import access_of
 from manyhands.server.amqp import AmqpListener
+from manyhands.server.audit import AuditLog
 from manyhands.server.banner import print_banner
 from manyhands.server.bulk import BulkRunner
 from manyhands.server.clock import Clock
@@ -88,6 +90,8 @@ class Server:
         self.history = History(self, self.tallies)
         self.traffic = Traffic(self)
         self.bulk = BulkRunner(self)
+        self.access = access_of(config)
+        self.audit = AuditLog(self)
         self.calendar = Calendar(self.dispatcher, self.ids)
         self.addresses: dict[str, str | None] = dict.fromkeys(LISTENERS)
         self.listeners: list[Listener] = []

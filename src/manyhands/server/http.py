@@ -22,6 +22,7 @@ from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_operating import ApiOperating
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.handing_out import HandingOut
+from manyhands.server.http_changes import Change, kind_of
 from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_exchange import Defences, Exchange, HungUpError
 from manyhands.server.http_peer import Proxies
@@ -137,14 +138,16 @@ class HttpListener:
             assert self._defences is not None
             old = scope["http_version"] == "1.0"
             self._defences.check(exchange.headers, host_needed=not old)
-            handler = self._commands.by_path.get(exchange.path)
-            if handler is None:
-                if not await self._qless.answer(exchange):
-                    await self._route(exchange, receive, send)
-            elif exchange.method == "POST":
-                await handler(exchange)
+            change = kind_of(exchange.method, scope["raw_path"], exchange.path)
+            exchange.caller = self._server.access.check(
+                exchange.headers, changes=change is not Change.NONE, path=exchange.path
+            )
+            if change is Change.OPERATION:
+                request = f"{exchange.method} {exchange.path}"
+                with self._server.audit.action(exchange.caller, exchange.address, request):
+                    await self._dispatch(exchange, receive, send)
             else:
-                await exchange.fail(_wrong_method(exchange.method), "POST")
+                await self._dispatch(exchange, receive, send)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -155,6 +158,16 @@ class HttpListener:
             defect = Problem(500, "internal", "an internal error; see the server's log")
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
+
+    async def _dispatch(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        handler = self._commands.by_path.get(exchange.path)
+        if handler is None:
+            if not await self._qless.answer(exchange):
+                await self._route(exchange, receive, send)
+        elif exchange.method == "POST":
+            await handler(exchange)
+        else:
+            await exchange.fail(_wrong_method(exchange.method), "POST")
 
     async def _route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         scope = exchange.scope
@@ -217,6 +230,7 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield Route("/api/audit", _Endpoint(GET=operating.audit))
         yield Route("/api/bulk", _Endpoint(GET=self._bulk.list_all, POST=self._bulk.begin))
         yield Route("/api/bulk/{name}", _Endpoint(GET=self._bulk.show))
         yield Route("/api/bulk/{name}/cancel", _Endpoint(POST=self._bulk.cancel))

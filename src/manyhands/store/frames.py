@@ -48,6 +48,8 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     mended: list[Row] = []
     bulks: list[Row] = []
     removed_bulks: list[Row] = []
+    audit: list[Row] = []
+    audit_dropped_to: list[Row] = []
     samples: list[Row] = []
     dropped_samples: list[Row] = []
 

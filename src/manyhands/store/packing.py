@@ -1,5 +1,6 @@
 """Batches become frames: a row for each job, its terms by number, settings as records."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -161,6 +162,8 @@ class Packer:
                 for job, group in groups
             ],
             failure_groups=[(group.group_id, group.code, group.line) for _, group in groups],
+            audit=_records(batch.audit),
+            audit_dropped_to=[(seq - limits.AUDIT_KEPT_MAX,) for seq in batch.audit],
             bulks=_records(batch.bulks),
             removed_bulks=[(name,) for name in batch.removed_bulks],
             samples=[
@@ -200,5 +203,5 @@ class Packer:
         return None if kept is None else job.finished_at + kept
 
 
-def _records(settings: dict[str, Any]) -> list[Any]:
+def _records(settings: Mapping[Any, Any]) -> list[Any]:
     return [(name, _encode(value).decode()) for name, value in settings.items()]

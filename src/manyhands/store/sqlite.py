@@ -12,6 +12,7 @@ from pathlib import Path
 import apsw
 
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
@@ -58,6 +59,8 @@ class SqliteStore:
         self.is_unsaved = self._collector.is_unsaved
         self.bulks = self._collector.bulks
         self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -67,6 +70,7 @@ class SqliteStore:
         self.alive_at = counters.alive_at if counters is not None else None
         counters = counters or Counters()
         self._collector.seq = self._last_seq = counters.seq
+        self._collector.audit_seq = self._reader.last_audit_seq()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
         self._pruner = Pruner(self.index, self._reader, retention)
@@ -164,6 +168,10 @@ class SqliteStore:
     def search(self, wanted: Filter) -> Page:
         with self._pool.borrow() as reader:
             return search(reader, self.index, wanted)
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        with self._pool.borrow() as reader:
+            return reader.audit(before, count_max)
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         with self._pool.borrow() as reader:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
 from manyhands.model.failures import Group
@@ -179,6 +180,15 @@ class Store(Protocol):
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def take_audit_seq(self) -> int:
+        """The number of the next entry of the audit log."""
+
+    def keep_audit(self, entry: AuditEntry) -> None:
+        """Let the open batch keep an entry of the audit log, in place of one of its number."""
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        """Committed entries of the audit log, the newest first. May be called in a thread."""
 
     def keep_bulk(self, bulk: "Bulk") -> None:
         """Let the open batch keep an operation on many jobs as it is now."""
