@@ -89,9 +89,11 @@ def test_a_worker_with_a_token_works(guarded):
     with httpx.Client(base_url=guarded.url, headers=by(OPERATOR)) as worker:
         added = worker.post("/add/tokens", json={"host": "w", "data": [{"meta": 1}]})
         assert added.status_code == 200
-        taken = worker.get("/get/tokens/2").json()["results"]
+        taken = worker.get("/get/tokens/2?host=w").json()["results"]
         ids = [item["id"] for item in taken]
-        done = worker.post("/complete/tokens", json={"host": "w", "data": [{"id": ids[0]}]})
+        done = worker.post(
+            "/complete/tokens", json={"host": "w", "data": [{"id": ids[0], "meta": 2}]}
+        )
         assert done.json()["results"] == ids
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
@@ -66,6 +67,15 @@ class HttpListener:
         self._sockets: list[socket.socket] = []
         self._sweeper: asyncio.Task[None] | None = None
         server.traffic.sources["http"] = self._flow
+        server.metrics.sources.append(self._denied)
+
+    def _denied(self) -> Iterable[Metric]:
+        denied = CounterMetricFamily(
+            "manyhands_http_denied", "Requests that were not let in.", labels=["reason"]
+        )
+        for reason, count in self._server.access.denied.items():
+            denied.add_metric([reason], count)
+        return [denied]
 
     def _flow(self) -> Flow:
         state = self._uvicorn.server_state if self._uvicorn is not None else None
