@@ -233,6 +233,15 @@ class MemoryStore:
             self._finished[job.job_id] = replace(job, result=None)
         return len(expired)
 
+    def begin_sweep(self) -> None:
+        """Nothing here outlives what refers to it."""
+
+    def find_unused(self) -> Sequence[int]:
+        return ()
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        return len(unused)
+
     def free_bytes(self) -> int | None:
         return None
 

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -38,6 +39,9 @@ from manyhands.store.store import (
     Selection,
     StoredEvent,
 )
+
+# Fewer terms than this are not worth a walk over all jobs.
+_TERMS_KEPT: Final = 1_000
 
 
 class SqliteStore:
@@ -202,6 +206,23 @@ class SqliteStore:
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
         return count
+
+    def begin_sweep(self) -> None:
+        self._terms.watch()
+
+    def find_unused(self) -> Sequence[int]:
+        if len(self._terms.by_number) < _TERMS_KEPT:
+            return ()
+        with self._pool.borrow() as reader:
+            rows = reader.rows("SELECT terms_id FROM terms EXCEPT SELECT terms_id FROM jobs")
+        return [row[0] for row in rows]
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        dropped = self._terms.drop(unused)
+        self._removals.terms += [(number,) for number in dropped]
+        self._removals.groups = True
+        self.touch()
+        return len(dropped)
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)

@@ -213,6 +213,17 @@ class Store(Protocol):
     def prune(self, now: int, count_max: int) -> int:
         """Drop a slice of records and results that outlived their retention; gives how many."""
 
+    def begin_sweep(self) -> None:
+        """Begin to look for what no job refers to any more. ``find_unused`` comes when everything
+        that was decided up to now is committed, ``end_sweep`` after it.
+        """
+
+    def find_unused(self) -> Sequence[int]:
+        """What no committed job refers to. Takes a while: call it in a thread."""
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        """Drop what was found, unless it was used meanwhile; gives how many."""
+
     def free_bytes(self) -> int | None:
         """Room left where the store writes; None: it does not matter."""
 
