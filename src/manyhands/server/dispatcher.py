@@ -210,6 +210,8 @@ class Dispatcher:
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
+        if effects is not None and effects.signals:
+            self._deliver_fleeting(effects.signals)
         if at_once and type(command) is Submit and self.waiters.count:
             self._wake_for(effects)
 
@@ -222,7 +224,8 @@ class Dispatcher:
             return False
         gathering.changed = True
         for signal in effects.signals:
-            gathering.answers.append((self._deliver, signal))
+            if not _is_fleeting(signal):
+                gathering.answers.append((self._deliver, signal))
         due_at = self._index.next_due_at()
         if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
             self._arm_tick(due_at)
@@ -406,6 +409,11 @@ class Dispatcher:
             except Exception:  # noqa: BLE001
                 self._report_untold("a signal")
 
+    def _deliver_fleeting(self, signals: Sequence[Signal]) -> None:
+        for signal in signals:
+            if _is_fleeting(signal):
+                self._deliver(signal)
+
     def _wake_some(self, queue: str, count: int) -> None:
         try:
             self.waiters.wake(queue, count)
@@ -566,6 +574,13 @@ class Dispatcher:
                     self._wake_some(queue, self.ready_count(queue))
 
         self._loop.call_later(max(1, retry_at - self.clock.now()) / 1000, wake)
+
+
+def _is_fleeting(signal: Signal) -> bool:
+    """News of a job that only those want who wait for it on a connection (rule 22). They need not
+    wait for the disk: if the server dies, they are gone, and so is the job.
+    """
+    return not signal.job.durable_interest and signal.what != "told"
 
 
 def _promises_nothing(reply: Reply) -> bool:
