@@ -195,6 +195,8 @@ class Ui:
         exchange = visit.exchange
         around: dict[str, Any] = {**self._around, "page": page_name, "toast": _read_toast(visit)}
         tools = await self._open()
+        if not tools.renderer.is_prepared(shown.template):
+            await asyncio.to_thread(tools.renderer.prepare, shown.template)
         body = tools.renderer.render(visit, shown, around).encode("utf-8", "replace")
         headers: _Headers = list(_HEADERS)
         if visit.is_new:
