@@ -1,6 +1,7 @@
 """Bytes of others are shown exactly, or cut with a word about it, and never as markup."""
 
 import json
+import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,14 +96,12 @@ def test_bytes_that_are_no_text_are_shown_as_digits():
 
     assert (shown.view, shown.views) == ("hex", ("hex",))
     assert shown.shown.startswith("00000000  00 01 02 03 04 05 06 07  08 09")
-    assert (
-        hexadecimal(b"A<\x00") == "00000000  41 3c 00                                           A<·"
-    )
+    assert hexadecimal(b"A<\x00").split() == ["00000000", "41", "3c", "00", "A<·"]
 
 
 @given(st.text())
 def test_nothing_in_a_shown_text_is_hidden(text):
     shown = words.visible(text)
 
-    assert shown.isprintable() or any(char in shown for char in "\u3000\xa0") or not shown.strip()
-    assert not set(shown) & {"\u202e", "\u2066", "\u200b", "\n", "\r", "\x00", "\x1b", "\x85"}
+    hidden = ("Cc", "Cf", "Co", "Cs", "Zl", "Zp")
+    assert not [char for char in shown if unicodedata.category(char) in hidden]

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -103,13 +104,18 @@ class JobPage(Page):
             "trail": timeline.trail(job),
             "strip": timeline.strip(job, visit.now),
             "is_finished": job.state in FINISHED,
-            "queue_names": sorted(list(self.index.queues)[:_QUEUES_OFFERED]),
+            "queue_names": self._offered(),
             "dependants": len(self.index.dependants(job.job_id)),
             "bytes_shown": _bytes_shown,
             "view_url": _view_url,
         }
         title = f"{job.job_id[:12]} · Job"
         return Shown("job.html", values, title, f"job:{job.job_id}")
+
+    def _offered(self) -> list[str]:
+        """Queues to move to: names that a browser may show as they are."""
+        names = islice(self.index.queues, _QUEUES_OFFERED)
+        return sorted(name for name in names if words.visible(name) == name)
 
     def _contents(self, visit: Visit, job: Job) -> list[dict[str, Any]]:
         """What the job carries, each in the view that was chosen for it."""
