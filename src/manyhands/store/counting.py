@@ -13,7 +13,7 @@ from manyhands.store.index import Index
 from manyhands.store.reading import PAYLOAD, Reader
 from manyhands.store.store import Counted, Filter
 
-_SLICE_ROWS: Final = 4_000
+_SLICE_ROWS: Final = 2_000
 _SERIAL_MAX: Final = (1 << 63) - 1
 _Place = tuple[str, str, tuple[Any, ...]]  # tables, condition, its values
 
