@@ -23,7 +23,7 @@ def fill(api: Api) -> dict[str, str]:
     submit(queue="work", payload={"step": 2})
     submit(queue="work", payload={"step": 3}, limits=["database"])
     submit(queue="work", payload={"step": 4})
-    taken = api.results("claim", queue="work", worker="worker-1", count=4)
+    taken = api.results("claim", queue="work", worker="worker-1", count=4, term_ms=3_600_000)
     first, second, third, fourth = ({"id": job["id"], "token": job["token"]} for job in taken)
     api.results("complete", **first, result={"ok": True})
     why = {"code": "Timeout", "message": "no answer\nat line 7", "retry": False}

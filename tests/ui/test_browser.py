@@ -179,7 +179,7 @@ def test_workers_are_seen_with_what_they_hold_and_lose_it_after_a_question(looki
     row.locator("summary").click()
     expect(row.get_by_role("link", name=job["id"][-12:])).to_be_visible()
 
-    looking.button("Take the jobs of worker tired-worker away").click()
+    looking.button("Take away… the jobs of worker tired-worker").click()
     page.get_by_role("button", name="Take 1 job away").click()
 
     expect(page.get_by_text("1 job of worker tired-worker are ready again.")).to_be_visible()
@@ -195,7 +195,7 @@ def test_a_schedule_is_made_and_run_from_its_page(looking, api, queue):
     page.get_by_role("button", name="Make it").click()
     expect(page.get_by_text(f"The schedule {queue} is set.")).to_be_visible()
 
-    looking.button(f"Run schedule {queue} now").click()
+    looking.button(f"Run now: schedule {queue}").click()
 
     expect(page.locator(".toast")).to_contain_text("made job")
     [job] = api.get(f"jobs?queue={queue}")

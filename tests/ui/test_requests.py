@@ -314,3 +314,19 @@ def test_the_stream_says_that_something_changed_and_never_what(http, api, queue)
         api.results("submit", queue=queue, payload="secret")
         assert next(line for line in lines if line.startswith("event:")) == "event: change"
         assert next(lines) == "data: {}"
+
+
+def test_what_is_done_here_is_on_record_with_how_many_it_changed(http, api):
+    send(http, "queues", queue="mail", action="pause")
+    send(http, "queues", queue="mail", action="resume")
+
+    last, first = api.get("audit?count=2")
+    assert (first["what"], first["target"], first["request"]) == (
+        "set queue",
+        "mail",
+        "POST /ui/queues",
+    )
+    assert (last["changed"], last["asked"], last["address"]) == (1, 1, "127.0.0.1")
+    shown = http.get("/ui/audit").text
+    assert "set queue" in shown
+    assert "POST /ui/queues" in shown

@@ -9,6 +9,8 @@ from manyhands.config.kinds import (
     Endpoints,
     Listen,
     Plain,
+    Role,
+    Token,
 )
 from manyhands.config.loading import (
     FILE_VARIABLE,
@@ -18,6 +20,7 @@ from manyhands.config.loading import (
     LoadedConfig,
     as_toml,
     load_config,
+    read_tokens_file,
 )
 from manyhands.config.options import OPTIONS, Config, Option
 
@@ -38,6 +41,9 @@ __all__ = [
     "LoadedConfig",
     "Option",
     "Plain",
+    "Role",
+    "Token",
     "as_toml",
     "load_config",
+    "read_tokens_file",
 ]

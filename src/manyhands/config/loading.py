@@ -12,7 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from manyhands.config.kinds import Address, Endpoints, Plain, WrongValueError, as_plain
+from manyhands.config.kinds import (
+    Address,
+    Endpoints,
+    Plain,
+    Token,
+    Tokens,
+    WrongValueError,
+    as_plain,
+)
 from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
 
 # Names the TOML file itself, so it is no key of that file.
@@ -125,6 +133,11 @@ def _read_value(option: Option, raw: object, source: str) -> object:
         return option.kind.read(raw)
     except WrongValueError as error:
         # An address of a database holds a password, which has no place on a screen or in a log.
+        if option.secret:
+            raise ConfigError(
+                f"{source}: {option.name} cannot be used because {error}; "
+                f"accepted is {option.kind.accepted}."
+            ) from None
         shown = "that address" if isinstance(raw, str) and "://" in raw else as_toml(raw)
         raise ConfigError(
             f"{source}: {option.name} cannot be {shown} because {error}; "
@@ -135,14 +148,18 @@ def _read_value(option: Option, raw: object, source: str) -> object:
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
     if config.insecure:
         return
+    asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
+        if name == "http" and asks_who:
+            continue
         for address in _addresses(getattr(config, name)):
             if address.is_loopback:
                 continue
+            remedy = "tokens_file or " if name == "http" else ""
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
                 "it and nobody would be asked who they are; accepted is a loopback address such as "
-                f"127.0.0.1:{address.port}, or any address together with insecure = true."
+                f"127.0.0.1:{address.port}, or any address together with {remedy}insecure = true."
             )
 
 
@@ -150,3 +167,18 @@ def _addresses(value: object) -> list[Address]:
     if isinstance(value, Endpoints):
         return [endpoint.address for endpoint in value.each]
     return [value] if isinstance(value, Address) else []
+
+
+def read_tokens_file(file: Path) -> list[Token]:
+    """The tokens in a file, one on each line; # begins a comment."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"tokens_file {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"tokens_file {file} is not UTF-8 text.") from None
+    try:
+        found = Tokens().read(text)
+    except WrongValueError as error:
+        raise ConfigError(f"tokens_file {file} cannot be used because {error}.") from None
+    return list(found.each) if found is not None else []

@@ -32,6 +32,8 @@ from manyhands.config.kinds import (
     Store,
     StoreName,
     Switch,
+    TokenList,
+    Tokens,
     Whole,
     as_plain,
 )
@@ -57,6 +59,7 @@ class About(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool = False  # no flag: whoever lists processes would see it
 
 
 def _listen_default(listener: str, port: int) -> Address | None:
@@ -168,6 +171,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "earliest",
         ),
     ] = "now"
+    tokens: Annotated[
+        TokenList | None,
+        About(
+            Tokens(),
+            "Who may use HTTP, with which secret; else see tokens_file.",
+            "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
+            secret=True,
+        ),
+    ] = None
+    tokens_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
+            "/etc/manyhands/tokens",
+        ),
+    ] = None
+    read_only: Annotated[
+        bool,
+        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
+    ] = False
     insecure: Annotated[
         bool,
         About(Switch(), "Allow addresses that other machines can reach.", "true"),
@@ -300,6 +324,7 @@ class Option(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool
 
 
 def _options() -> dict[str, Option]:
@@ -315,6 +340,7 @@ def _options() -> dict[str, Option]:
             kind=about.kind,
             help=about.help,
             example=about.example,
+            secret=about.secret,
         )
     return found
 

@@ -60,3 +60,6 @@ HISTORY_TALLIES_MAX: Final = 5_000
 # Operations on many jobs: finished ones that are kept, and those that may run or wait to.
 BULKS_KEPT_MAX: Final = 200
 BULKS_ACTIVE_MAX: Final = 20
+
+# Entries of the audit log that are kept; an entry has some 300 bytes.
+AUDIT_KEPT_MAX: Final = 100_000

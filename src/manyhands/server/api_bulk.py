@@ -26,7 +26,7 @@ class ApiBulk:
         body = decode(BULK, await exchange.body())
         body.check()
         try:
-            bulk = self.bulk_of(body)
+            bulk = self.bulk_of(body, exchange.caller.name)
             if body.dry_run:
                 count, complete = await self._server.bulk.count(bulk)
                 shown = {"action": bulk.action.value, "expected": count, "expected_all": complete}
@@ -80,13 +80,16 @@ class ApiBulk:
     async def list_all(self, exchange: Exchange) -> None:
         """All that are kept, the newest first."""
         Query(exchange.scope["query_string"]).finish()
-        rows = list(self._server.store.bulks.values())
-        await exchange.answer([view(row) for row in reversed(rows)])
+        shown = [view(row) for row in reversed(self._server.store.bulks.values())]
+        await self._server.settled()  # nothing is told that is not on disk
+        await exchange.answer(shown)
 
     async def show(self, exchange: Exchange, name: str) -> None:
         """One of them."""
         Query(exchange.scope["query_string"]).finish()
-        await exchange.answer(view(self._find(name)))
+        shown = view(self._find(name))
+        await self._server.settled()
+        await exchange.answer(shown)
 
     async def cancel(self, exchange: Exchange, name: str) -> None:
         """Stop one. What was done stays done."""

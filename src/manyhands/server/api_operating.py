@@ -1,7 +1,9 @@
-"""The native API's questions of an operator: how it went, what went wrong."""
+"""The native API's questions of an operator: how it went, what went wrong, who did what."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from manyhands.model.history import ALL_QUEUES, merged
 from manyhands.protocols.http_envelope import Problem
@@ -59,6 +61,17 @@ class ApiOperating:
         found = await asyncio.to_thread(self._server.store.failures, wanted)
         beside = {"groups": found.groups_count, "failed": found.failed_count}
         await exchange.answer([_group(row) for row in found.groups], beside)
+
+    async def audit(self, exchange: Exchange) -> None:
+        """Who did what, the newest first."""
+        query = Query(exchange.scope["query_string"])
+        before = query.whole("before", None, 1, 1 << 62)
+        count = query.count(_COUNT, _COUNT_MAX)
+        query.finish()
+        await self._server.settled()  # what was done is shown with its outcome
+        found = await asyncio.to_thread(self._server.store.audit, before, count)
+        beside = {"next": found[-1].seq if len(found) == count else None}
+        await exchange.answer([msgspec.structs.asdict(entry) for entry in found], beside)
 
     async def protocols(self, exchange: Exchange) -> None:
         """What goes over each listener."""

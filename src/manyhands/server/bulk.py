@@ -13,10 +13,12 @@ import structlog
 from msgspec.structs import replace
 
 from manyhands.model import limits
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Cancel, Command, ExpireLease, Move, Requeue, SetPriority
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.server.asking import ask_many
+from manyhands.server.audit import current_action
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
 from manyhands.store.store import Filter, Order
 
@@ -105,6 +107,9 @@ class BulkRunner:
             expected_all=counted_all,
             until=self._store.index.serial,
         )
+        action = current_action()
+        if action is not None:
+            action.finish(action.note(f"bulk {bulk.action.value}", _what(bulk), expected), 0)
         self._keep(bulk)
         await self._server.settled()
         self._start(bulk.bulk_id)
@@ -122,6 +127,9 @@ class BulkRunner:
         bulk = self._store.bulks.get(bulk_id)
         if bulk is not None and bulk.state is BulkState.ACTIVE:
             self._cancelled.add(bulk_id)
+            action = current_action()
+            if action is not None:
+                action.finish(action.note("cancel bulk", bulk_id, 1), 1)
         return bulk
 
     def _start(self, bulk_id: str) -> None:
@@ -210,6 +218,19 @@ class BulkRunner:
         bulk = replace(bulk, state=state, finished_at=now, job_ids=())
         self._cancelled.discard(bulk.bulk_id)
         self._keep(bulk)
+        self._server.audit.note(
+            AuditEntry(
+                seq=0,
+                at=0,
+                who=bulk.who,
+                what=f"bulk {bulk.action.value} {state.value}",
+                target=bulk.bulk_id,
+                asked=bulk.expected,
+                changed=bulk.changed,
+                refused=", ".join(bulk.refused),
+                known=True,
+            )
+        )
         _log.info(
             "an operation on many jobs ended",
             id=bulk.bulk_id,
@@ -217,6 +238,14 @@ class BulkRunner:
             state=state.value,
             changed=bulk.changed,
         )
+
+
+def _what(bulk: Bulk) -> str:
+    wanted = bulk.filter
+    if wanted is None:
+        return bulk.bulk_id
+    states = ",".join(wanted.states)
+    return f"{bulk.bulk_id} {wanted.queue or 'all queues'} {states}"
 
 
 def usual_states(action: BulkAction, states: tuple[State, ...]) -> tuple[State, ...]:

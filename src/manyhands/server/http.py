@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
@@ -22,6 +23,7 @@ from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_operating import ApiOperating
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.handing_out import HandingOut
+from manyhands.server.http_changes import Change, kind_of
 from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_exchange import Defences, Exchange, HungUpError
 from manyhands.server.http_peer import Proxies
@@ -67,6 +69,15 @@ class HttpListener:
         self._sockets: list[socket.socket] = []
         self._sweeper: asyncio.Task[None] | None = None
         server.traffic.sources["http"] = self._flow
+        server.metrics.sources.append(self._denied)
+
+    def _denied(self) -> Iterable[Metric]:
+        denied = CounterMetricFamily(
+            "manyhands_http_denied", "Requests that were not let in.", labels=["reason"]
+        )
+        for reason, count in self._server.access.denied.items():
+            denied.add_metric([reason], count)
+        return [denied]
 
     def _flow(self) -> Flow:
         state = self._uvicorn.server_state if self._uvicorn is not None else None
@@ -138,19 +149,22 @@ class HttpListener:
         try:
             assert self._defences is not None
             old = scope["http_version"] == "1.0"
-            linked = exchange.method == "GET" and (exchange.path == "/" or Ui.owns(exchange.path))
+            ours = Ui.owns(exchange.path)
+            linked = exchange.method == "GET" and (ours or exchange.path == "/")
             self._defences.check(exchange.headers, host_needed=not old, linked=linked)
-            if Ui.owns(exchange.path):
+            if ours:  # its forms are another way to ask for what is asked for elsewhere
                 await self._ui.answer(exchange)
                 return
-            handler = self._commands.by_path.get(exchange.path)
-            if handler is None:
-                if not await self._qless.answer(exchange):
-                    await self._route(exchange, receive, send)
-            elif exchange.method == "POST":
-                await handler(exchange)
+            change = kind_of(exchange.method, scope["raw_path"], exchange.path)
+            exchange.caller = self._server.access.check(
+                exchange.headers, changes=change is not Change.NONE, path=exchange.path
+            )
+            if change is Change.OPERATION:
+                request = f"{exchange.method} {exchange.path}"
+                with self._server.audit.action(exchange.caller, exchange.address, request):
+                    await self._dispatch(exchange, receive, send)
             else:
-                await exchange.fail(_wrong_method(exchange.method), "POST")
+                await self._dispatch(exchange, receive, send)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -161,6 +175,16 @@ class HttpListener:
             defect = Problem(500, "internal", "an internal error; see the server's log")
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
+
+    async def _dispatch(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        handler = self._commands.by_path.get(exchange.path)
+        if handler is None:
+            if not await self._qless.answer(exchange):
+                await self._route(exchange, receive, send)
+        elif exchange.method == "POST":
+            await handler(exchange)
+        else:
+            await exchange.fail(_wrong_method(exchange.method), "POST")
 
     async def _route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         scope = exchange.scope
@@ -223,6 +247,7 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield Route("/api/audit", _Endpoint(GET=operating.audit))
         yield Route("/api/bulk", _Endpoint(GET=self._bulk.list_all, POST=self._bulk.begin))
         yield Route("/api/bulk/{name}", _Endpoint(GET=self._bulk.show))
         yield Route("/api/bulk/{name}/cancel", _Endpoint(POST=self._bulk.cancel))

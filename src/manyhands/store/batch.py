@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from manyhands.engine.effects import Partial, Settings
+from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Cursor, Event
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, Schedule
@@ -17,6 +18,7 @@ class Batch:
 
     __slots__ = (
         "alive_at",
+        "audit",
         "bulks",
         "cursors",
         "events",
@@ -50,6 +52,7 @@ class Batch:
         self.removed_schedules: dict[str, None] = {}
         self.cursors: dict[str, Cursor] = {}
         self.removed_cursors: dict[str, None] = {}
+        self.audit: dict[int, AuditEntry] = {}  # by number
         self.bulks: dict[str, Bulk] = {}
         self.removed_bulks: dict[str, None] = {}
         self.samples: list[StoredSample] = []
@@ -71,6 +74,7 @@ class Batch:
             or self.forgotten_queues
             or self.cursors
             or self.removed_cursors
+            or self.audit
             or self.bulks
             or self.removed_bulks
             or self.samples

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
+from manyhands.model.audit import AuditEntry
 from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import Batch
 from manyhands.store.bulk import Bulk, BulkState
@@ -23,6 +24,7 @@ class Collector:
         self.batch = Batch(1)
         self.sealed: deque[Batch] = deque()
         self.bulks: dict[str, Bulk] = {}  # in the order of their beginning
+        self.audit_seq = 0
         self.seq = 0  # of the newest event, committed or not
 
     def write(self, effects: Effects) -> None:
@@ -61,6 +63,15 @@ class Collector:
                 batch.partials.append((index.jobs[partial.job_id].serial, partial))
             index.take_settings(settings)
             batch.take_settings(settings)
+
+    def take_audit_seq(self) -> int:
+        """The number of the next entry of the audit log."""
+        self.audit_seq += 1
+        return self.audit_seq
+
+    def keep_audit(self, entry: AuditEntry) -> None:
+        """An entry of the audit log as it is now."""
+        self.batch.audit[entry.seq] = entry
 
     def keep_bulk(self, bulk: Bulk) -> None:
         """An operation on many jobs as it is now; the oldest finished ones give way."""

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from manyhands.engine.ending import result_ms_of
 from manyhands.engine.view import View
 from manyhands.model import limits
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.history import STEPS, StoredSample
 from manyhands.model.identity import uid_of
@@ -48,10 +49,13 @@ class MemoryStore:
         self.is_unsaved = self._collector.is_unsaved
         self.bulks = self._collector.bulks
         self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
         # By step, then by time and queue, in the order of time.
         self._samples: dict[int, dict[tuple[int, str], StoredSample]] = {step: {} for step in STEPS}
+        self._audit: dict[int, AuditEntry] = {}
         self._committed = 0
         self._last_seq = 0
 
@@ -76,6 +80,9 @@ class MemoryStore:
             while kept and kept[-1].number >= partial.number:
                 kept.pop()
             kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
+        self._audit.update(batch.audit)
+        while len(self._audit) > limits.AUDIT_KEPT_MAX:
+            del self._audit[next(iter(self._audit))]
         for row in batch.samples:
             self._samples[row.step_ms][row.at, row.queue] = row
         self._collector.committed(batch.number)
@@ -153,6 +160,10 @@ class MemoryStore:
                     return Page(tuple(found), found[-1].serial)
                 found.append(job)
         return Page(tuple(found), None)
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        found = [row for seq, row in self._audit.copy().items() if before is None or seq < before]
+        return found[::-1][:count_max]
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         return count_failures(self._finished.copy().values(), wanted)
@@ -234,6 +245,15 @@ class MemoryStore:
         for job in expired:
             self._finished[job.job_id] = replace(job, result=None)
         return len(expired)
+
+    def begin_sweep(self) -> None:
+        """Nothing here outlives what refers to it."""
+
+    def find_unused(self) -> Sequence[int]:
+        return ()
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        return len(unused)
 
     def free_bytes(self) -> int | None:
         return None

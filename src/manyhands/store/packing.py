@@ -1,5 +1,6 @@
 """Batches become frames: a row for each job, its terms by number, settings as records."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,17 +36,21 @@ class Counters(Struct, frozen=True):
 class Removals:
     """What retention lets go of, on its way into the next batch."""
 
-    __slots__ = ("events_to", "jobs", "results", "samples")
+    __slots__ = ("events_to", "groups", "jobs", "results", "samples", "terms")
 
     def __init__(self) -> None:
         self.jobs: dict[str, int] = {}  # job id -> serial
         self.results: list[int] = []  # serials
         self.events_to = 0
         self.samples: list[tuple[int, int]] = []  # step, and before when
+        self.terms: list[tuple[int]] = []  # numbers
+        self.groups = False  # whatever groups of failures have no job any more
 
     def is_empty(self) -> bool:
         """Nothing goes."""
-        return not (self.jobs or self.results or self.events_to or self.samples)
+        return not (
+            self.jobs or self.results or self.events_to or self.samples or self.terms or self.groups
+        )
 
 
 class TermsBook:
@@ -58,6 +63,8 @@ class TermsBook:
         self._numbers: dict[Terms, int] = {}
         # Most jobs share a few objects: those are recognised without being compared.
         self._quick: dict[int, tuple[Terms, int]] = {}
+        self._used: set[int] | None = None  # numbers given out since the watch began
+        self._dropped: list[int] = []  # still known to those who read, for a while
 
     def learn(self, number: int, record: str) -> None:
         """A row of the file."""
@@ -77,11 +84,33 @@ class TermsBook:
             self.by_number[number] = terms
             self._numbers[terms] = number
             self.fresh.append((number, encode_terms(terms).decode()))
+        if self._used is not None:
+            self._used.add(number)
         if len(self._quick) >= _QUICK_MAX:
             self._quick.clear()
         # Kept alive by this very entry, so its id is nobody else's.
         self._quick[id(terms)] = (terms, number)
         return number
+
+    def watch(self) -> None:
+        """From now on remember which numbers are given out."""
+        self._quick.clear()  # or they would be given out unseen
+        self._used = set()
+
+    def drop(self, numbers: Sequence[int]) -> list[int]:
+        """Forget terms that no row has and that were not given out meanwhile. Who reads may have
+        rows in hand that are gone already, so their meaning stays known until the next time.
+        """
+        for number in self._dropped:
+            del self.by_number[number]
+        used = self._used or set()
+        self._dropped = [
+            number for number in numbers if number not in used and number in self.by_number
+        ]
+        for number in self._dropped:
+            del self._numbers[self.by_number[number]]
+        self._used = None
+        return list(self._dropped)
 
 
 class Packer:
@@ -161,6 +190,8 @@ class Packer:
                 for job, group in groups
             ],
             failure_groups=[(group.group_id, group.code, group.line) for _, group in groups],
+            audit=_records(batch.audit),
+            audit_dropped_to=[(seq - limits.AUDIT_KEPT_MAX,) for seq in batch.audit],
             bulks=_records(batch.bulks),
             removed_bulks=[(name,) for name in batch.removed_bulks],
             samples=[
@@ -168,6 +199,8 @@ class Packer:
                 for row in batch.samples
             ],
             dropped_samples=removals.samples,
+            dropped_terms=removals.terms,
+            dropped_groups=[()] if removals.groups else [],
         )
         packed = pack(frame)
         self._terms.fresh = []
@@ -200,5 +233,5 @@ class Packer:
         return None if kept is None else job.finished_at + kept
 
 
-def _records(settings: dict[str, Any]) -> list[Any]:
+def _records(settings: Mapping[Any, Any]) -> list[Any]:
     return [(name, _encode(value).decode()) for name, value in settings.items()]

@@ -8,10 +8,12 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import apsw
 
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
@@ -41,6 +43,9 @@ from manyhands.store.store import (
     StoredEvent,
 )
 
+# Fewer terms than this are not worth a walk over all jobs.
+_TERMS_KEPT: Final = 1_000
+
 
 class SqliteStore:
     """A directory with a database in it, held by one server at a time."""
@@ -61,6 +66,8 @@ class SqliteStore:
         self.is_unsaved = self._collector.is_unsaved
         self.bulks = self._collector.bulks
         self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -70,6 +77,7 @@ class SqliteStore:
         self.alive_at = counters.alive_at if counters is not None else None
         counters = counters or Counters()
         self._collector.seq = self._last_seq = counters.seq
+        self._collector.audit_seq = self._reader.last_audit_seq()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
         self._pruner = Pruner(self.index, self._reader, retention)
@@ -172,6 +180,10 @@ class SqliteStore:
         with self._pool.borrow() as reader:
             return count_by_state(reader, self.index, wanted, seconds_max)
 
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        with self._pool.borrow() as reader:
+            return reader.audit(before, count_max)
+
     def failures(self, wanted: FailureQuestion) -> Failures:
         with self._pool.borrow() as reader:
             return read_failures(reader, wanted)
@@ -201,6 +213,23 @@ class SqliteStore:
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
         return count
+
+    def begin_sweep(self) -> None:
+        self._terms.watch()
+
+    def find_unused(self) -> Sequence[int]:
+        if len(self._terms.by_number) < _TERMS_KEPT:
+            return ()
+        with self._pool.borrow() as reader:
+            rows = reader.rows("SELECT terms_id FROM terms EXCEPT SELECT terms_id FROM jobs")
+        return [row[0] for row in rows]
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        dropped = self._terms.drop(unused)
+        self._removals.terms += [(number,) for number in dropped]
+        self._removals.groups = True
+        self.touch()
+        return len(dropped)
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
 from manyhands.model.failures import Group
@@ -198,6 +199,15 @@ class Store(Protocol):
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
 
+    def take_audit_seq(self) -> int:
+        """The number of the next entry of the audit log."""
+
+    def keep_audit(self, entry: AuditEntry) -> None:
+        """Let the open batch keep an entry of the audit log, in place of one of its number."""
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        """Committed entries of the audit log, the newest first. May be called in a thread."""
+
     def keep_bulk(self, bulk: "Bulk") -> None:
         """Let the open batch keep an operation on many jobs as it is now."""
 
@@ -220,6 +230,17 @@ class Store(Protocol):
 
     def prune(self, now: int, count_max: int) -> int:
         """Drop a slice of records and results that outlived their retention; gives how many."""
+
+    def begin_sweep(self) -> None:
+        """Begin to look for what no job refers to any more. ``find_unused`` comes when everything
+        that was decided up to now is committed, ``end_sweep`` after it.
+        """
+
+    def find_unused(self) -> Sequence[int]:
+        """What no committed job refers to. Takes a while: call it in a thread."""
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        """Drop what was found, unless it was used meanwhile; gives how many."""
 
     def free_bytes(self) -> int | None:
         """Room left where the store writes; None: it does not matter."""

@@ -64,8 +64,16 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("removed_cursors", "DELETE FROM cursors WHERE name = ?"),
     ("bulks", "INSERT OR REPLACE INTO bulks VALUES(?, ?)"),
     ("removed_bulks", "DELETE FROM bulks WHERE name = ?"),
+    ("audit", "INSERT OR REPLACE INTO audit VALUES(?, ?)"),
+    ("audit_dropped_to", "DELETE FROM audit WHERE seq <= ?"),
     ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
     ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
+    ("dropped_terms", "DELETE FROM terms WHERE terms_id = ?"),
+    (
+        "dropped_groups",
+        "DELETE FROM failure_groups WHERE NOT EXISTS"
+        " (SELECT 1 FROM failures WHERE failures.group_id = failure_groups.group_id)",
+    ),
 )
 
 

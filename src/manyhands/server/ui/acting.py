@@ -9,7 +9,6 @@ from manyhands.server.ui.visit import Visit
 
 async def carry_out(visit: Visit, command: Command, sentence: str, to: str) -> Done:
     """Ask for it; the sentence says that it was done, or the refusal why not."""
-    visit.must_act()
     reply = await ask(visit.server.dispatcher, command)
     if isinstance(reply, Refusal):
         return Done(to, f"Refused: {reply.sentence}.", failed=True)

@@ -46,8 +46,8 @@ def state_bar(counts: Mapping[State, int]) -> Markup:
 def sparkline(values: Sequence[float], label: str) -> Markup:
     """A small line without axes. Its label says what a reader is to learn from it."""
     high = max(values, default=0.0)
-    if len(values) < 2:
-        values = (*values, *([0.0] * (2 - len(values))))
+    if not high or len(values) < 2:
+        values = (high, high)
     step = _SPARK_WIDTH / (len(values) - 1)
     room = _SPARK_HEIGHT - 3
     points = [

@@ -71,9 +71,18 @@ class Renderer:
             finished=FINISHED,
             version=__version__,
         )
-        # Compiled now, since that takes longer than a page may.
-        for name in environment.list_templates(extensions=("html",)):
-            environment.get_template(name)
+        self._prepared: set[str] = set()
+        for name in ("layout.html", "part.html", "parts.html", "problem.html"):
+            self.prepare(name)
+
+    def is_prepared(self, name: str) -> bool:
+        """Whether a template can be rendered at once."""
+        return name in self._prepared
+
+    def prepare(self, name: str) -> None:
+        """Compile a template, which takes longer than rendering it: call this in a thread."""
+        self._environment.get_template(name)
+        self._prepared.add(name)
 
     def render(self, visit: Visit, shown: Shown, around: dict[str, Any]) -> str:
         """The whole page, or its main block for a script that refreshes it."""
@@ -104,13 +113,14 @@ def when(context: Context, at: int | None) -> Markup:
     if at is None:
         return Markup(words.NOTHING)  # noqa: S704
     exact = words.instant(at)
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        exact.removesuffix(" UTC").replace(" ", "T") + "Z", exact, words.ago(at, context["now"])
-    )
+    iso = exact.removesuffix(" UTC").replace(" ", "T") + "Z"
+    distance = words.ago(at, context["now"])
+    # Digits and our own words: nothing to escape, and this is rendered hundreds of times.
+    return Markup(f'<time datetime="{iso}" title="{exact}">{distance}</time>')  # noqa: S704
 
 
 def named(text: str, length: int = words.NAME_LENGTH) -> Markup:
     """A foreign name: nothing hidden in it, not too long, its direction its own affair."""
     brief = words.shown(text, length)
-    title = Markup(' title="{}"').format(words.visible(text[:1000])) if brief != text else ""
-    return Markup("<bdi{}>{}</bdi>").format(Markup(title), escape(brief))  # noqa: S704
+    title = f' title="{escape(words.visible(text[:1000]))}"' if brief != text else ""
+    return Markup(f"<bdi{title}>{escape(brief)}</bdi>")  # noqa: S704

@@ -9,10 +9,11 @@ import structlog
 from msgspec.structs import replace
 
 from manyhands.protocols.http_envelope import Problem
-from manyhands.server.http_exchange import Exchange, HungUpError
+from manyhands.server.http_exchange import Exchange, HungUpError, headers_of
 from manyhands.server.naps import Naps
 from manyhands.server.ui.about import About
 from manyhands.server.ui.assets import Assets, takes_gzip
+from manyhands.server.ui.audit import Audit
 from manyhands.server.ui.events import Events
 from manyhands.server.ui.failures import FailuresPage
 from manyhands.server.ui.job import JobPage
@@ -51,6 +52,7 @@ PAGES: Final[tuple[type[Page], ...]] = (
     Workers,
     Schedules,
     Limits,
+    Audit,
     About,
 )
 # What stands in the navigation, in groups.
@@ -119,6 +121,8 @@ class Ui:
             return
         visit = Visit(exchange, self._server, parts[1:])
         try:
+            exchange.caller = self._server.access.check(exchange.headers, changes=False)
+            visit.may_act = self._server.access.may_change(exchange.caller)
             await self._serve(visit, parts[0])
         except HungUpError:
             raise
@@ -157,9 +161,7 @@ class Ui:
             return
         if method != "POST":
             raise Problem(405, "method_not_allowed", f"{method} is not possible here")
-        form = await visit.form()
-        visit.must_act()
-        found = await page.act(visit, form)
+        found = await self._act(visit, page)
         if isinstance(found, Done):
             await self._go_on(visit, found)
         elif isinstance(found, Confirm):
@@ -167,6 +169,15 @@ class Ui:
             await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
         else:  # with mistakes; a refresh would take them away
             await self._send(visit, replace(found, topic=""), page.name)
+
+    async def _act(self, visit: Visit, page: Page) -> Done | Confirm | Shown:
+        """Checked here for every form, and put on record."""
+        exchange = visit.exchange
+        caller = self._server.access.check(exchange.headers, changes=True)
+        form = await visit.form()
+        request = f"POST {exchange.path}"
+        with self._server.audit.action(caller, exchange.address, request):
+            return await page.act(visit, form)
 
     async def _set_theme(self, visit: Visit) -> None:
         form = await visit.form()
@@ -184,6 +195,8 @@ class Ui:
         exchange = visit.exchange
         around: dict[str, Any] = {**self._around, "page": page_name, "toast": _read_toast(visit)}
         tools = await self._open()
+        if not tools.renderer.is_prepared(shown.template):
+            await asyncio.to_thread(tools.renderer.prepare, shown.template)
         body = tools.renderer.render(visit, shown, around).encode("utf-8", "replace")
         headers: _Headers = list(_HEADERS)
         if visit.is_new:
@@ -197,6 +210,7 @@ class Ui:
         headers.append((b"server-timing", f"total;dur={exchange.elapsed_ms():.2f}".encode()))
         if exchange.connection.has_unread_body:
             headers.append((b"connection", b"close"))
+        headers += headers_of(shown.status)
         await exchange.send_bytes(shown.status, headers, body)
 
     async def _fail(self, visit: Visit, found: Problem) -> None:

@@ -65,7 +65,7 @@ class Visit:
         self.form_key = server.ids.token() if self.is_new else key
         # A refresh by script, or a part fetched by htmx: only the main block is wanted.
         self.is_part = b"hx-request" in exchange.headers
-        self.may_act = True
+        self.may_act = False  # until it is known who looks
 
     def text(self, name: str, default: str = "") -> str:
         """A parameter of the address."""
@@ -98,11 +98,6 @@ class Visit:
     def host(self) -> str:
         """This server as the visitor calls it."""
         return self.exchange.headers.get(b"host", b"").decode("latin-1")
-
-    def must_act(self) -> None:
-        """Refuse those who may only look."""
-        if not self.may_act:
-            raise Problem(403, "read_only", "this page may be looked at, and nothing else")
 
     # Forms.
 

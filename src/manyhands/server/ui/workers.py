@@ -11,8 +11,9 @@ from manyhands.server.ui.page import Confirm, Done, Page, Shown, confirm_again, 
 from manyhands.server.ui.visit import Form, Visit, back_to
 
 _WORKERS_MAX: Final = 2_000
-_LEASES_SHOWN: Final = 20
-_ROWS: Final = 100
+_LEASES_LOOKED_AT: Final = 20
+_LEASES_SHOWN: Final = 3
+_ROWS: Final = 50
 _NEVER: Final = 1 << 62
 
 
@@ -41,7 +42,7 @@ class Workers(Page):
         book = self.server.worker_book
         rows: list[dict[str, Any]] = []
         seen: set[tuple[str, str | None]] = set()
-        for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_SHOWN):
+        for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
             seen.add((holder.realm, holder.name))
             rows.append(_row(holder, count, jobs))
         rows += [
@@ -91,5 +92,5 @@ def _row(holder: Holder, count: int, jobs: list[Job]) -> dict[str, Any]:
         "ends_at": min(ends, default=None),
         "since": min((lease.claimed_at for lease in leases), default=None),
         "queues": sorted({job.queue for job in jobs}),
-        "jobs": [(job, job.lease) for job in jobs],
+        "jobs": [(job, job.lease) for job in jobs[:_LEASES_SHOWN]],
     }

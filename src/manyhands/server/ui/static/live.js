@@ -10,12 +10,15 @@
   const POLL_MS = 5000; // while there is no stream
   const AGE_MS = 10000; // ages and time left go on without any event
   const TELL_MS = 30000;
+  const REST = 20; // a page that takes long to make is fetched less often: by so many times that
+  const REST_MS_MAX = 5000;
   let source = null;
   let paused = false;
   let fetching = null;
   let wanted = false;
   let timer = 0;
   let toldAt = 0;
+  let restUntil = 0;
 
   const say = (word) => {
     button.hidden = false;
@@ -34,7 +37,8 @@
   const refresh = async () => {
     if (paused || document.hidden || manyhands.held) return;
     if (document.querySelector("[data-still]")) return; // it took long, and is not done again
-    if (fetching || busy() || document.querySelector(".htmx-request")) {
+    const started = performance.now();
+    if (fetching || busy() || started < restUntil || document.querySelector(".htmx-request")) {
       wanted = true;
       return;
     }
@@ -55,6 +59,8 @@
       // The stream says so, too, and tries again.
     } finally {
       fetching = null;
+      const ended = performance.now();
+      restUntil = ended + Math.min(REST_MS_MAX, REST * (ended - started));
     }
   };
 

@@ -121,6 +121,9 @@
     }
   });
 
-  // On a narrow screen the current page's link may be out of sight.
-  document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  // On a narrow screen the links to where one is may be out of sight.
+  for (const link of document.querySelectorAll("nav ul [aria-current]")) {
+    const list = link.closest("ul").scrollWidth > link.closest("ul").clientWidth ? link.closest("ul") : link.closest("nav");
+    list.scrollLeft = link.offsetLeft - list.offsetLeft - list.clientWidth / 3;
+  }
 })();
