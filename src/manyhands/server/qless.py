@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.identifiers import READ_ID, Rules
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
@@ -38,12 +39,17 @@ class QlessRoutes:
         book = WorkerBook(REALM)
         server.dispatcher.on_batch.append(book.take)
         own_moves = OwnMoves()
-        work = QlessWork(server, self.answering, handing_out, book)
-        adding = QlessAdding(server, self.answering, book, own_moves)
-        pages = QlessPages(server, self.answering, book)
-        operating = QlessOperating(server, pages)
+        config = server.config
+        rules = Rules(
+            READ_ID[config.qless_id_policy],
+            min(config.qless_meta_bytes_max, config.payload_bytes_max),
+        )
+        work = QlessWork(server, rules, self.answering, handing_out, book)
+        adding = QlessAdding(server, rules, self.answering, book, own_moves)
+        pages = QlessPages(server, rules, self.answering, book)
+        operating = QlessOperating(server, rules, pages)
         events = QlessEvents(server, naps, own_moves)
-        self._body_bytes_max = server.config.qless_body_bytes_max
+        self._body_bytes_max = config.qless_body_bytes_max
         self._work = {**work.routes, b"add": adding.serve}
         self._short_form = work.short_form
         self._others: dict[Route, dict[str, Answer]] = {}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from manyhands.model.commands import Command
 from manyhands.model.outcome import Refusal, Reply, Why
 from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.paths import queue_name, segments
 from manyhands.protocols.qless.reading import BadItem, Items, check_host
 from manyhands.protocols.qless.refusals import entry, item_error, problem
@@ -31,7 +32,7 @@ class Batch:
 
     def ask(self, index: int, job_id: str, command: Command) -> None:
         self.commands.append(command)
-        self._asked.append((index, job_id.lower()))
+        self._asked.append((index, job_id))
         self._by_index[index] = command
 
     def command(self, index: int) -> Command:
@@ -43,7 +44,9 @@ class Batch:
     def refuse_by(self, index: int, job_id: str, reply: Reply) -> None:
         assert isinstance(reply, Refusal)
         refuse_whole(reply)
-        self.errors.append(item_error(index, job_id, reply))
+        known = reply.job
+        shown = job_id if known is None else shown_id(known)
+        self.errors.append(item_error(index, shown, reply))
 
     def told(self, replies: Sequence[Reply]) -> list[tuple[int, str, Reply]]:
         return [

@@ -1,8 +1,9 @@
 """The qless API's questions: queues, jobs, failures, workers, tags, limits, recurring jobs."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.engine.retry import attempts_max
@@ -11,6 +12,7 @@ from manyhands.model.outcome import Refusal
 from manyhands.model.policy import NO_POLICY
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import answers, settings
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import plain_text, queue_name
 from manyhands.protocols.qless.refusals import problem
@@ -47,8 +49,11 @@ _NOT_CANCELLED: Final = tuple(state for state in State if state is not State.CAN
 class QlessPages:
     """Requests that change nothing."""
 
-    def __init__(self, server: "Server", answering: Answering, book: "WorkerBook") -> None:
+    def __init__(
+        self, server: "Server", rules: Rules, answering: Answering, book: "WorkerBook"
+    ) -> None:
         self._server = server
+        self._rules = rules
         self._index = server.store.index
         self._answering = answering
         self._book = book
@@ -119,7 +124,7 @@ class QlessPages:
 
     async def _job(self, exchange: Exchange, rest: list[bytes]) -> None:
         name = plain_text(rest[0])
-        job = await find_job(self._server, name)
+        job = await self._find(name)
         if isinstance(job, Refusal):
             raise problem(job)
         if job is None or rest[1:] not in ([], [b"partials"]):
@@ -134,9 +139,22 @@ class QlessPages:
             return
         known = self._index.queue(job.queue)
         budget = attempts_max(job, known.policy if known is not None else NO_POLICY)
-        dependents = tuple(self._index.dependants(job.job_id))
+        edges = (self._ids(job.depends_on), self._ids(self._index.dependants(job.job_id)))
         now = self._server.clock.now()
-        await self.answer(exchange, answers.whole(job, budget, dependents, now))
+        await self.answer(exchange, answers.whole(job, budget, edges, now))
+
+    async def _find(self, name: str) -> Job | Refusal | None:
+        """By the id as this API knows it, or by any name that another protocol has for the job."""
+        with contextlib.suppress(WrongItemError):
+            found = await find_job(self._server, self._rules.read_id(name))
+            if found is not None:
+                return found
+        return await find_job(self._server, name)
+
+    def _ids(self, job_ids: Iterable[str]) -> list[str]:
+        """As they were chosen; of finished jobs as they are kept, which finds them as well."""
+        jobs = self._index.jobs
+        return [shown_id(jobs[job_id]) if job_id in jobs else job_id for job_id in job_ids]
 
     async def _jobs(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """A page of a search."""
@@ -223,8 +241,8 @@ class QlessPages:
         shown: dict[str, Any] = {"name": name}
         if record is not None:
             shown = self._worker(record)
-        shown["jobs"] = [job.job_id for job in held if job.state is State.LEASED]
-        shown["stalled"] = [job.job_id for job in held if job.state is not State.LEASED]
+        shown["jobs"] = [shown_id(job) for job in held if job.state is State.LEASED]
+        shown["stalled"] = [shown_id(job) for job in held if job.state is not State.LEASED]
         await self.answer(exchange, shown)
 
     def _held_by(self, name: str) -> list[str]:

@@ -35,6 +35,22 @@ def test_qa3_the_shape_follows_the_number_asked_for(q, queue):
     assert q.take(queue, 1) is None
 
 
+def test_qa3_the_shape_of_one_and_of_nothing_can_be_chosen(tmp_path):
+    """QA6: for those who read the first document otherwise."""
+    options = ("--qless-count-one", "array", "--qless-empty", "object")
+    with serving(tmp_path, "--store", "memory", *options) as other:
+        client = Qless(other)
+        client.add("q", 1, 2, 3)
+        assert [item["meta"] for item in client.take("q", 1)] == [1]
+        assert [item["meta"] for item in client.get("/q/1")] == [2]
+        assert client.take("q")["meta"] == 3
+        assert client.take("q", 1) == []
+        nothing = client.http.get("/get/q")
+        assert (nothing.status_code, nothing.json()["results"]) == (200, {})
+        assert "error" not in nothing.json()
+        client.close()
+
+
 @pytest.mark.parametrize("count", ["0", "-1", "abc", "1.5", "00", "%31", "\uff11", "+2", "0x1"])
 def test_qa39_a_count_that_is_none_is_refused(served, q, queue, count):
     q.add(queue, 1)

@@ -145,7 +145,7 @@ class Items(Generic[_T]):
             return BadItem("invalid_item", "an item must be an object")
         job_id = value.get("id")
         if job_id is not None and not isinstance(job_id, str):
-            return BadItem("invalid_id", "an id is a string of hexadecimal digits")
+            return BadItem("invalid_id", "an id is a string")
         for key in self._required:
             if key not in value:
                 code = "invalid_id" if key == "id" else f"missing_{key}"
