@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
-from manyhands.server.api_query import Query
 from manyhands.server.http_connection import Headers, Request
 from manyhands.server.http_exchange import Defences, retry_after
 
@@ -99,9 +98,7 @@ class Answering:
 
     def wants_load(self, query: bytes) -> bool:
         """Whether the answer tells how busy the server is."""
-        if self._load_always or b"load=1" not in query:
-            return self._load_always
-        return Query(query).text("load") == "1"
+        return self._load_always or (b"load=1" in query and b"load=1" in query.split(b"&"))
 
     def load(self) -> dict[str, float]:
         """The server's load."""

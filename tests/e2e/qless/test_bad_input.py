@@ -221,7 +221,7 @@ def test_when_the_disk_is_nearly_full_adds_are_put_off_and_work_goes_on(tmp_path
         client.add_id("q", "aa")
         client.close()
         assert server.stop() == 0
-    with serving(tmp_path, "--disk-free-mib-min", str(1 << 40)) as server:
+    with serving(tmp_path, "--disk-free-mib-min", str(1 << 30)) as server:
         client = Qless(server, "w")
         wait_until(lambda: "manyhands_store_full 1.0" in client.http.get("/metrics").text)
         refused = client.post("/add/q", [{"meta": 1}])
