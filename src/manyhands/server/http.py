@@ -51,6 +51,7 @@ class HttpListener:
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._short_way = self._qless.short_way()
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
@@ -70,7 +71,7 @@ class HttpListener:
             self._answer,
             http=functools.partial(  # type: ignore[arg-type]
                 Connection,
-                short_way=self._qless.short_way(),
+                short_way=self._short_way,
                 proxies=Proxies(self._server.config.trusted_proxies),
             ),
             ws="none",
@@ -110,8 +111,9 @@ class HttpListener:
         state = self._uvicorn.server_state
         loop = asyncio.get_running_loop()
         while True:
-            date = formatdate(self._server.clock.now() / 1000, usegmt=True)
-            state.default_headers = [(b"date", date.encode())]
+            date = formatdate(self._server.clock.now() / 1000, usegmt=True).encode()
+            state.default_headers = [(b"date", date)]
+            self._short_way.set_date(date)
             for connection in tuple(state.connections):
                 if isinstance(connection, Connection):
                     connection.lose_patience(loop.time())

@@ -26,6 +26,7 @@ _RECEIPT_SECONDS: Final = 1.0
 
 
 _JSON_HEAD: Final = b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
+_SHORT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -40,7 +41,6 @@ class Request:
         "notes",
         "path",
         "query",
-        "send",
         "started_ms",
     )
 
@@ -50,16 +50,18 @@ class Request:
         method: str,
         url: tuple[bytes, bytes],
         headers: dict[bytes, bytes],
-        send: Callable[[int, bytes, Headers], None],
     ) -> None:
         self.connection = connection
         self.method = method
         self.path, self.query = url
         self.headers = headers
         self.body = b""
-        self.send = send
         self.notes: Headers = ()  # headers that go with any answer
         self.started_ms = 0.0
+
+    def send(self, status: int, body: bytes, headers: Headers) -> None:
+        """The answer."""
+        raise NotImplementedError
 
 
 class ShortWay:
@@ -70,6 +72,11 @@ class ShortWay:
     ) -> None:
         self.routes = routes
         self.body_bytes_max = body_bytes_max
+        self.good_head = STATUS_LINE[200] + _JSON_HEAD  # of most answers
+
+    def set_date(self, date: bytes) -> None:
+        """The date of all answers until the next one is set."""
+        self.good_head = b"%sdate: %s\r\n%s" % (STATUS_LINE[200], date, _JSON_HEAD)
 
     def allows(self, headers: dict[bytes, bytes]) -> bool:
         """Whether nothing about the head is unusual."""
@@ -90,29 +97,51 @@ class _Ignored:
         """Nobody waits."""
 
 
-class _ShortCycle:
-    """A request on the short way, as far as uvicorn's connection needs to know it."""
+class _ShortCycle(Request):
+    """A request on the short way, with what uvicorn's connection needs to know of it."""
+
+    __slots__ = ("disconnected", "further", "keep_alive", "more_body", "response_complete", "serve")
 
     message_event = _Ignored()
 
     def __init__(
-        self, connection: "Connection", serve: Callable[[Request], None], *, keep_alive: bool
+        self,
+        connection: "Connection",
+        method: str,
+        url: tuple[bytes, bytes],
+        headers: dict[bytes, bytes],
+        serve: Callable[[Request], None],
     ) -> None:
-        self.body = bytearray()
+        super().__init__(connection, method, url, headers)
+        self.serve = serve
+        self.further: bytearray | None = None  # what follows the first piece of the body
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
-        self.keep_alive = keep_alive
-        self.serve = serve
-        self.request: Request | None = None
-        self._connection = connection
+        parser = connection.parser
+        self.keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+
+    def gather(self, piece: bytes) -> int:
+        """Part of the body; nearly always it is all of it. Gives the bytes so far."""
+        if not self.body:
+            self.body = piece
+            return len(piece)
+        if self.further is None:
+            self.further = bytearray()
+        self.further += piece
+        return len(self.body) + len(self.further)
 
     def send(self, status: int, body: bytes, headers: Headers) -> None:
         """The answer, in one write."""
-        connection = self._connection
+        connection = self.connection
         if self.response_complete or connection.is_gone:
             return
         self.response_complete = True
+        if status == 200 and self.keep_alive and not headers:
+            head = connection.short_way.good_head
+            connection.direct.write(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
+            connection.rest()
+            return
         parts = [STATUS_LINE[status]]
         for name, value in (*connection.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
@@ -123,6 +152,10 @@ class _ShortCycle:
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
+
+
+def _has_two_hosts(headers: list[tuple[bytes, bytes]]) -> bool:
+    return sum(name == b"host" for name, _ in headers) > 1
 
 
 class _RefusedError(Exception):
@@ -178,19 +211,21 @@ class Connection(HttpToolsProtocol):
         **given: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         super().__init__(**given)
-        self._short_way = short_way
+        self.short_way = short_way
         self._proxies = proxies
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer is there."""
         super().connection_made(transport)
         self.peer = Peer(self.client[0] if self.client is not None else "", self._proxies)
+        self.direct = transport
         self.transport = self.cork = _Cork(transport)
         self.lost = False
         self.lost_by_error = False
         self.on_lost: Callable[[], None] | None = None
-        self._on_broken: Callable[[], None] | None = None
+        self._on_broken: list[Callable[[], None]] = []
         self._answered_at = 0.0
+        self._rests_since: float | None = None
         self._waits_since: float | None = self.loop.time()
         self._in_head = True
         self._got_bytes = 0
@@ -203,22 +238,22 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
-        broken, self._on_broken = self._on_broken, None
-        in_time = self.loop.time() - self._answered_at < _RECEIPT_SECONDS
-        if broken is not None and exc is not None and in_time:
-            broken()
+        if exc is not None and self.loop.time() - self._answered_at < _RECEIPT_SECONDS:
+            for broken in self._on_broken:
+                broken()
+        self._on_broken.clear()
 
     def expect_receipt(self, on_broken: Callable[[], None]) -> None:
         """An answer was written that the peer must not miss: call back if the connection breaks
         before the peer can have read it.
         """
-        self._on_broken = on_broken
+        self._on_broken.append(on_broken)
         self._answered_at = self.loop.time()
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing that is written now can arrive."""
-        return self.lost or self.transport.is_closing()
+        return self.lost or self.direct.is_closing()
 
     @property
     def has_unread_body(self) -> bool:
@@ -236,8 +271,15 @@ class Connection(HttpToolsProtocol):
         """The first byte of a request."""
         self._waits_since = self.loop.time()
         self._in_head = True
-        self._on_broken = None  # who asks again has read the last answer
-        super().on_message_begin()
+        self._rests_since = None
+        if self._on_broken:
+            self._on_broken.clear()  # who asks again has read the last answer
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line of the head."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is there: the request is handled from here on."""
@@ -247,28 +289,40 @@ class Connection(HttpToolsProtocol):
         if len(self.headers) > _HEADERS_COUNT_MAX:
             self._problem = Problem(431, "too_large", "the request has too many headers")
             raise _RefusedError
+        headers = dict(self.headers)
+        if len(headers) < len(self.headers) and _has_two_hosts(self.headers):
+            self._problem = Problem(400, "invalid_request", "the request has two Host headers")
+            raise _RefusedError
         self._in_head = False
         self._got_bytes = 0
-        self.scope["state"]["connection"] = self
-        if not self._takes_short_way():
-            super().on_headers_complete()
+        if not self._takes_short_way(headers):
+            self._take_long_way()
 
-    def _takes_short_way(self) -> bool:
+    def _takes_short_way(self, headers: dict[bytes, bytes]) -> bool:
         url = self.url
-        serve = self._short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
+        serve = self.short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
         earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
         if serve is None or (earlier is not None and not self.cycle.response_complete):
             return False
-        method = self.parser.get_method()
-        headers = dict(self.headers)
-        if method not in (b"GET", b"POST") or not self._short_way.allows(headers):
+        method = _SHORT_METHODS.get(self.parser.get_method())
+        if method is None or not self.short_way.allows(headers):
             return False
-        keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
-        cycle = _ShortCycle(self, serve, keep_alive=keep_alive)
         path, _, query = url.partition(b"#")[0].partition(b"?")
-        cycle.request = Request(self, method.decode(), (path, query), headers, cycle.send)
+        cycle = _ShortCycle(self, method, (path, query), headers, serve)
         self.cycle = cycle  # type: ignore[assignment]
         return True
+
+    def _take_long_way(self) -> None:
+        """As uvicorn does it, which makes a scope for each request at its first byte."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        self.headers += headers
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
+        self.scope["state"]["connection"] = self
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -276,10 +330,9 @@ class Connection(HttpToolsProtocol):
         if type(cycle) is not _ShortCycle:
             super().on_body(body)
         elif not cycle.response_complete:
-            cycle.body += body
-            if len(cycle.body) > self._short_way.body_bytes_max:
+            limit = self.short_way.body_bytes_max
+            if cycle.gather(body) > limit:
                 cycle.response_complete = True
-                limit = self._short_way.body_bytes_max
                 self.refuse(Problem(413, "too_large", f"a body may have at most {limit} bytes"))
 
     def on_message_complete(self) -> None:
@@ -289,9 +342,20 @@ class Connection(HttpToolsProtocol):
         cycle: object = self.cycle
         if type(cycle) is not _ShortCycle:
             super().on_message_complete()
-        elif not cycle.response_complete and cycle.request is not None:
-            cycle.request.body = bytes(cycle.body)
-            cycle.serve(cycle.request)
+        elif not (cycle.response_complete or self.is_gone):
+            if cycle.further is not None:
+                cycle.body += cycle.further
+            cycle.serve(cycle)
+
+    def rest(self) -> None:
+        """The answer to a request on the short way was written. A look once a second ends those
+        that rest for too long: a timer for each request costs more than the rest of its way.
+        """
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._rests_since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
         """What the parser could not make sense of, or what was refused while it parsed."""
@@ -313,6 +377,9 @@ class Connection(HttpToolsProtocol):
         """Hang up on a peer that is too slow to be real."""
         since = self._waits_since
         if since is None:
+            rests = self._rests_since
+            if rests is not None and now - rests > self.timeout_keep_alive:
+                self.transport.close()
             return
         allowed = _PATIENCE_SECONDS
         if not self._in_head:

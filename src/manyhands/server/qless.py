@@ -110,16 +110,8 @@ class QlessRoutes:
 
     async def _answer_hot(self, exchange: Exchange, first: bytes) -> None:
         """The long way to a route that has a short one."""
-        told: asyncio.Future[tuple[int, bytes, Headers]]
-        told = asyncio.get_running_loop().create_future()
-
-        def send(status: int, body: bytes, headers: Headers) -> None:
-            if not told.done():
-                told.set_result((status, body, headers))
-
-        scope = exchange.scope
-        url = (scope["raw_path"], scope["query_string"])
-        request = Request(exchange.connection, exchange.method, url, exchange.headers, send)
+        request = _LongRequest(exchange)
+        told = request.told
         if exchange.method == "POST":
             request.body = await exchange.body()
         serve = self._work.get(first, self._short_form)
@@ -138,6 +130,22 @@ class QlessRoutes:
         finally:
             exchange.connection.on_lost = None
         await exchange.send_bytes(status, [*_JSON_HEADERS, *headers], body)
+
+
+class _LongRequest(Request):
+    """A request whose answer is waited for."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        url = (exchange.scope["raw_path"], exchange.scope["query_string"])
+        super().__init__(exchange.connection, exchange.method, url, exchange.headers)
+        self.told: asyncio.Future[tuple[int, bytes, Headers]]
+        self.told = asyncio.get_running_loop().create_future()
+
+    def send(self, status: int, body: bytes, headers: Headers) -> None:
+        if not self.told.done():
+            self.told.set_result((status, body, headers))
 
 
 def _wrong_method(exchange: Exchange) -> Problem:

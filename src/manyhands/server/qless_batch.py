@@ -7,7 +7,7 @@ from manyhands.model.commands import Command
 from manyhands.model.outcome import Refusal, Reply, Why
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless.identifiers import shown_id
-from manyhands.protocols.qless.paths import queue_name, segments
+from manyhands.protocols.qless.paths import only_queue
 from manyhands.protocols.qless.reading import BadItem, Items, check_host
 from manyhands.protocols.qless.refusals import entry, item_error, problem
 from manyhands.server.api_query import Query
@@ -90,10 +90,7 @@ def read_batch(
     """The queue in the path, the items, and the host."""
     if request.method != "POST":
         raise Problem(405, "method_not_allowed", f"{request.method} is not possible here")
-    parts = segments(request.path)
-    if len(parts) != 2:
-        raise Problem(404, "not_found", "the path needs the name of one queue")
-    queue = queue_name(parts[1])
+    queue = only_queue(request.path)
     found, host = kind.read(json_body(request), count_max)
     return queue, found, host
 

@@ -23,7 +23,7 @@ from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import answers, items
 from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.paths import RESERVED, check_queue, count_of, queue_name, segments
-from manyhands.protocols.qless.reading import BadItem, read_value
+from manyhands.protocols.qless.reading import BadItem, check_host, read_value
 from manyhands.protocols.qless.refusals import problem, was_revoked
 from manyhands.server.api_query import Query
 from manyhands.server.asking import ask_many
@@ -106,9 +106,7 @@ class QlessWork:
             if not 0.0 <= wait <= WAIT_SECONDS_MAX:
                 raise Problem(400, "invalid_body", f"wait is 0 to {WAIT_SECONDS_MAX:g} seconds")
         elif request.query:
-            query = Query(request.query)
-            wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
-            array = query.text("array") == "1"
+            host, wait, array = _wishes(request)
         self._take(request, queue, (count, array or many), host, wait)
 
     def _get_short(self, request: Request) -> None:
@@ -116,11 +114,10 @@ class QlessWork:
         parts = segments(request.path)
         assert len(parts) == 2
         assert parts[0].decode("latin-1") not in RESERVED
-        query = Query(request.query)
-        wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+        host, wait, array = _wishes(request)
         count = count_of(parts[1], self._take_max)
-        many = query.text("array") == "1" or count >= self._many_from
-        self._take(request, queue_name(parts[0]), (count, many), None, wait)
+        many = array or count >= self._many_from
+        self._take(request, queue_name(parts[0]), (count, many), host, wait)
 
     def _take(
         self, request: Request, queue: str, wanted: tuple[int, bool], host: str | None, wait: float
@@ -307,6 +304,15 @@ class QlessWork:
         jobs = self._index.jobs
         job = jobs.get(job_id) or jobs.get(self._rules.read_id(job_id))
         return Encoding.JSON if job is None else job.encoding
+
+
+def _wishes(request: Request) -> tuple[str | None, float, bool]:
+    """What the query of a take says: the host, how long to wait, whether to give an array."""
+    query = Query(request.query)
+    host = query.text("host")
+    wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+    array = query.text("array") == "1"
+    return None if host is None else check_host(host), wait, array
 
 
 def _differs(reply: Changed, queue: str, command: Any) -> bool:  # noqa: ANN401 - Complete or Fail

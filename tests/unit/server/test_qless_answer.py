@@ -18,14 +18,14 @@ SERVER = SimpleNamespace(
 )
 
 
-class Sent:
-    """A request, and what was answered."""
+class Sent(Request):
+    """A request that keeps what it was answered."""
 
     def __init__(self, query: bytes = b"") -> None:
+        super().__init__(None, "GET", (b"/get/q", query), {b"host": b"h"})
         self.answers: list[tuple[int, dict, dict]] = []
-        self.request = Request(None, "GET", (b"/get/q", query), {b"host": b"h"}, self._send)
 
-    def _send(self, status, body, headers) -> None:
+    def send(self, status, body, headers) -> None:
         self.answers.append((status, json.loads(body), dict(headers)))
 
 
@@ -43,8 +43,8 @@ def test_a_defect_is_an_answer_with_a_number_that_is_in_the_log(answering):
     on_arrival, on_reply = Sent(), Sent()
 
     with structlog.testing.capture_logs() as logs:
-        answering.guarded(broken)(on_arrival.request)
-        answering.guarded_finish(on_reply.request, broken)([])
+        answering.guarded(broken)(on_arrival)
+        answering.guarded_finish(on_reply, broken)([])
 
     for sent, logged in zip((on_arrival, on_reply), logs, strict=True):
         [(status, body, _)] = sent.answers
@@ -59,7 +59,7 @@ def test_a_defect_is_an_answer_with_a_number_that_is_in_the_log(answering):
 def test_an_error_says_what_to_do_about_it(answering, status, header):
     sent = Sent()
 
-    answering.fail(sent.request, Problem(status, "some_code", "a sentence"))
+    answering.fail(sent, Problem(status, "some_code", "a sentence"))
 
     assert header in sent.answers[0][2]
 
@@ -71,7 +71,7 @@ def test_an_error_says_what_to_do_about_it(answering, status, header):
 def test_the_load_is_told_to_those_who_ask_for_it(answering, query, told):
     sent = Sent(query)
 
-    answering.answer(sent.request, None)
+    answering.answer(sent, None)
 
     assert ("load" in sent.answers[0][1]) is told
 
