@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
@@ -36,6 +37,8 @@ _KEEP_ALIVE_SECONDS: Final = 75
 _BACKLOG: Final = 2048
 # What a body may have besides its payload, which may be written as base64.
 _ENVELOPE_BYTES: Final = 1024 * 1024
+
+_CONVERTER: Final = re.compile(r":\w+(?=})")
 
 Answer = Callable[..., Awaitable[None]]
 
@@ -213,9 +216,11 @@ class HttpListener:
         """Where everything is."""
         found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
-            if isinstance(route, Route) and isinstance(route.endpoint, _Endpoint):
-                path = route.path.replace(":path", "")
-                found += [f"{method} {path}" for method in route.endpoint.methods]
+            assert isinstance(route, Route)
+            path = _CONVERTER.sub("", route.path)
+            endpoint = route.endpoint
+            own = endpoint.methods if isinstance(endpoint, _Endpoint) else route.methods or ()
+            found += [f"{method} {path}" for method in own if method != "HEAD"]
         results = {"name": "manyhands", "version": __version__, "endpoints": found}
         await exchange.answer(results)
 

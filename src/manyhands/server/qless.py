@@ -69,11 +69,15 @@ class QlessRoutes:
         """All routes, for people who look around."""
         for name in self._work:
             path = f"/{name.decode()}/{{queue}}"
-            if name == b"get":
-                yield f"GET {path}/{{count}}"
             yield f"POST {path}"
+            if name == b"get":
+                yield f"GET {path}"
+                yield from (f"{method} {path}/{{count}}" for method in ("GET", "POST"))
+        yield "GET /{queue}/{count}"
         for (first, count), by_method in self._others.items():
             path = f"/{first}" + "/{name}" * count
+            if (first, count) == ("job", 2):
+                path = "/job/{name}/partials"
             yield from (f"{method} {path}" for method in by_method if method != "HEAD")
 
     async def answer(self, exchange: Exchange) -> bool:
