@@ -90,6 +90,18 @@ class ShortWay:
         )
 
 
+class ErrorCount:
+    """How many answers of a listener were errors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, status: int) -> None:
+        """An answer with this status leaves."""
+        if status >= 400:
+            self.count += 1
+
+
 class _Ignored:
     """Stands where uvicorn's own requests have an event for those who read a body piecemeal."""
 
@@ -142,6 +154,7 @@ class _ShortCycle(Request):
             connection.direct.write(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
             connection.rest()
             return
+        connection.errors.note(status)
         parts = [STATUS_LINE[status]]
         for name, value in (*connection.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
@@ -208,11 +221,13 @@ class Connection(HttpToolsProtocol):
         *,
         short_way: ShortWay,
         proxies: Proxies,
+        errors: ErrorCount,
         **given: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         super().__init__(**given)
         self.short_way = short_way
         self._proxies = proxies
+        self.errors = errors
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer is there."""
@@ -365,6 +380,7 @@ class Connection(HttpToolsProtocol):
         """Answer what never became a request, and hang up."""
         if self.is_gone:
             return
+        self.errors.note(problem.status)
         body = error_envelope(problem, 0.0)
         head = (
             b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
