@@ -5,6 +5,7 @@ from typing import Any, Final
 from manyhands.model import limits
 from manyhands.model.job import State
 from manyhands.protocols.native import bodies, operations, settings
+from manyhands.server.history import RANGES
 from manyhands.server.openapi.words import (
     ANY,
     FLAG,
@@ -288,6 +289,17 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
     _set("put", "schedules/{name}", "Create or replace one.", "id", settings.ScheduleBody),
     _set("delete", "schedules/{name}", "No further jobs from it.", "id"),
     _look("about", "What runs here.", OBJECT),
+    _look(
+        "history",
+        "What happened in the last hour, day or week, step by step.",
+        array(OBJECT),
+        "range queue",
+        range=text(),
+        queue=maybe(text()),
+        step_ms=whole(minimum=1),
+        total=OBJECT,
+    ),
+    _look("protocols", "What goes over each listener.", array(OBJECT)),
 )
 _PARAMETERS: Final[dict[str, Schema]] = {
     "id": _ID,
@@ -302,6 +314,7 @@ _PARAMETERS: Final[dict[str, Schema]] = {
     "age_min": number(minimum=0, maximum=1e9),
     "age_max": number(minimum=0, maximum=1e9),
     "text": text(),
+    "range": text(enum=list(RANGES)),
     "order": text(enum=["newest", "oldest"]),
     "after": whole(minimum=0, maximum=10**15),
     "after@name": text(),
