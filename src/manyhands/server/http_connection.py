@@ -26,6 +26,7 @@ _RECEIPT_SECONDS: Final = 1.0
 
 
 _JSON_HEAD: Final = b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
+_VERSIONS: Final = ("1.1", "1.0")
 _SHORT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -293,8 +294,9 @@ class Connection(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One line of the head."""
-        self.headers.append((name.lower(), value))
+        """One line of the head. What comes after a body is not part of it, and not kept."""
+        if self._in_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is there: the request is handled from here on."""
@@ -303,6 +305,9 @@ class Connection(HttpToolsProtocol):
             raise _RefusedError
         if len(self.headers) > _HEADERS_COUNT_MAX:
             self._problem = Problem(431, "too_large", "the request has too many headers")
+            raise _RefusedError
+        if self.parser.get_http_version() not in _VERSIONS:
+            self._problem = Problem(400, "invalid_request", "this server speaks HTTP/1.1")
             raise _RefusedError
         headers = dict(self.headers)
         if len(headers) < len(self.headers) and _has_two_hosts(self.headers):

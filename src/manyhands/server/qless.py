@@ -82,7 +82,10 @@ class QlessRoutes:
 
     async def answer(self, exchange: Exchange) -> bool:
         """False: the path is none of this API's."""
-        parts = segments(exchange.scope["raw_path"])
+        raw_path = exchange.scope["raw_path"]
+        if not raw_path.startswith(b"/"):
+            return False  # `OPTIONS *` has no path
+        parts = segments(raw_path)
         first = parts[0]
         if first in self._work:
             exchange.body_bytes_max = self._body_bytes_max

@@ -5,7 +5,7 @@ stopped: nobody else pays for it.
 """
 
 import asyncio
-from datetime import UTC, date, datetime
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
@@ -49,8 +49,8 @@ class QlessStatistics:
         await self._read_on(day)
         self._figures.forget_before(today - self._server.config.retention_days - 1)
         shown = self._figures.day(queue, day).shown()
-        named = datetime.fromtimestamp(day * DAY_MS / 1000, UTC).date() if day >= 0 else _EPOCH
-        await self._pages.answer(exchange, {"queue": queue, "date": named.isoformat(), **shown})
+        named = (_EPOCH + timedelta(day)).isoformat()
+        await self._pages.answer(exchange, {"queue": queue, "date": named, **shown})
 
     async def _read_on(self, day: int) -> None:
         async with self._reading:

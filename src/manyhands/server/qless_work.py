@@ -157,11 +157,11 @@ class QlessWork:
             self._answering.fail(request, problem(reply))
             return
         assert isinstance(reply, Claimed)
-        jobs = reply.jobs
         connection = request.connection
         if connection.is_gone:
-            self._handing_out.take_back(jobs)
+            self._handing_out.take_back(reply.jobs)
             return
+        jobs = self._handing_out.fit(reply.jobs)
         shown = [answers.taken(job, self._attempts_max(job)) for job in jobs]
         results: object = shown if array else (shown[0] if shown else self._nothing)
         self._answering.answer(request, results)
