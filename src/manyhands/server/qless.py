@@ -9,8 +9,8 @@ from manyhands.protocols.qless.identifiers import READ_ID, Rules
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Headers, Request, ShortWay
 from manyhands.server.http_exchange import Exchange
+from manyhands.server.http_short_way import Headers, Request, ShortWay
 from manyhands.server.naps import Naps
 from manyhands.server.qless_adding import QlessAdding
 from manyhands.server.qless_answer import Answering

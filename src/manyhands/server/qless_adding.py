@@ -15,7 +15,7 @@ from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_i
 from manyhands.protocols.qless.reading import BadItem
 from manyhands.protocols.qless.refusals import entry, item_error
 from manyhands.server.asking import ask_many
-from manyhands.server.http_connection import Request
+from manyhands.server.http_short_way import Request
 from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_batch import read_batch, refuse_whole, see
 from manyhands.server.qless_moves import OwnMoves

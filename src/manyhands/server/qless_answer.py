@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
-from manyhands.server.http_connection import Headers, Request
 from manyhands.server.http_exchange import Defences, retry_after
+from manyhands.server.http_short_way import Headers, Request
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server

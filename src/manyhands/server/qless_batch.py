@@ -11,8 +11,8 @@ from manyhands.protocols.qless.paths import only_queue
 from manyhands.protocols.qless.reading import BadItem, Items, check_host
 from manyhands.protocols.qless.refusals import entry, item_error, problem
 from manyhands.server.api_query import Query
-from manyhands.server.http_connection import Request
 from manyhands.server.http_exchange import is_json
+from manyhands.server.http_short_way import Request
 
 if TYPE_CHECKING:
     from manyhands.server.clock import Clock

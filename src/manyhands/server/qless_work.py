@@ -28,8 +28,8 @@ from manyhands.protocols.qless.refusals import problem, was_revoked
 from manyhands.server.api_query import Query
 from manyhands.server.asking import ask_many
 from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Request
 from manyhands.server.http_exchange import HungUpError
+from manyhands.server.http_short_way import Request
 from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_batch import Batch, json_body, read_batch, see
 
@@ -261,13 +261,15 @@ class QlessWork:
     ) -> None:
         """Complete, fail and retry: the answer has the ids for which it worked."""
         name, address = self._see(host, request)
+        by_name = items.proof_of(None, name, address)
         batch = Batch()
         for index, item in enumerate(found):
             if isinstance(item, BadItem):
                 batch.refuse(index, item)
                 continue
             try:
-                proof = items.proof_of(item.lease, name, address)
+                lease = item.lease
+                proof = by_name if lease is None else items.proof_of(lease, name, address)
                 like = self._encoding_of(item.id)
                 batch.ask(index, item.id, make(item, queue, proof, like, self._rules))
             except WrongItemError as error:

@@ -184,7 +184,7 @@ def test_peers_that_send_nothing_do_not_keep_others_waiting(served, q, queue):
 
 
 def test_an_answer_has_a_bound_and_what_does_not_fit_stays_where_it_was(one, queue):
-    """However much is asked for: a thousand jobs of a megabyte are not held in memory twice."""
+    """QA39: a thousand jobs of a megabyte are not held in memory twice, whatever is asked for."""
     ids = [job_id for _ in range(4) for job_id in one.add(queue, *(["x" * 1_000_000] * 10))]
 
     first = one.take(queue, 1_000)

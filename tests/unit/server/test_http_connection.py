@@ -7,8 +7,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from manyhands.server.http_connection import Connection, ErrorCount, Request, ShortWay
+from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_peer import Proxies
+from manyhands.server.http_short_way import Request, ShortWay
 
 
 class Socket(asyncio.Transport):

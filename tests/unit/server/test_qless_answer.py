@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from manyhands.protocols.http_envelope import Problem
-from manyhands.server.http_connection import Request
+from manyhands.server.http_short_way import Request
 from manyhands.server.ids import Ids
 from manyhands.server.qless_answer import Answering, Load
 
