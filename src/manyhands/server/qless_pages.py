@@ -152,11 +152,11 @@ class QlessPages:
 
     async def _find(self, name: str) -> Job | Refusal | None:
         """By the id as this API knows it, or by any name that another protocol has for the job."""
+        job_id = name
         with contextlib.suppress(WrongItemError):
-            found = await find_job(self._server, self._rules.read_id(name))
-            if found is not None:
-                return found
-        return await find_job(self._server, name)
+            job_id = self._rules.read_id(name)
+        found = await find_job(self._server, job_id)
+        return found if found is not None or job_id == name else await find_job(self._server, name)
 
     def _ids(self, job_ids: Iterable[str]) -> list[str]:
         """As they were chosen; of finished jobs as they are kept, which finds them as well."""
