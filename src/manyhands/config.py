@@ -19,7 +19,7 @@ import msgspec
 from manyhands.model import limits
 
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "amqp")
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp")
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
@@ -38,6 +38,7 @@ _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[A-Za-z0-9._-]+)):
 _ENDPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # The queue of an endpoint that has no name of its own.
 _DWORK_QUEUE: Final = "dwork"
+_FUNCTION_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 # What a value looks like in TOML and in JSON.
 Plain = str | int | bool
@@ -49,6 +50,7 @@ Loop = Literal["auto", "uvloop", "asyncio"]
 RelayFrom = Literal["now", "earliest"]
 DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
+WmpWake = Literal["needed", "all"]
 DedupCompleted = Literal["never", "same_queue"]
 
 
@@ -214,6 +216,19 @@ class Networks(msgspec.Struct, frozen=True):
                 ipaddress.ip_network(text.strip(), strict=False)
             except ValueError:
                 raise _WrongValueError(f"there is no network {text.strip()!r}") from None
+        return raw
+
+
+class FunctionName(msgspec.Struct, frozen=True):
+    """A function that can be imported, or `none`."""
+
+    accepted: str = "MODULE:FUNCTION, or none"
+
+    def read(self, raw: object) -> str | None:
+        if raw == "none":
+            return None
+        if not isinstance(raw, str) or not _FUNCTION_NAME.fullmatch(raw):
+            raise _WrongValueError("it does not name a function in a module")
         return raw
 
 
@@ -416,6 +431,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("wmp"), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
     ] = _listen_default("wmp", 7714)
+    wmp_lease_seconds: Annotated[
+        int,
+        About(
+            Whole(1, 366 * 24 * 3600),
+            "Silence after which a WMP worker loses its job.",
+            "300",
+        ),
+    ] = 60
+    wmp_wake: Annotated[
+        WmpWake,
+        About(
+            Choice(get_args(WmpWake)),
+            "Whom to wake for a job: as many WMP workers as are needed, or all that are ready.",
+            "all",
+        ),
+    ] = "needed"
+    wmp_choose: Annotated[
+        str | None,
+        About(
+            FunctionName(),
+            "Python function that chooses the WMP worker to wake; none is the longest ready.",
+            "balancing:by_free_slots",
+        ),
+    ] = None
     amqp: Annotated[
         Address | None,
         About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),

@@ -30,6 +30,7 @@ from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
+from manyhands.server.wmp import WmpListener
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -177,6 +178,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "amqp": AmqpListener,
     "amqp_relay": Relay,
     "dwork": DworkListener,
+    "wmp": WmpListener,
 }
 
 

@@ -441,7 +441,11 @@ class Dispatcher:
                 self._wake_some(event.queue, 1)
 
     def _wake_where_there_is_work(self) -> None:
-        for queue in self.waiters.queues():
+        queues = self.waiters.queues()
+        if self.waiters.anywhere:
+            known = self.store.index.queues
+            queues = [queue for queue in known if known[queue].ready.count]
+        for queue in queues:
             if self.has_work((queue,)):
                 self._wake_some(queue, self.ready_count(queue))
 
