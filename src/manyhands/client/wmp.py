@@ -132,7 +132,9 @@ class Worker:
         finally:
             self._pool.shutdown(wait=False, cancel_futures=True)
             with self._bell_lock:
-                self._bell = None
+                if self._bell is not None:
+                    self._bell.close(linger=0)
+                    self._bell = None
             for monitor in self._monitors:
                 monitor.close(linger=0)
             self._context.destroy(linger=500)

@@ -64,7 +64,6 @@ class WmpListener:
         """Bind; gives the address that was bound."""
         address = self._socket.start(self._session)
         self._dispatcher.on_batch.append(self._on_batch)
-        self._dispatcher.on_told.append(self._session.told)
         return str(address)
 
     async def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""What a device does with a message: where it goes next, or why it is dropped (W51 to W56).
+"""What a device does with a message: where it goes next, or why it is dropped (W50 to W56).
 
 A device stands between workers and managers and remembers nothing: all that it needs to know is in
 the message. Control and payload pass unread and unchanged but for the signature.

@@ -6,12 +6,12 @@ later STATUS, which may have come another way. After a restart it is known again
 
 from msgspec import Struct
 
-from manyhands.model.events import Signal
-from manyhands.model.job import EndReason, Job, State
+from manyhands.model.events import Event
+from manyhands.model.job import Job, State
 from manyhands.protocols.wmp.hub import Hub, way_back
 from manyhands.wire.wmp import Command, Path, Property, encode
 
-_TAKEN = frozenset({EndReason.EXPIRED.value, EndReason.CUTOFF.value})
+_LOST = b"lost"
 
 
 class Holding(Struct, frozen=True, gc=False):
@@ -37,6 +37,9 @@ class Holdings:
         """A lease, and where it was taken to or heard from."""
         lease = job.lease
         assert lease is not None
+        known = self._known.get(job.job_id)
+        if known is not None and known.number < lease.number:
+            self.cancel(known.path, job.job_id, known.lease, _LOST)
         self._known[job.job_id] = Holding(lease.number, bytes.fromhex(lease.token), path)
 
     def is_at(self, job_id: str, path: Path) -> bool:
@@ -50,26 +53,25 @@ class Holdings:
         if known is not None and known.number <= number:
             del self._known[job_id]
 
-    def told(self, signal: Signal) -> None:
-        """A lease was taken away by somebody's word: its holder hears of it (W39)."""
-        lease = signal.lease
-        if lease is None or lease.holder.realm != "wmp" or signal.job.state is State.LEASED:
-            return
-        known = self._known.get(signal.job.job_id)
-        if known is None or known.number != lease.number:
-            return
-        del self._known[signal.job.job_id]
-        reason = b"cancelled" if signal.job.state is State.CANCELLED else b"lost"
-        self.cancel(known.path, signal.job.job_id, known.lease, reason)
-
-    def ended(self, job_id: str, number: int, reason: str) -> None:
-        """A commit says that a job left its lease. One that ran out is told to its holder."""
+    def reported(self, job_id: str, lease: bytes) -> None:
+        """Its holder itself ends it, and need not be told."""
         known = self._known.get(job_id)
-        if known is None or known.number > number or reason == "lapsed":
+        if known is not None and known.lease == lease:
+            del self._known[job_id]
+
+    def committed(self, event: Event) -> None:
+        """A change of state is on disk. Whoever lost a lease by it hears of that (W38, W39)."""
+        known = self._known.get(event.job_id)
+        if known is None or known.number > event.lease_number:
             return
-        del self._known[job_id]
-        if reason in _TAKEN and known.number == number:
-            self.cancel(known.path, job_id, known.lease, b"lost")
+        if event.state is State.LEASED:
+            if known.number == event.lease_number:
+                return  # this very lease began, or came to life again
+        elif event.reason == "lapsed":
+            return  # it may still go on
+        del self._known[event.job_id]
+        reason = b"cancelled" if event.state is State.CANCELLED else _LOST
+        self.cancel(known.path, event.job_id, known.lease, reason)
 
     def cancel(self, path: Path, job_id: str, lease: bytes, reason: bytes) -> None:
         """Say that nothing more is expected."""

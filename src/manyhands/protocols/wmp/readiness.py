@@ -1,4 +1,4 @@
-"""Who is ready: paths to workers, and which of them hears WAKE when there is work (W20 to W28).
+"""Who is ready: paths to workers, and which of them hears WAKE when there is work (W21 to W28).
 
 None of this is stored: a worker that is alive says READY again. A path is one entry however often
 it is announced; it stands until TAKE, the end of its time, or the news that nobody is there.

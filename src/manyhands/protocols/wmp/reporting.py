@@ -1,4 +1,4 @@
-"""DONE and STATUS: what the holder of a lease says about its job (W31 to W38)."""
+"""DONE and STATUS: what the holder of a lease says about its job (W32 to W37)."""
 
 from collections.abc import Callable
 from typing import Final
@@ -48,6 +48,7 @@ class Reporting:
             sentence = f"a result of {len(payload)} bytes; {self._bytes_max} are allowed"
             make, payload = _fail, sentence.encode()
         command = make(job_id, proof, payload)
+        self._holdings.reported(job_id, lease)
 
         def refused(reply: Reply) -> None:
             assert isinstance(reply, Refusal)

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct
 
 from manyhands.model import limits
-from manyhands.model.events import Event, Signal
-from manyhands.model.job import FINISHED, State
+from manyhands.model.events import Event
+from manyhands.model.job import FINISHED
 from manyhands.protocols.wmp.giving import Give, Giving
 from manyhands.protocols.wmp.holdings import Holdings
 from manyhands.protocols.wmp.hub import Hub
@@ -38,7 +38,6 @@ _LOCK_MS: Final = 5_000
 _SLOTS_MAX: Final = 10_000
 _WAIT_MS_MAX: Final = 10 * 60 * 1000
 _ROLES_COUNT_MAX: Final = 256
-_LEASED: Final = State.LEASED
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -90,16 +89,11 @@ class WmpSession:
         awaited = self.giving.awaited_count + self._reporting.awaited_count
         return awaited + self.submitting.awaited_count > AWAITED_COUNT_MAX
 
-    def told(self, signal: Signal) -> None:
-        """A lease was taken away by somebody's word."""
-        self.holdings.told(signal)
-
     def committed(self, event: Event) -> None:
         """A change of state is on disk."""
-        if event.state is not _LEASED:
-            self.holdings.ended(event.job_id, event.lease_number, event.reason)
-            if event.state in FINISHED:
-                self.submitting.ended(event.job_id)
+        self.holdings.committed(event)
+        if event.state in FINISHED:
+            self.submitting.ended(event.job_id)
 
     def drain(self) -> None:
         """The server is about to stop: nobody waits any longer."""

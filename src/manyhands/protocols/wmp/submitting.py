@@ -1,4 +1,4 @@
-"""The companion commands: SUBMIT, FETCH and CLOSE, each answered by a REPLY (W44 to W50)."""
+"""The companion commands: SUBMIT, FETCH and CLOSE, each answered by a REPLY (W44 to W49)."""
 
 import math
 from collections.abc import Callable
