@@ -183,7 +183,9 @@ class Rules:
         except WireError:
             self.dropped_count += 1
             return
-        self._links[link].ready_ms = _READY_MS
+        known = self._links[link]
+        known.ready_ms = _READY_MS
+        known.ready_at = now + self._shaken(_READY_MS)
 
     def _take(self, where: Where, control: Control, payload: bytes, now: int) -> None:
         command = control.command
@@ -234,26 +236,23 @@ class Rules:
         job = Held(where, control, payload)
         if job.lease in self.jobs or job.lease in self.kept:
             return
-        lock = self._locks.get(control.get(b"lock") or b"")
+        name = control.get(b"lock") or b""
+        lock = self._locks.get(name)
+        if lock is None or lock.is_fresh:
+            # This is what the READY behind the link was good for.
+            self._links[where[0]].standing = False
         if lock is not None:
-            if lock.is_fresh:
-                # This is what the READY behind the link was good for.
-                lock.is_fresh = False
-                self._links[where[0]].standing = False
-            self._unlock(control.get(b"lock") or b"", 1)
+            lock.is_fresh = False
+            self._unlock(name, 1)
         elif self.free <= 0:
-            self._refuse(job, now)
+            self._report(job, End.REFUSED, None, now)
             return
         if self._roles and job.role and job.role not in self._roles:
-            self._refuse(job, now)
+            self._report(job, End.REFUSED, None, now)
             return
         self.jobs[job.lease] = job
         job.status_at = now + job.lease_ms // 3 if job.lease_ms else 0
         self._outside.begin(job)
-
-    def _refuse(self, job: Held, now: int) -> None:
-        self._links[job.where[0]].standing = False
-        self._report(job, End.REFUSED, b"", now)
 
     def _on_cancel(self, control: Control) -> None:
         lease = control.need(b"lease")
