@@ -36,8 +36,10 @@ class Heard:
 class Talk:
     """One DEALER."""
 
-    def __init__(self, address: str, routing_id: bytes = b"") -> None:
-        self.context = zmq.Context()
+    def __init__(
+        self, address: str, routing_id: bytes = b"", context: zmq.Context | None = None
+    ) -> None:
+        self.context = context or zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.id = routing_id or b"\1test-%d" % next(_numbers)
         self.socket.setsockopt(zmq.ROUTING_ID, self.id)

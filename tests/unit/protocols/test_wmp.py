@@ -5,7 +5,7 @@ import pytest
 from manyhands.model.commands import Cancel, Claim, Move, SetQueue
 from manyhands.model.job import Holder, State
 from manyhands.model.outcome import Why
-from manyhands.model.policy import QueuePolicy, Rate
+from manyhands.model.policy import TERMS, QueuePolicy, Rate
 from manyhands.protocols.wmp import readiness
 from manyhands.protocols.wmp.words import CODES
 from manyhands.wire.wmp import Command, Packet, encode, pack
@@ -677,6 +677,38 @@ def test_w40_after_a_restart_leases_are_good_and_paths_are_learned_again():
 
     assert again.reason(B) == "recorded"
     assert again.job(other_id).state is State.COMPLETED
+
+
+def test_w40_a_result_that_follows_close_upon_a_status_is_recorded_and_nothing_else():
+    desk = Desk()
+    desk.add()
+    taken = desk.take(A)
+    again = Desk(desk.store)
+    again.holding = True
+
+    again.status(B, taken)
+    again.done(B, taken)
+    again.commit()
+
+    assert again.reason(B) == "recorded"
+    assert len(again.session.holdings) == 0
+
+
+def test_w39_a_lapsed_lease_goes_on_until_another_worker_takes_the_job():
+    desk = Desk(lease_ms=5_000)
+    job_id = desk.add(terms=TERMS["http"])
+    taken = desk.take(A)
+    desk.pass_time(5_100)
+    assert desk.heard(A) == []
+    desk.status(A, taken)
+    assert desk.heard(A) == []
+    desk.pass_time(5_100)
+
+    other = desk.take(B)
+
+    assert desk.reason(A) == "lost"
+    desk.done(B, other)
+    assert desk.job(job_id).state is State.COMPLETED
 
 
 def test_w43_jobs_of_every_front_are_worked_and_roles_are_queues():

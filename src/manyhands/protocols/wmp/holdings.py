@@ -29,6 +29,8 @@ class Holdings:
         self._hub = hub
         self._manager: Property = (b"manager", manager)
         self._known: dict[str, Holding] = {}
+        # Leases that spoke up from elsewhere, until it is on disk that they are good.
+        self._learning: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -47,6 +49,17 @@ class Holdings:
         known = self._known.get(job_id)
         return known is not None and known.path == path
 
+    def begin_learning(self, lease: bytes) -> None:
+        """A message that may prove a lease came along a path that is not known yet."""
+        self._learning.add(lease)
+
+    def learn(self, job: Job | None, lease: bytes, path: Path) -> None:
+        """It did, or (None) it did not. A report of the end may have overtaken this."""
+        if lease in self._learning:
+            self._learning.discard(lease)
+            if job is not None and job.lease is not None:
+                self.hold(job, path)
+
     def drop(self, job_id: str, number: int) -> None:
         """That lease, or an earlier one, is over."""
         known = self._known.get(job_id)
@@ -55,6 +68,7 @@ class Holdings:
 
     def reported(self, job_id: str, lease: bytes) -> None:
         """Its holder itself ends it, and need not be told."""
+        self._learning.discard(lease)
         known = self._known.get(job_id)
         if known is not None and known.lease == lease:
             del self._known[job_id]

@@ -106,16 +106,17 @@ class Reporting:
 
         def settle(reply: Reply) -> None:
             self.awaited_count -= 1
-            if isinstance(reply, Refusal):
+            job = reply.job if type(reply) is Changed else None
+            self._holdings.learn(job, lease, path)
+            if job is None:
                 refused(reply)
-            elif type(reply) is Changed and reply.job.lease is not None:
-                self._holdings.hold(reply.job, path)
 
         first, *others = commands
         if self._holdings.is_at(job_id, path):
             self._hub.ask(first, None, refused)
         else:
             self.awaited_count += 1
+            self._holdings.begin_learning(lease)
             self._hub.ask(first, settle)
         for other in others:
             self._hub.ask(other)
