@@ -50,7 +50,9 @@ class Workload(NamedTuple):
 SHAPES = ((1, 1, 2_000), (1, 8, 6_000), (16, 1, 6_000), (16, 4, 12_000))
 WORKLOADS = (
     *(
-        Workload(f"{w}x{s}{way and '-device'}", f"{w} workers, {s} slots each{way}", w, s, n, bool(way))
+        Workload(
+            f"{w}x{s}{way and '-device'}", f"{w} workers, {s} slots each{way}", w, s, n, bool(way)
+        )
         for way in ("", ", through a device")
         for w, s, n in SHAPES
     ),

@@ -12,6 +12,7 @@ from manyhands.model.job import State
 from manyhands.protocols.session import Ask
 from manyhands.protocols.wmp.readiness import Choose, oldest
 from manyhands.protocols.wmp.session import Settings, WmpSession
+from manyhands.server.traffic import Flow
 from manyhands.server.waiters import Sleeper
 from manyhands.server.zeromq import RouterSocket
 from manyhands.store.batch import Batch
@@ -59,6 +60,10 @@ class WmpListener:
             ),
         )
         server.metrics.sources.append(self._metrics)
+        server.traffic.sources["wmp"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(errors=sum(self._dropped.values()))
 
     async def start(self) -> str:
         """Bind; gives the address that was bound."""
