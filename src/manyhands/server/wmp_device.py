@@ -46,7 +46,7 @@ class DeviceProgram:
             # Known to managers by this, after a restart too: leases outlive it.
             called = name or f"{socket.gethostname()}/{self.address}"
             own_id = b"\1" + hashlib.sha256(called.encode()).digest()[:16]
-            for manager in managers:
+            for manager in dict.fromkeys(managers):
                 url = manager if "://" in manager else f"tcp://{manager}"
                 self._dealers[label_of(url)] = self._connect(url, own_id)
         except OSError:

@@ -13,6 +13,7 @@ from msgspec import Struct
 HOPS_MAX: Final = 8  # in each stack; more is a loop, or a peer that plays
 HOP_BYTES_MAX: Final = 255  # what ZeroMQ allows for a routing id
 CONTROL_BYTES_MAX: Final = 64 * 1024
+ECHO_BYTES_MAX: Final = 255  # what a peer wants to hear again: a lock, a request
 # Every frame that a message can have: a peer, two full stacks with their ends, control, payload.
 FRAMES_MAX: Final = 1 + 2 * (HOPS_MAX + 1) + 2
 
@@ -153,12 +154,14 @@ class Control(Struct, frozen=True, gc=False):
             raise WireError(Malformation.VALUE, f"{_shown(name)} is given twice")
         return found[0]
 
-    def need(self, name: bytes) -> bytes:
+    def need(self, name: bytes, bytes_max: int = CONTROL_BYTES_MAX) -> bytes:
         """The one value of a property that must be there."""
         value = self.get(name)
         if not value:
             sentence = f"{_shown(name)} is missing in {self.command.name}"
             raise WireError(Malformation.MISSING, sentence)
+        if len(value) > bytes_max:
+            raise WireError(Malformation.VALUE, f"{_shown(name)} is too long")
         return value
 
     def number(self, name: bytes, default: int, most: int) -> int:

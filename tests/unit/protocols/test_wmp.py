@@ -305,6 +305,18 @@ def test_w28_many_jobs_at_once_and_one_no_for_the_rest():
     assert (no.command, no["n"], no["lock"]) == (NO, "2", "L1")
 
 
+def test_w27_a_worker_of_any_role_reaches_every_queue_however_many_there_are(monkeypatch):
+    monkeypatch.setattr("manyhands.model.limits.CLAIM_QUEUES_MAX", 3)
+    desk = Desk()
+    for number in range(10):
+        desk.add(f"queue-{number}")
+
+    for number in range(10):
+        desk.say(A, GIVE, lock=f"L{number}")
+
+    assert desk.commands(A) == ["TAKE"] * 10
+
+
 def test_w29_a_give_may_wait_for_work():
     desk = Desk()
     desk.say(A, GIVE, lock="L1", role="mail", wait=3000)
@@ -741,6 +753,7 @@ def test_w43_roles_of_equal_priority_take_turns():
         (GIVE, {}, "missing"),
         (GIVE, {"lock": ""}, "missing"),
         (GIVE, {"lock": "L", "n": 0}, "value"),
+        (GIVE, {"lock": "L" * 256}, "value"),
         (GIVE, {"lock": "L", "n": "many"}, "value"),
         (GIVE, {"lock": "L", "role": ""}, "value"),
         (READY, {"role": "x" * 256}, "value"),
@@ -758,6 +771,7 @@ def test_w43_roles_of_equal_priority_take_turns():
         (TAKE, {"manager": "M2"}, "signature"),
         (Command.REPLY, {"request": "1"}, "signature"),
         (Command.SUBMIT, {"role": "mail"}, "missing"),
+        (Command.SUBMIT, {"role": "mail", "request": "r" * 256}, "value"),
     ],
 )
 def test_w9_a_message_that_makes_no_sense_is_dropped_and_counted(command, values, kind):

@@ -92,6 +92,7 @@ def test_w45_with_a_key_a_submit_may_be_repeated():
         ({"role": "mail", "priority": "nan"}, "the priority is no number"),
         ({"role": "mail", "delay": "-5"}, "delay is no number of 0 or more"),
         ({"role": "mail", "name": "n" * 5000}, "a name has at most 4096 bytes"),
+        ({"role": "mail", "identity": "i" * 256}, "the identity is too long"),
         ({"role": ["mail", "print"]}, "role is given twice"),
         ({"role": b"\xff"}, "role is not UTF-8"),
     ],

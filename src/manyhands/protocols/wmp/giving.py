@@ -77,10 +77,10 @@ class Giving:
             self._wake_up(earlier)  # asked once more: the same locks, no others
         hub = self._hub
         self._turn += 1
-        queues = give.queues or tuple(hub.queues_with_work())
+        queues = give.queues or self._any_queues()
         token = hub.token
         claim = Claim(
-            queues=queues[: limits.CLAIM_QUEUES_MAX],
+            queues=queues,
             holder=Holder("wmp", give.identity),
             tokens=tuple([token() for _ in range(give.count)]),
             order=ClaimOrder.PRIORITY_IN_TURNS,
@@ -89,6 +89,15 @@ class Giving:
         )
         self.awaited_count += 1
         hub.ask(claim, lambda reply: self._settle(give, queues, reply))
+
+    def _any_queues(self) -> tuple[str, ...]:
+        """Those that have work; where they are too many for one claim, others each time."""
+        found = list(self._hub.queues_with_work())
+        most = limits.CLAIM_QUEUES_MAX
+        if len(found) > most:
+            start = self._turn * most % len(found)
+            found = (found[start:] + found[:start])[:most]
+        return tuple(found)
 
     def _settle(self, give: Give, queues: tuple[str, ...], reply: Reply) -> None:
         self.awaited_count -= 1

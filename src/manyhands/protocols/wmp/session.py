@@ -20,6 +20,7 @@ from manyhands.protocols.wmp.readiness import Choose, Readiness, oldest
 from manyhands.protocols.wmp.reporting import Reporting
 from manyhands.protocols.wmp.submitting import Submitting
 from manyhands.wire.wmp import (
+    ECHO_BYTES_MAX,
     Command,
     Control,
     Malformation,
@@ -35,7 +36,8 @@ AWAITED_COUNT_MAX: Final = 10_000
 TTL_MS: Final = 60_000
 _TTL_MS_MAX: Final = 3_600_000
 _LOCK_MS: Final = 5_000
-_SLOTS_MAX: Final = 10_000
+# Jobs at once. As many messages wait for one peer; more would come back undelivered.
+_SLOTS_MAX: Final = 1_000
 _WAIT_MS_MAX: Final = 10 * 60 * 1000
 _ROLES_COUNT_MAX: Final = 256
 
@@ -131,7 +133,7 @@ class WmpSession:
             self.hub.report_dropped("full", path[0], "too many workers are ready already")
 
     def _on_give(self, path: Path, control: Control) -> None:
-        lock = control.need(b"lock")
+        lock = control.need(b"lock", ECHO_BYTES_MAX)
         count = control.number(b"n", 1, _SLOTS_MAX)
         lock_ms = control.number(b"timeout", _LOCK_MS, _WAIT_MS_MAX)
         # Beyond the lock's own time an answer would come too late.

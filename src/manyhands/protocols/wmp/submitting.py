@@ -15,7 +15,15 @@ from manyhands.model.policy import TERMS, Terms
 from manyhands.protocols.session import only_item
 from manyhands.protocols.wmp.hub import Hub, way_back
 from manyhands.protocols.wmp.words import CODES, NOT_YET, OK, REFUSED
-from manyhands.wire.wmp import Command, Control, Malformation, Path, Property, WireError
+from manyhands.wire.wmp import (
+    ECHO_BYTES_MAX,
+    Command,
+    Control,
+    Malformation,
+    Path,
+    Property,
+    WireError,
+)
 from manyhands.wire.wmp import decimal as in_decimal
 from manyhands.wire.wmp import encode as encode_control
 
@@ -75,7 +83,7 @@ class Submitting:
 
     def receive(self, path: Path, control: Control, payload: bytes | None) -> None:
         """A request. What is wrong with it is answered, as long as it can be told which it is."""
-        request = control.need(b"request")
+        request = control.need(b"request", ECHO_BYTES_MAX)
         try:
             self._actions[control.command](self, path, request, control, payload)
         except WireError as error:
@@ -128,6 +136,9 @@ class Submitting:
         name = control.text(b"name") or ""
         if len(name.encode()) > _NAME_BYTES_MAX:
             raise WireError(Malformation.VALUE, f"a name has at most {_NAME_BYTES_MAX} bytes")
+        identity = control.text(b"identity") or ""
+        if len(identity.encode()) > limits.HOLDER_NAME_BYTES_MAX:
+            raise WireError(Malformation.VALUE, "the identity is too long")
         attempts = control.number(b"attempts", 0, limits.ATTEMPTS_MAX) or None
         deadline = control.number(b"deadline", 0, limits.TIME_MS_MAX)
         hub = self._hub
@@ -136,7 +147,7 @@ class Submitting:
             queue=control.text(b"role") or "",
             payload=payload,
             terms=self._terms_of(attempts),
-            origin=Origin("wmp", control.text(b"identity") or ""),
+            origin=Origin("wmp", identity),
             priority=_priority(control.get(b"priority")),
             delay_ms=control.number(b"delay", 0, limits.TIME_MS_MAX),
             deadline_at=hub.now() + deadline if deadline else None,
