@@ -47,7 +47,7 @@ def endpoints(api) -> list[tuple[str, str]]:
 
 
 def takes_work(path: str) -> bool:
-    return path.startswith(("/get", "/mail/", "/0.2.0/claim-work"))
+    return path.startswith(("/get", "/1/", "/mail/", "/0.2.0/claim-work"))
 
 
 def test_without_a_token_nothing_is_told_but_health(guarded, ada):
