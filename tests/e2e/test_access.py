@@ -1,6 +1,7 @@
 """Tokens, roles and the audit log, over real HTTP."""
 
 import re
+import socket
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ def endpoints(api) -> list[tuple[str, str]]:
 
 
 def takes_work(path: str) -> bool:
-    return path.startswith(("/get", "/mail/", "/0.2.0/claim-work"))
+    return path.startswith(("/get", "/1/", "/mail/", "/0.2.0/claim-work"))
 
 
 def test_without_a_token_nothing_is_told_but_health(guarded, ada):
@@ -195,3 +196,17 @@ def test_a_server_whose_tokens_cannot_be_read_does_not_start(tmp_path):
     assert ended.returncode == 2
     assert "tokens_file" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_what_is_done_over_gearmans_admin_lines_stands_in_the_audit_log(tmp_path):
+    with serving(tmp_path, "--store", "memory", "--gearman", "127.0.0.1:0") as served:
+        host, _, port = served.addresses["gearman"].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as admin:
+            admin.sendall(b"create function resize\n")
+            assert admin.recv(100) == b"OK\r\n"
+        api = Api(served)
+        entries = api.get("audit")
+        api.close()
+
+    told = [(row["request"], row["what"], row["target"], row["changed"]) for row in entries]
+    assert told == [("gearman admin", "set queue", "resize", 1)]

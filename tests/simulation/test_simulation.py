@@ -15,6 +15,7 @@ from manyhands.engine import graph, holding
 from manyhands.model import commands
 from manyhands.model.events import Signal
 from manyhands.server.dispatcher import Dispatcher
+from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.store.collect import Collector
 from tests.simulation.checkers import Violation
@@ -52,6 +53,7 @@ def test_every_command_and_every_fault_really_occurs():
     wanted = {kind.__name__ for kind in typing.get_args(commands.Command)}
     wanted.update(FAULTS)
     wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
+    wanted.update(["wmp take", "wmp recorded", "wmp lost", "wmp cancelled", "wmp lost message"])
 
     assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"
 
@@ -150,7 +152,7 @@ def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
 
 
 def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
-    monkeypatch.setattr(Dispatcher, "notice_stall", lambda *_: None)
+    monkeypatch.setattr(Timekeeper, "notice_stall", lambda *_: None)
 
     assert_noticed("expired after")
 

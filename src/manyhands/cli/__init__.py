@@ -10,12 +10,14 @@ import typer
 
 from manyhands.cli.backup import backup
 from manyhands.cli.bulk import bulk, cancel, move, priority, retry
+from manyhands.cli.device import device
 from manyhands.cli.dwork import dwork
 from manyhands.cli.export_jobs import export_jobs
 from manyhands.cli.import_jobs import import_jobs
 from manyhands.cli.serve import serve
 from manyhands.cli.show_config import show_config
 from manyhands.cli.version import version
+from manyhands.cli.wmp import wmp
 from manyhands.config import ConfigError
 
 app = typer.Typer(
@@ -37,7 +39,9 @@ app.command(name="move")(move)
 app.command(name="priority")(priority)
 app.command(name="bulk")(bulk)
 app.command(name="version")(version)
+app.command(name="device")(device)
 app.add_typer(dwork, name="dwork")
+app.add_typer(wmp, name="wmp")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

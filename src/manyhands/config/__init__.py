@@ -9,8 +9,6 @@ from manyhands.config.kinds import (
     Endpoints,
     Listen,
     Plain,
-    Role,
-    Token,
 )
 from manyhands.config.loading import (
     FILE_VARIABLE,
@@ -23,6 +21,7 @@ from manyhands.config.loading import (
     read_tokens_file,
 )
 from manyhands.config.options import OPTIONS, Config, Option
+from manyhands.config.tokens import Role, Token
 
 __all__ = [
     "FILE_VARIABLE",

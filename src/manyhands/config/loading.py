@@ -16,12 +16,11 @@ from manyhands.config.kinds import (
     Address,
     Endpoints,
     Plain,
-    Token,
-    Tokens,
     WrongValueError,
     as_plain,
 )
 from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.tokens import Token, Tokens
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"

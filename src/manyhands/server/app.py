@@ -36,6 +36,7 @@ from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
 from manyhands.server.tallies import Tallies
 from manyhands.server.traffic import Traffic
+from manyhands.server.wmp import WmpListener
 from manyhands.server.workers import WorkerBook
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
@@ -213,6 +214,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "amqp": AmqpListener,
     "amqp_relay": Relay,
     "dwork": DworkListener,
+    "wmp": WmpListener,
 }
 
 

@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from manyhands.model.audit import AuditEntry
-from manyhands.model.commands import Cancel, Command, PutSchedule, SetCursor
+from manyhands.model.commands import (
+    Cancel,
+    Command,
+    Look,
+    LookByKey,
+    LookByName,
+    PutSchedule,
+)
 from manyhands.model.outcome import ChangedMany, Refusal, Reply
+from manyhands.protocols.session import Settle
+from manyhands.server.access import ANYBODY, Caller
 
 if TYPE_CHECKING:
-    from manyhands.server.access import Caller
     from manyhands.server.app import Server
 
 _TARGET_MAX: Final = 255
@@ -32,7 +40,7 @@ class AuditLog:
         self._server = server
 
     @contextmanager
-    def action(self, caller: "Caller", address: str, request: str) -> Iterator["Action"]:
+    def action(self, caller: Caller, address: str, request: str) -> Iterator["Action"]:
         """What is asked for within is done by this caller."""
         action = Action(self, caller, address, request[:_REQUEST_MAX])
         token = _CURRENT.set(action)
@@ -40,6 +48,18 @@ class AuditLog:
             yield action
         finally:
             _CURRENT.reset(token)
+
+    def ask(self, command: Command, settle: Settle, address: str, request: str) -> None:
+        """A command of an operator who came over another way than HTTP."""
+        action = Action(self, ANYBODY, address, request)
+        entry = action.begin((command,))
+
+        def told(reply: Reply) -> None:
+            if entry is not None:
+                action.end(entry, (reply,))
+            settle(reply)
+
+        self._server.dispatcher.ask(command, told)
 
     def note(self, entry: AuditEntry) -> AuditEntry:
         """Let the next commit have it; a new one gets its number."""
@@ -55,7 +75,7 @@ class AuditLog:
 class Action:
     """One request of an operator, and the entries that it makes."""
 
-    def __init__(self, log: AuditLog, caller: "Caller", address: str, request: str) -> None:
+    def __init__(self, log: AuditLog, caller: Caller, address: str, request: str) -> None:
         self.caller = caller
         self._log = log
         self._start = AuditEntry(
@@ -69,8 +89,8 @@ class Action:
         )
 
     def begin(self, commands: Sequence[Command]) -> AuditEntry | None:
-        """These are about to be asked. None: they are nothing to speak of."""
-        if not commands or isinstance(commands[0], SetCursor):
+        """These are about to be asked. None: they only look."""
+        if not commands or isinstance(commands[0], Look | LookByKey | LookByName):
             return None
         first = commands[0]
         asked = sum(

@@ -34,7 +34,9 @@ def kind_of(method: str, raw_path: bytes, path: str) -> Change:
     """What a request may do, by its method and its path, as it was sent and as it is read: some
     routes are found by the one, some by the other.
     """
-    sent, read = segments(raw_path), segments(path.encode())
+    if not raw_path.startswith(b"/"):  # `OPTIONS *` has no path
+        return Change.NONE if method in _SAFE else Change.OPERATION
+    sent, read = segments(raw_path), segments(path.encode(errors="replace"))
     if _takes_work(sent) or read[:2] == [_TASKCLUSTER, b"claim-work"]:
         return Change.WORK
     if method in _SAFE:

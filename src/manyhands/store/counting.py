@@ -13,7 +13,8 @@ from manyhands.store.index import Index
 from manyhands.store.reading import PAYLOAD, Reader
 from manyhands.store.store import Counted, Filter
 
-_SLICE_ROWS: Final = 4_000
+_SLICE_ROWS: Final = 2_000
+_IN_QUEUE: Final = "jobs.queue = ?"
 _SERIAL_MAX: Final = (1 << 63) - 1
 _Place = tuple[str, str, tuple[Any, ...]]  # tables, condition, its values
 
@@ -25,8 +26,7 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     apart.
     """
     counts = dict.fromkeys(State, 0)
-    plain = msgspec.structs.replace(wanted, states=())
-    if plain == Filter(queue=wanted.queue, order=wanted.order, after=wanted.after):
+    if _conditions(wanted)[0] in ("TRUE", _IN_QUEUE) and wanted.tag is None and not _failed(wanted):
         _count_queues(index, wanted.queue, counts)
         return Counted(counts)
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
@@ -39,6 +39,10 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
             if time.perf_counter() > give_up_at:
                 return Counted(counts, complete=False)
     return Counted(counts)
+
+
+def _failed(wanted: Filter) -> bool:
+    return wanted.failure is not None or wanted.failure_code is not None
 
 
 def _count_queues(index: Index, queue: str | None, counts: dict[State, int]) -> None:
@@ -92,7 +96,7 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     """The whole filter, exactly."""
     found: list[tuple[str, tuple[Any, ...]]] = []
     if wanted.queue is not None:
-        found.append(("jobs.queue = ?", (wanted.queue,)))
+        found.append((_IN_QUEUE, (wanted.queue,)))
     if wanted.name is not None:
         found.append(("name = ?", (wanted.name,)))
     if wanted.unique_key is not None:

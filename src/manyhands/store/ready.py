@@ -123,12 +123,21 @@ class ReadyQueue:
 
     def _head(self, level: _Level) -> Job | None:
         for entries in (level.ahead, level.front, level.tail):
-            while entries:
-                job = self._fresh(entries[0])
-                if job is not None:
-                    return job
-                entries.popleft()
-                self._entries -= 1
+            job = self._first_fresh(entries)
+            if job is not None:
+                return job
+        return None
+
+    def _first_fresh(self, entries: deque[Job]) -> Job | None:
+        """The first whose job still stands there. Those before it are dropped, so that nobody
+        looks at them again.
+        """
+        while entries:
+            job = self._fresh(entries[0])
+            if job is not None:
+                return job
+            entries.popleft()
+            self._entries -= 1
         return None
 
     def _fresh(self, entry: Job) -> Job | None:
@@ -168,11 +177,9 @@ class ReadyQueue:
         for lane in self._lanes.values():
             for level in lane.values():
                 for entries in (level.ahead, level.front, level.tail):
-                    for entry in entries:
-                        job = self._fresh(entry)
-                        if job is not None:
-                            instants.append(job.entered_at)
-                            break
+                    job = self._first_fresh(entries)
+                    if job is not None:
+                        instants.append(job.entered_at)
         return min(instants, default=None)
 
     def count_by_priority(self) -> dict[float, int]:

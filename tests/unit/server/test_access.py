@@ -201,6 +201,9 @@ def test_http_may_be_reached_by_others_once_they_are_asked_who_they_are(tmp_path
         ("POST /pause", Change.OPERATION),
         ("POST /ui/anything", Change.OPERATION),
         ("PATCH /", Change.OPERATION),
+        ("GET /", Change.NONE),
+        ("OPTIONS *", Change.NONE),
+        ("POST *", Change.OPERATION),
     ],
 )
 def test_what_a_request_may_do_is_told_by_its_method_and_path(request_line, change):

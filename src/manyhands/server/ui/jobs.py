@@ -49,6 +49,7 @@ class Jobs(Page):
         states = query.filter.states or tuple(State)
         total = sum(counted.counts[state] for state in states)
         here = {"q": query.text, "order": order if order != Order.NEWEST.value else None}
+        again = {**here, "patient": 1 if patient else None}
         bulks = list(self.server.store.bulks.values())[-_BULKS_SHOWN:]
         values = {
             "query": query,
@@ -61,14 +62,13 @@ class Jobs(Page):
             "is_complete": found.complete,
             "tabs": [self._tab(query, state, counted, here) for state in (None, *State)],
             "first_page": url("jobs", **here) if after is not None else None,
-            "next_page": url("jobs", **here, after=found.next) if found.next is not None else None,
+            "next_page": url("jobs", **again, after=found.next) if found.next is not None else None,
             "further": url("jobs", **here, after=after, patient=1),
             "qualifiers": QUALIFIERS,
             "protocols": tuple(DEFAULTS),
             "choices": choices(query),
             "bulks": list(reversed(bulks)),
         }
-        # A search that takes long is not done again by itself.
         return Shown("jobs.html", values, self.title, "any")
 
     async def _find(
