@@ -11,7 +11,7 @@ import pytest
 
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
 SECONDS_MAX = 45.0
-REALMS = {"native", "http", "gearman", "dwork", "taskcluster"}
+REALMS = {"native", "http", "gearman", "dwork", "wmp", "taskcluster"}
 
 
 @pytest.mark.timeout(120)

@@ -38,7 +38,14 @@ def test_a_duration_has_at_most_two_units(ms, said):
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(0, "0"), (9_994, "9,994"), (12_345, "12.3 k"), (1_200_000, "1.2 M"), (1e7, "10 M"), (999_999, "1000 k")],
+    [
+        (0, "0"),
+        (9_994, "9,994"),
+        (12_345, "12.3 k"),
+        (1_200_000, "1.2 M"),
+        (1e7, "10 M"),
+        (999_999, "1000 k"),
+    ],
 )
 def test_a_large_number_is_said_in_short(count, said):
     assert words.compact(count) == said
