@@ -368,7 +368,8 @@ def parts() -> Iterator[tuple[Callable[..., None], tuple[Any, ...]]]:
     yield orders, ()
     for number in range(1, 7):
         yield native_worker, (f"shop-{number}", ["orders.pay", "orders.ship"], 1.0, 0.12)
-    yield native_worker, ("mailer", ["mail"], 0.8, 0.2)
+    for number in range(1, 4):
+        yield native_worker, (f"mailer-{number}", ["mail"], 0.8, 0.2)
     yield native_worker, ("reporter", ["reports"], 4.0, 0.05)
     yield native_worker, ("linux-1", ["linux"], 5.0, 0.2)
     yield pictures, ()

@@ -175,7 +175,7 @@ def test_workers_are_seen_with_what_they_hold_and_lose_it_after_a_question(looki
     page = looking.at("workers?q=tired")
     row = page.get_by_role("row").filter(has_text="tired-worker")
     expect(row.locator('td[data-label="Leases"]')).to_have_text("1")
-    expect(row.locator('td[data-label="First lease ends"]')).to_contain_text("in ")
+    expect(row.locator('td[data-label="Lease ends"]')).to_contain_text("in ")
     row.locator("summary").click()
     expect(row.get_by_role("link", name=job["id"][-12:])).to_be_visible()
 

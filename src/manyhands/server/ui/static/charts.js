@@ -51,6 +51,9 @@
     });
   };
 
+  const MS_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5,
+    18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
+
   const options = (numbers, width) => {
     const shown = numbers.unit === "ms" ? duration : count;
     const line = colour("line");
@@ -67,7 +70,7 @@
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
       axes: [
         { ...axis, values: instants, space: 60 },
-        { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => (tick ? shown(tick) : "0")) },
+        { ...axis, size: 62, incrs: numbers.unit === "ms" ? MS_STEPS : undefined, values: (_, ticks) => ticks.map((tick) => (tick ? shown(tick) : "0")) },
       ],
       series: [
         {},
