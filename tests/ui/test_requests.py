@@ -330,3 +330,22 @@ def test_what_is_done_here_is_on_record_with_how_many_it_changed(http, api):
     shown = http.get("/ui/audit").text
     assert "set queue" in shown
     assert "POST /ui/queues" in shown
+
+
+def test_names_that_begin_and_end_with_blanks_are_themselves(http, api):
+    name = "  two blanks  "
+    api.results("submit", queue=name, payload=1)
+
+    assert http.get("/ui/queue", params={"name": name}).status_code == 200
+    send(http, "queues", queue=name, action="pause")
+
+    assert api.get("queues/" + quote(name))["paused"]
+
+
+def test_cookies_of_other_programs_on_this_host_are_in_nobody_s_way(http):
+    http.cookies.set("odd", 'a"b[]{}/,@\\', domain="127.0.0.1")
+    http.headers["cookie"] = '=; a b=c; x="; ' + "; ".join(
+        f"{name}={value}" for name, value in http.get("/ui/").cookies.items()
+    )
+
+    assert send(http, "theme", theme="dark").status_code == 303

@@ -40,6 +40,7 @@ class Limits(Page):
             )
             return await carry_out(visit, SetLimit(name, int(digits)), sentence, url("limits"))
         if action == "remove":
+            name = form.raw("name")
             if name not in self.index.limits:
                 return Done(url("limits"), f"There is no limit {words.shown(name)}.", failed=True)
             if not form.confirmed:

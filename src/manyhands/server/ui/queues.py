@@ -120,7 +120,7 @@ def workers_by_queue(page: Page) -> dict[str, int]:
 
 async def switch(visit: Visit, form: Form, default: str) -> Done:
     """Pause a queue, or resume it."""
-    name = form.text("queue")
+    name = form.raw("queue")
     action = form.text("action")
     if action not in ("pause", "resume"):
         raise Problem(400, "invalid_body", "a queue can be paused or resumed here")

@@ -55,7 +55,7 @@ class Schedules(Page):
     async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
         if form.text("action") == "put":
             return await self._put(visit, form)
-        schedule = self.index.schedules.get(form.text("schedule"))
+        schedule = self.index.schedules.get(form.raw("schedule"))
         if schedule is None:
             raise Problem(404, "unknown_schedule", "there is no such schedule any more")
         name = words.shown(schedule.schedule_id)

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 from collections.abc import Iterator
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -31,6 +30,10 @@ class Form:
     def text(self, name: str, default: str = "") -> str:
         """The first value of a field, without blanks around it."""
         return next((value for key, value in self._pairs if key == name), default).strip()
+
+    def raw(self, name: str) -> str:
+        """The same as it was sent: a name may well begin with a blank."""
+        return next((value for key, value in self._pairs if key == name), "")
 
     def all(self, name: str) -> list[str]:
         """Every value of a field."""
@@ -155,8 +158,6 @@ def _pairs(query_string: bytes) -> dict[str, str]:
 
 
 def _cookies(header: bytes) -> dict[str, str]:
-    try:
-        found = SimpleCookie(header.decode("latin-1"))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in found.items()}
+    """Ours among those of others on this host, which may look like anything."""
+    pairs = (part.partition("=") for part in header.decode("latin-1").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}

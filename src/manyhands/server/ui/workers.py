@@ -60,7 +60,7 @@ class Workers(Page):
     async def act(self, visit: Visit, form: Form) -> Done | Confirm:
         if form.text("action") != "depart":
             raise Problem(400, "invalid_body", "a worker can be sent away here, and nothing else")
-        holder = Holder(form.text("realm"), form.text("worker"))
+        holder = Holder(form.text("realm"), form.raw("worker"))
         count = len(self.index.leased_by_holder(holder))
         name = words.shown(holder.name or "")
         back = back_to(form, url("workers"))
