@@ -60,7 +60,9 @@ def serving(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
     command += ["--ready-file", str(ready), "--http", "127.0.0.1:0", "--log-level", "error"]
     command += ["--retention-count", "100000000"]
-    command += [part for name in ("gearman", "dwork", "amqp") for part in (f"--{name}", "off")]
+    command += [
+        part for name in ("gearman", "dwork", "wmp", "amqp") for part in (f"--{name}", "off")
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         while not ready.exists():

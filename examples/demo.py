@@ -28,6 +28,8 @@ from typing import Any
 
 import zmq
 
+from manyhands.client import wmp
+from manyhands.client.wmp_submitter import Submitter
 from manyhands.wire.dwork import Dep, Kind, Query, Task, decode, encode
 
 FAILURES = (
@@ -290,6 +292,36 @@ def dwork_worker(demo: Demo, name: str) -> None:
             ask(Query(kind=Kind.COMPLETE, tasks=done, location=name))
 
 
+# WMP: workers that are woken over ZeroMQ.
+
+
+def letters(demo: Demo) -> None:
+    """Hands in letters to be translated."""
+    submitter = Submitter(demo.addresses["wmp"])
+    try:
+        while demo.rest(0.5, 2.5):
+            submitter.submit(
+                "translate", b"Guten Morgen", name=f"letter-{demo.dice.randint(1, 10**9)}"
+            )
+    finally:
+        submitter.close()
+
+
+def translator(demo: Demo, name: str) -> None:
+    """Is woken, works, and waits to be woken again."""
+
+    def translate(job: wmp.Job) -> bytes:
+        job.report(1, 2)
+        demo.rest(0.3, 1.2)
+        if demo.dice.random() < 0.08:
+            raise wmp.Failed("no such word in the dictionary")
+        return job.payload.upper()
+
+    worker = wmp.Worker([demo.addresses["wmp"]], translate, roles=["translate"], identity=name)
+    threading.Thread(target=lambda: (demo.over.wait(), worker.stop()), daemon=True).start()
+    worker.run()
+
+
 # Taskcluster: tasks by its REST API, worked over the native one and told of over AMQP.
 
 
@@ -348,6 +380,9 @@ def parts() -> Iterator[tuple[Callable[..., None], tuple[Any, ...]]]:
     yield graphs, ()
     yield dwork_worker, ("node-1",)
     yield dwork_worker, ("node-2",)
+    yield letters, ()
+    yield translator, ("translator-1",)
+    yield translator, ("translator-2",)
     yield tasks, ()
     yield watcher, ()
 
@@ -372,7 +407,7 @@ def serve(folder: Path, *, free_ports: bool) -> tuple[subprocess.Popen[bytes], d
     command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
     command += ["--ready-file", str(ready), "--log-level", "warning"]
     if free_ports:
-        for listener in ("http", "gearman", "dwork", "amqp"):
+        for listener in ("http", "gearman", "dwork", "wmp", "amqp"):
             command += [f"--{listener}", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + START_SECONDS_MAX

@@ -72,7 +72,7 @@ def test_who_may_only_look_is_refused_by_every_route_that_changes_something(guar
         body = {} if method in ("POST", "PUT") else None
         answer = httpx.request(method, guarded.url + path, json=body, headers=by(READER))
         if method == "GET" and not takes_work(path):
-            assert answer.status_code in (200, 400, 404), (method, path)
+            assert answer.status_code not in (401, 403, 500), (method, path)
         else:
             assert answer.status_code == 403, (method, path)
             assert answer.json()["error"]["code"] == "read_only"

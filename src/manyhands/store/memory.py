@@ -148,7 +148,8 @@ class MemoryStore:
         del seconds_max
         jobs = {**self._finished, **self.index.jobs}
         newest = wanted.order is Order.NEWEST
-        wanted = replace(wanted, payload_bytes=None)  # whole payloads cost nothing here
+        shown = wanted.payload_bytes
+        wanted = replace(wanted, payload_bytes=None)  # whole payloads are at hand to be looked into
         found: list[Job] = []
         for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
             if wanted.after is not None and (
@@ -158,7 +159,7 @@ class MemoryStore:
             if matches(job, wanted):
                 if len(found) == wanted.count_max:
                     return Page(tuple(found), found[-1].serial)
-                found.append(job)
+                found.append(job if shown is None else _cut(job, shown))
         return Page(tuple(found), None)
 
     def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
@@ -271,3 +272,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _cut(job: Job, length: int) -> Job:
+    return replace(job, payload=job.payload[:length], result=None)

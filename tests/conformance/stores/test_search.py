@@ -82,6 +82,7 @@ filters = st.builds(
     text=sometimes(TEXTS),
     order=st.sampled_from(Order),
     count_max=st.integers(1, 5),
+    payload_bytes=sometimes((1, 4)),
 )
 
 
@@ -140,6 +141,17 @@ def test_pages_add_up_to_the_whole_listing_in_both_directions(opened, order, cou
         assert all(page.complete for page in pages)
         expected = [job_id for job_id in submitted if opened.job(job_id).state in (states or State)]
         assert whole == (expected if order is Order.OLDEST else expected[::-1])
+
+
+def test_a_listing_may_show_the_beginnings_of_payloads_and_still_look_into_the_whole(opened):
+    opened.submit(payload=b"begins like this and has a needle at its end")
+    opened.submit(payload=b"begins like this, too")
+    opened.commit()
+
+    [found] = opened.store.search(Filter(text="needle", payload_bytes=6)).jobs
+
+    assert found.payload == b"begins"
+    assert len(opened.store.search(Filter(payload_bytes=6)).jobs) == 2
 
 
 def test_a_search_shows_what_is_committed_and_nothing_else(opened):

@@ -11,8 +11,8 @@ from manyhands.model.policy import Backoff, OnExpiry, Queue, QueuePolicy, Rate
 from manyhands.server.ui.visit import Form
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-_RATE: Final = re.compile(r"(\d+)\s*(?:per|/|in)\s*(.+)", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
+_RATE: Final = re.compile(r"(\d+)\s*(?:per|/|in)\s*(.+)", re.IGNORECASE | re.ASCII)
 _NUMBER_MAX: Final = 1 << 53
 
 

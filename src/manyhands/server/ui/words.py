@@ -69,13 +69,10 @@ def number(count: float) -> str:
 
 def compact(count: float) -> str:
     """Three digits and a unit, where there is not room for more."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size * 9.995:
-            return (
-                f"{count / size:.3g} {unit}"
-                if count < size * 999.5
-                else f"{count / size:.0f} {unit}"
-            )
+    for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if count >= least:
+            value = count / size
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
     return number(count)
 
 
@@ -122,7 +119,7 @@ def _sign(code: int) -> int | str:
         return 0x2400 + code
     if code == 0x7F:
         return "␡"
-    if unicodedata.category(chr(code)) in ("Cc", "Cf", "Co", "Cs", "Zl", "Zp"):
+    if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"):
         return f"⟨U+{code:04X}⟩"
     return code
 
