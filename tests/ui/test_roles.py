@@ -14,6 +14,8 @@ ACTIONS = {
     "queue?name=mail": {"action": "settings", "attempts_max": "3"},
     "limits": {"action": "set", "name": "a", "max": "1"},
     "schedules": {"action": "put", "id": "a", "queue": "b", "when": "every 1 h"},
+    "job/feed01": {"action": "priority", "priority": "3"},
+    "jobs": {"action": "cancel", "all": "yes", "q": "queue:mail", "confirmed": "yes"},
     "workers": {"action": "depart", "realm": "native", "worker": "w", "confirmed": "yes"},
 }
 
@@ -26,7 +28,7 @@ def guarded(tmp_path_factory):
     tokens.chmod(0o600)
     with serving(folder, "--tokens-file", str(tokens)) as server:
         with as_(server, "ops") as http:
-            body = {"queue": "mail", "payload": 1}
+            body = {"queue": "mail", "payload": 1, "id": "feed01"}
             assert http.post("/api/submit", json=body).status_code == 200
         yield server
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands.model.identity import digits_of
 from manyhands.model.job import State
 from manyhands.server.ui.query import LENGTH_MAX, quoted, read_query, with_state
 from manyhands.store.store import Filter
@@ -68,7 +69,6 @@ def test_a_search_is_read(text, wanted):
         ('queue:""', "Something is to stand behind queue"),
         ("foo:bar", "no qualifier “foo”"),
         ("protocol:smtp", "A protocol is one of"),
-        ("id:xyz", "hexadecimal"),
         ("age>soon", "An age is a number"),
         ("age>", "An age is a number"),
         ("age:5m", "age>5m"),
@@ -87,6 +87,10 @@ def test_a_mistake_is_told_in_a_sentence(text, told):
 )
 def test_an_id_may_be_written_in_every_way_it_is_known_by(written):
     assert read_query(written, NOW).job_id == "ab12"
+
+
+def test_a_text_of_ones_own_stands_for_the_id_that_is_made_from_it():
+    assert read_query('id:"my job"', NOW).job_id == digits_of("my job")
 
 
 @given(st.text(min_size=1, max_size=100))

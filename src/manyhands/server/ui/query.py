@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.model import limits
+from manyhands.model.identity import digits_of, is_job_id
 from manyhands.model.job import State
 from manyhands.model.policy import DEFAULTS
 from manyhands.store.store import Filter
@@ -34,7 +35,7 @@ QUALIFIERS: Final = {
     "tag": "the whole tag",
     "worker": "who holds it, or held it",
     "protocol": "that it was submitted over",
-    "id": "an id, a handle, a UUID",
+    "id": "in any form: digits, a handle, a UUID, a text of your own",
     "name": "a task's name",
     "key": "its unique key",
     "failure": "a group of failures, by its id",
@@ -162,10 +163,8 @@ class _Reading:
 
     def _id(self, value: str) -> None:
         digits = value.rpartition(":")[2].replace("-", "").lower()
-        if not re.fullmatch(f"[0-9a-f]{{1,{limits.JOB_ID_DIGITS_MAX}}}", digits):
-            self.problems.append("An id has hexadecimal digits only.")
-        else:
-            self.job_id = digits
+        # Whoever may call a job by any text finds it by that text.
+        self.job_id = digits if is_job_id(digits) else digits_of(value)
 
     def _age(self, sign: str, value: str) -> None:
         found = _AGE.fullmatch(value)
