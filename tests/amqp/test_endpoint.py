@@ -141,7 +141,6 @@ def test_a_durable_queue_goes_on_after_the_server_was_killed(tmp_path):
         until(lambda: position in saved_cursor(served), "the acknowledgements were not written")
     served.process.kill()
     served.process.wait()
-    served.ready_file.unlink()
     with serving(tmp_path, "--amqp", "127.0.0.1:0") as again, connect(url_of(again)) as connection:
         channel = connection.channel()
         assert channel.queue_declare("mine", durable=True).method.message_count == 20

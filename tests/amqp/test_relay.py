@@ -129,7 +129,6 @@ def test_a_killed_server_goes_on_where_the_broker_had_confirmed(broker, tmp_path
         run_jobs(served, "relayed", 300)
         served.process.kill()
         served.process.wait()
-        served.ready_file.unlink()
         with serving(tmp_path, "--amqp-relay", broker.url):
             found = collect(channel, "all", all_seen(900))
 
