@@ -5,7 +5,7 @@ rule: whatever it keeps can be worked out again from the jobs themselves.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from manyhands.engine.effects import Settings
@@ -430,8 +430,7 @@ class Index:
 
     def forget(self, job_id: str) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being
-        worked on stay, with their outcome, until the last job of the graph has finished; and so
-        does what a live job waits for in vain.
+        worked on stay, with their outcome, until the last job of the graph has finished.
         """
         job = self._get(job_id)
         if job is None or job.state not in FINISHED:
@@ -439,7 +438,7 @@ class Index:
         namespace = job.namespace
         if namespace is not None:
             began = self.graphs.get(namespace)
-            if began is not None and (job.serial >= began or job_id in self._dependants):
+            if began is not None and job.serial >= began:
                 self._namespace_finished.setdefault(namespace, []).append(job_id)
                 return
             if began is None:
@@ -474,9 +473,13 @@ class Index:
         """Namespaces that have unfinished jobs."""
         return [name for name, count in self._namespace_unfinished.items() if count > 0]
 
-    def awaited_in_vain(self) -> list[str]:
-        """Ids of finished jobs that are not here although live jobs wait for them."""
-        return [key for key in self._dependants if key not in self.jobs and "\0" not in key]
+    def restore_graphs(self, began: Mapping[str, int]) -> None:
+        """All unfinished jobs are here again. A file of an earlier version does not tell where
+        their graphs began: then everything belongs to them.
+        """
+        for namespace in self.namespaces():
+            self.graphs[namespace] = began.get(namespace, 0)
+        self.turned_graphs.clear()
 
     def unfinished_in(self, namespace: str) -> int:
         """Unfinished jobs of a namespace."""

@@ -122,21 +122,16 @@ class _Loader:
     def _put_named(self, graphs: dict[str, int]) -> None:
         """Names of graphs that are still being worked on keep their outcome here."""
         index = self._index
-        index.turned_graphs.clear()
-        named = f"SELECT {COLUMNS} FROM jobs WHERE finished_at IS NOT NULL AND "  # noqa: S608
-        in_graph = f"{named} namespace = ? AND serial >= ? ORDER BY serial"
-        for namespace in index.namespaces():
-            # A file of an earlier version does not tell where a graph began.
-            began = index.graphs[namespace] = graphs.get(namespace, 0)
-            self._keep(in_graph, (namespace, began))
-        for job_id in index.awaited_in_vain():
-            self._keep(f"{named} namespace IS NOT NULL AND job_id = ?", (job_id,))
-
-    def _keep(self, statement: str, values: tuple[str | int, ...]) -> None:
-        for row in self._connection.execute(statement, values):
-            job = self._make_job(row)
-            self._index.keep(job)
-            self._index.forget(job.job_id)  # that is: as soon as the graph is finished
+        index.restore_graphs(graphs)
+        statement = (
+            f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND serial >= ?"  # noqa: S608
+            " AND finished_at IS NOT NULL ORDER BY serial"
+        )
+        for namespace, began in index.graphs.items():
+            for row in self._connection.execute(statement, (namespace, began)):
+                job = self._make_job(row)
+                index.keep(job)
+                index.forget(job.job_id)  # that is: as soon as the graph is finished
 
     def _make_job(self, row: tuple[int, int, str, bytes, bytes | None]) -> Job:
         _, terms_id, record, payload, result = row
