@@ -409,7 +409,26 @@ REFUSED = {
     ),
     "an argument is not honoured": (
         406,
-        lambda c: c.queue_declare("two", arguments={"x-max-length": 5}),
+        lambda c: c.queue_declare("two", arguments={"x-message-ttl": 5}),
+    ),
+    "a bound is no number above 0": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-max-length": 0}),
+    ),
+    "a bound on bytes is no number": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-max-length-bytes": "all"}),
+    ),
+    "what is too much is to be rejected": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-overflow": "reject-publish"}),
+    ),
+    "a queue changes its bounds": (
+        406,
+        lambda c: (
+            c.queue_declare("four", arguments={"x-max-length": 5}),
+            c.queue_declare("four", arguments={"x-max-length": 6}),
+        ),
     ),
     "an expiry is no number": (
         406,

@@ -29,6 +29,7 @@ from manyhands.protocols.taskcluster.messages import (
     EXCHANGES,
     NEVER,
     RUNS_SHOWN_MAX,
+    Extras,
     Renderer,
 )
 from manyhands.wire.amqp import pack_publish
@@ -75,9 +76,9 @@ class Heard:
         CHECKERS[self.exchange].validate(self.body)
 
 
-def heard(world: World, job_id: str | None = None) -> list[Heard]:
+def heard(world: World, job_id: str | None = None, extras: Extras | None = None) -> list[Heard]:
     """What watchers hear of a job, rendered now, however long ago it was."""
-    renderer = Renderer("server", BASE, world.store.find)
+    renderer = Renderer("server", BASE, world.store.find, extras)
     found = []
     for stored in world.store.events_after(0, 1_000_000):
         if job_id in (None, stored.event.job_id):
@@ -174,6 +175,40 @@ def test_properties_and_cloudevents_headers_of_a_message(world):
         "ce-subject": task_id_of(task.job_id),
         "ce-time": "2023-11-14T22:13:20.000Z",
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "prefixes"),
+    [
+        ("ce", ["ce-"]),
+        ("cloudevents", ["cloudEvents_"]),
+        ("both", ["ce-", "cloudEvents_"]),
+        ("none", []),
+    ],
+)
+def test_cloudevents_headers_are_a_matter_of_choice(world, setting, prefixes):
+    """T44"""
+    a_task(world)
+    a_claim(world)
+    names = ["specversion", "source", "type", "dataschema", "id", "sequence", "subject", "time"]
+    usual = heard(world)
+
+    for message, other in zip(heard(world, extras=Extras(setting)), usual, strict=True):
+        assert sorted(message.headers or {}) == sorted(p + n for p in prefixes for n in names)
+        for prefix in prefixes:
+            for name in names:
+                assert message.headers[prefix + name] == other.headers["ce-" + name]
+        assert message.body == other.body
+
+
+def test_a_second_key_travels_in_a_header(world):
+    """T44"""
+    a_task(world, routing="my.task")
+
+    [message] = heard(world, extras=Extras(cc=True))
+
+    assert message.headers["CC"] == ["aws.ami.my.task"]
+    assert message.key.split(".")[4:] == ["aws", "ami", "my", "task"]
 
 
 def test_jobs_of_other_protocols_have_neither_deadline_nor_priority_nor_routing(world):
