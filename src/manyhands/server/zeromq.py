@@ -40,7 +40,7 @@ _FAREWELL_SECONDS: Final = 0.2
 _receive_frame: Final = BareSocket.recv
 _send_frame: Final = BareSocket.send
 _get: Final = BareSocket.get
-_EVENTS, _MORE_FOLLOWS, _READABLE = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _NOW: Final = int(zmq.DONTWAIT)
 _NOW_WITH_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 
@@ -143,8 +143,13 @@ class RouterSocket:
                 frames = [_receive_frame(router, _NOW)]
             except zmq.Again:
                 break
-            while _get(router, _MORE_FOLLOWS):
-                frames.append(_receive_frame(router, _NOW))
+            # An identity is never alone. A frame itself knows whether another one follows, which
+            # is four times cheaper than asking the socket.
+            more = True
+            while more:
+                frame = _receive_frame(router, _NOW, False)  # noqa: FBT003 - not copied
+                frames.append(frame.bytes)
+                more = frame.more
             try:
                 session.receive(frames)
             except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on

@@ -36,6 +36,8 @@ from manyhands.wire.dwork import Dep, Kind, Query, Task, WireError, decode, enco
 AWAITED_COUNT_MAX: Final = 10_000
 # Workers that are remembered until they say goodbye.
 _LOCATIONS_COUNT_MAX: Final = 100_000
+_STEALS_COUNT_MAX: Final = 4_096
+_STEAL_BYTES_MAX: Final = 300
 _UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
 
 
@@ -65,6 +67,8 @@ class DworkSession:
         self._stealing = Stealing(hub, settings.queue, settings.exit_when, settings.lease_ms)
         # Workers that were heard, and when their leases were last renewed.
         self._locations: dict[str, int] = {}
+        # A worker's steals are all the same: they are read once.
+        self._steals: dict[bytes, Query] = {}
 
     # The listener's side.
 
@@ -87,12 +91,21 @@ class DworkSession:
         try:
             if len(frames) != end + 1:
                 raise WireError("a request has one body frame")
-            query = decode(frames[end])
-            self._check(query)
+            body = frames[end]
+            query = self._steals.get(body) or self._read(body)
         except WireError as error:
             turn.refuse(str(error))
             return
         self._actions[query.kind](self, turn, query)
+
+    def _read(self, body: bytes) -> Query:
+        query = decode(body)
+        self._check(query)
+        if query.kind is Kind.STEAL and len(body) <= _STEAL_BYTES_MAX:
+            if len(self._steals) >= _STEALS_COUNT_MAX:
+                self._steals.clear()
+            self._steals[body] = query
+        return query
 
     def is_overwhelmed(self) -> bool:
         """So many replies are outstanding that no more requests should be read."""
