@@ -17,6 +17,7 @@ from manyhands.protocols.taskcluster.messages import ALIASES, EXCHANGES
 from manyhands.server.accounts import Accounts
 from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
+from manyhands.server.traffic import Flow
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -59,6 +60,10 @@ class AmqpEndpoint:
         )
         self.broker.restore(tuple(server.store.index.cursors.values()), server.clock.now())
         server.metrics.sources.append(self._metrics)
+        server.traffic.sources["amqp"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(len(self._sessions), self.broker.faults_count, self.broker.delivered_count)
 
     def start(self) -> None:
         """Begin, if another listener has not begun already."""

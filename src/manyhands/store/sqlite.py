@@ -13,6 +13,7 @@ import apsw
 
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
+from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
 from manyhands.store import schema
 from manyhands.store.batch import Batch
@@ -156,6 +157,15 @@ class SqliteStore:
     def search(self, wanted: Filter) -> Page:
         with self._pool.borrow() as reader:
             return search(reader, self.index, wanted)
+
+    def keep_samples(self, samples: Sequence[StoredSample]) -> None:
+        self._collector.batch.samples += samples
+
+    def samples(
+        self, step_ms: int, since: int, until: int, queue: str | None = None
+    ) -> Sequence[StoredSample]:
+        with self._pool.borrow() as reader:
+            return reader.samples(step_ms, since, until, queue)
 
     # Operating.
 

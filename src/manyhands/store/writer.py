@@ -58,6 +58,8 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("removed_schedules", "DELETE FROM schedules WHERE name = ?"),
     ("cursors", "INSERT OR REPLACE INTO cursors VALUES(?, ?)"),
     ("removed_cursors", "DELETE FROM cursors WHERE name = ?"),
+    ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
+    ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
 )
 
 

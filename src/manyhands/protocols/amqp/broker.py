@@ -36,6 +36,7 @@ class Broker:
         self.queues: dict[str, WatchQueue] = {}
         self.delivered_count = 0
         self._gone_dropped_count = self._gone_overflow_count = 0  # of queues that are gone
+        self.faults_count = 0  # connections and channels that were closed for an error
         self._ask = ask
         self._wake = wake  # call `feed` soon
         self._hungry: dict[WatchQueue, None] = {}
