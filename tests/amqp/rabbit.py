@@ -16,7 +16,7 @@ START_SECONDS_MAX = 60.0
 
 
 def is_installed() -> bool:
-    return SERVER.exists() and shutil.which("epmd") is not None
+    return SERVER.exists() and all(map(shutil.which, ("epmd", "openssl")))
 
 
 def free_ports(count: int) -> list[int]:
