@@ -56,6 +56,7 @@ def test_every_command_and_every_fault_really_occurs():
     wanted.update(FAULTS)
     wanted.update(["delivered", "redelivered"])
     wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
+    wanted.update(["wmp take", "wmp recorded", "wmp lost", "wmp cancelled", "wmp lost message"])
 
     assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"
 

@@ -481,10 +481,6 @@ class Index:
             self.graphs[namespace] = began.get(namespace, 0)
         self.turned_graphs.clear()
 
-    def unfinished_in(self, namespace: str) -> int:
-        """Unfinished jobs of a namespace."""
-        return self._namespace_unfinished.get(namespace, 0)
-
     def holders(self) -> dict[tuple[str, str | None], list[Job]]:
         """Workers that hold leases, by realm and name, with what they hold."""
         found: dict[tuple[str, str | None], list[Job]] = {}
