@@ -20,8 +20,8 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-re
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
 TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman \
-	rabbitmq-server
-TEST_PROGRAMS := gearman gearadmin gearmand php epmd
+	rabbitmq-server openssl
+TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl
 
 # Clients from npm that some tests talk to, and where they are put.
 TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1
