@@ -17,6 +17,7 @@ from manyhands.model.events import Signal
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.queues import WatchQueue
 from manyhands.server.dispatcher import Dispatcher
+from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.store.collect import Collector
 from manyhands.store.index import Index
@@ -155,7 +156,7 @@ def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
 
 
 def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
-    monkeypatch.setattr(Dispatcher, "notice_stall", lambda *_: None)
+    monkeypatch.setattr(Timekeeper, "notice_stall", lambda *_: None)
 
     assert_noticed("expired after")
 
