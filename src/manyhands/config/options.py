@@ -36,6 +36,7 @@ from manyhands.config.kinds import (
     Whole,
     as_plain,
 )
+from manyhands.config.tokens import TokenList, Tokens
 from manyhands.model import limits
 
 VARIABLE_PREFIX: Final = "MANYHANDS_"
@@ -63,6 +64,7 @@ class About(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool = False  # no flag: whoever lists processes would see it
 
 
 def _listen_default(listener: str, port: int) -> Address | None:
@@ -263,6 +265,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/server.key",
         ),
     ] = None
+    tokens: Annotated[
+        TokenList | None,
+        About(
+            Tokens(),
+            "Who may use HTTP, with which secret; else see tokens_file.",
+            "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
+            secret=True,
+        ),
+    ] = None
+    tokens_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
+            "/etc/manyhands/tokens",
+        ),
+    ] = None
+    read_only: Annotated[
+        bool,
+        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
+    ] = False
     insecure: Annotated[
         bool,
         About(Switch(), "Allow addresses that other machines can reach.", "true"),
@@ -419,6 +442,7 @@ class Option(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool
 
 
 def _options() -> dict[str, Option]:
@@ -434,6 +458,7 @@ def _options() -> dict[str, Option]:
             kind=about.kind,
             help=about.help,
             example=about.example,
+            secret=about.secret,
         )
     return found
 

@@ -58,3 +58,10 @@ HISTORY_COARSE_MS: Final = 15 * 24 * 3600 * 1000
 HISTORY_QUEUES_MAX: Final = 500
 # Queues that are counted apart at a time; each takes more than a kilobyte of memory meanwhile.
 HISTORY_TALLIES_MAX: Final = 5_000
+
+# Operations on many jobs: finished ones that are kept, and those that may run or wait to.
+BULKS_KEPT_MAX: Final = 200
+BULKS_ACTIVE_MAX: Final = 20
+
+# Entries of the audit log that are kept; an entry has some 300 bytes.
+AUDIT_KEPT_MAX: Final = 100_000

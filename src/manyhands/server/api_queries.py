@@ -83,6 +83,8 @@ class ApiQueries:
             name=query.text("name"),
             submitted_before=None if age_min is None else now - int(age_min * 1000),
             submitted_after=None if age_max is None else now - int(age_max * 1000),
+            failure=query.text("failure"),
+            failure_code=query.text("failure_code"),
             text=query.text("text"),
             order=_order(query.text("order")),
             after=query.whole("after", None, 0, _NEVER),

@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
+from manyhands.server.access import ANYBODY
 from manyhands.server.clock import Clock
 from manyhands.server.http_connection import Connection
 
@@ -18,6 +19,11 @@ _JSON_HEADERS: Final = [
 ]
 _SAFE_SITES: Final = (b"same-origin", b"none")
 _HOSTS_KNOWN_MAX: Final = 1_000
+# Basic first: that is what browsers ask people for.
+_WHO: Final = (
+    (b"www-authenticate", b'Basic realm="manyhands", charset="UTF-8"'),
+    (b"www-authenticate", b'Bearer realm="manyhands"'),
+)
 _RETRY_AFTER: Final = {429: b"1", 503: b"5"}
 
 
@@ -34,6 +40,7 @@ class Exchange:
         "_send",
         "_started_ms",
         "body_bytes_max",
+        "caller",
         "connection",
         "headers",
         "method",
@@ -54,6 +61,7 @@ class Exchange:
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self.body_bytes_max = body_bytes_max
+        self.caller = ANYBODY  # until it is known better
 
     @property
     def address(self) -> str:
@@ -112,7 +120,7 @@ class Exchange:
         headers = list(_JSON_HEADERS)
         if allow is not None:
             headers.append((b"allow", allow.encode()))
-        headers += retry_after(problem.status)
+        headers += headers_of(problem.status)
         if self.connection.has_unread_body:
             headers.append((b"connection", b"close"))
         await self.send_bytes(problem.status, headers, error_envelope(problem, elapsed_ms))
@@ -160,8 +168,10 @@ def is_json(content_type: bytes | None) -> bool:
     )
 
 
-def retry_after(status: int) -> Iterable[tuple[bytes, bytes]]:
-    """When to come back, for a status that passes."""
+def headers_of(status: int) -> Iterable[tuple[bytes, bytes]]:
+    """When to come back, for a status that passes; how to say who one is, where that is missing."""
+    if status == 401:
+        return _WHO
     return [(b"retry-after", _RETRY_AFTER[status])] if status in _RETRY_AFTER else ()
 
 

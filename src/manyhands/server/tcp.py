@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import structlog
 
 from manyhands.config import Address
+from manyhands.model.commands import Command
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
-from manyhands.protocols.session import QueueSummary
+from manyhands.protocols.session import QueueSummary, Settle
 from manyhands.server.waiters import Sleeper
 
 if TYPE_CHECKING:
@@ -334,6 +335,10 @@ class Connection(asyncio.Protocol):
         """Without waiting for what was sent."""
         if self._transport is not None:
             self._transport.abort()
+
+    def operate(self, command: Command, settle: Settle) -> None:
+        listener = self._listener
+        listener.server.audit.ask(command, settle, self.address, f"{listener.name} admin")
 
     def now(self) -> int:
         return self._clock.now()

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.bulk import Bulk
 from manyhands.store.collect import GRAPH_PREFIX
 from manyhands.store.index import Index
 from manyhands.store.opening import damaged
@@ -24,16 +25,21 @@ _decode_counters = msgspec.json.Decoder(Counters).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_bulk = msgspec.json.Decoder(Bulk).decode
 _decode_cursor = msgspec.json.Decoder(Cursor).decode
 
 
-def load(file: Path, index: Index, terms: TermsBook) -> Counters | None:
+def load(file: Path, index: Index, terms: TermsBook, bulks: dict[str, Bulk]) -> Counters | None:
     """Fill an empty index. Gives how far the store had come; None: nothing was ever committed."""
     connection = open_reader(file)
     try:
         # One snapshot, and no collection while a million objects come into being.
         with _paused_collection(), connection:
             counters = _Loader(connection, index, terms).load()
+            rows = map(
+                _decode_bulk, (row[0] for row in connection.execute("SELECT record FROM bulks"))
+            )
+            bulks.update((row.bulk_id, row) for row in sorted(rows, key=_created_at))
     except (apsw.Error, msgspec.MsgspecError, KeyError, ValueError) as error:
         raise damaged(file, f"a record cannot be read ({error})") from None
     finally:
@@ -149,3 +155,7 @@ class _Loader:
 
 def _serial(job: Job) -> int:
     return job.serial
+
+
+def _created_at(bulk: Bulk) -> int:
+    return bulk.created_at

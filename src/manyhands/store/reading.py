@@ -9,6 +9,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Event
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
@@ -24,6 +25,7 @@ PAYLOAD: Final = (
 # What makes a job, in the order that `make_job` takes it.
 COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
+_decode_entry = msgspec.json.Decoder(AuditEntry).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_sample = msgspec.msgpack.Decoder(Sample).decode
 
@@ -121,6 +123,18 @@ class Reader:
             StoredSample(step_ms, at, name, _decode_sample(sample))
             for step_ms, at, name, sample in rows
         ]
+
+    def audit(self, before: int | None, count_max: int) -> list[AuditEntry]:
+        """Entries of the audit log, the newest first."""
+        rows = self.rows(
+            "SELECT record FROM audit WHERE seq < coalesce(?, seq + 1) ORDER BY seq DESC LIMIT ?",
+            (before, count_max),
+        )
+        return [_decode_entry(row[0]) for row in rows]
+
+    def last_audit_seq(self) -> int:
+        """The number of the newest entry of the audit log; 0: there is none."""
+        return int(self.rows("SELECT coalesce(max(seq), 0) FROM audit")[0][0])
 
 
 class ReaderPool:

@@ -8,10 +8,12 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import apsw
 
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
@@ -19,6 +21,7 @@ from manyhands.store import schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
+from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
 from manyhands.store.opening import DirectoryLock, inspect
@@ -26,8 +29,19 @@ from manyhands.store.packing import Counters, Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.retention import Retention
-from manyhands.store.searching import search
-from manyhands.store.store import Filter, Page, PartialResult, StoredEvent
+from manyhands.store.searching import search, select
+from manyhands.store.store import (
+    FailureQuestion,
+    Failures,
+    Filter,
+    Page,
+    PartialResult,
+    Selection,
+    StoredEvent,
+)
+
+# Fewer terms than this are not worth a walk over all jobs.
+_TERMS_KEPT: Final = 1_000
 
 
 class SqliteStore:
@@ -47,6 +61,10 @@ class SqliteStore:
         self.index = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
+        self.bulks = self._collector.bulks
+        self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -56,6 +74,7 @@ class SqliteStore:
         self.alive_at = counters.alive_at if counters is not None else None
         counters = counters or Counters()
         self._collector.seq = self._last_seq = counters.seq
+        self._collector.audit_seq = self._reader.last_audit_seq()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
         self._pruner = Pruner(self.index, self._reader, retention)
@@ -73,7 +92,7 @@ class SqliteStore:
         self._link = WriterLink(writer_command, self._file, descriptor, check=check)
         try:
             try:
-                counters = load(self._file, self.index, self._terms)
+                counters = load(self._file, self.index, self._terms, self.bulks)
             finally:
                 # Of a damaged file the check has more to say than what stumbled over it here.
                 self._link.wait_until_open()
@@ -158,6 +177,18 @@ class SqliteStore:
         with self._pool.borrow() as reader:
             return search(reader, self.index, wanted)
 
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        with self._pool.borrow() as reader:
+            return reader.audit(before, count_max)
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        with self._pool.borrow() as reader:
+            return read_failures(reader, wanted)
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        with self._pool.borrow() as reader:
+            return read_codes(reader)
+
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         self._collector.batch.samples += samples
 
@@ -167,6 +198,10 @@ class SqliteStore:
         with self._pool.borrow() as reader:
             return reader.samples(step_ms, since, until, queue)
 
+    def select(self, wanted: Filter) -> Selection:
+        with self._pool.borrow() as reader:
+            return select(reader, self.index, wanted)
+
     # Operating.
 
     def prune(self, now: int, count_max: int) -> int:
@@ -175,6 +210,23 @@ class SqliteStore:
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
         return count
+
+    def begin_sweep(self) -> None:
+        self._terms.watch()
+
+    def find_unused(self) -> Sequence[int]:
+        if len(self._terms.by_number) < _TERMS_KEPT:
+            return ()
+        with self._pool.borrow() as reader:
+            rows = reader.rows("SELECT terms_id FROM terms EXCEPT SELECT terms_id FROM jobs")
+        return [row[0] for row in rows]
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        dropped = self._terms.drop(unused)
+        self._removals.terms += [(number,) for number in dropped]
+        self._removals.groups = True
+        self.touch()
+        return len(dropped)
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)

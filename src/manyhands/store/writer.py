@@ -36,6 +36,7 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("dropped_jobs", "DELETE FROM tags WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM partials WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM payloads WHERE serial = ?"),
+    ("dropped_jobs", "DELETE FROM failures WHERE serial = ?"),
     ("dropped_results", "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?"),
     ("terms", "INSERT INTO terms VALUES(?, ?)"),
     ("replaced", "DELETE FROM jobs WHERE serial = ?"),
@@ -48,6 +49,9 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
         "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
         " record = ?6, result = ?7 WHERE serial = ?1",
     ),
+    ("mended", "DELETE FROM failures WHERE serial = ?"),
+    ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
+    ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
     ("events", "INSERT INTO events VALUES(?, ?)"),
     ("queues", "INSERT OR REPLACE INTO queues VALUES(?, ?)"),
@@ -58,8 +62,18 @@ _STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
     ("removed_schedules", "DELETE FROM schedules WHERE name = ?"),
     ("cursors", "INSERT OR REPLACE INTO cursors VALUES(?, ?)"),
     ("removed_cursors", "DELETE FROM cursors WHERE name = ?"),
+    ("bulks", "INSERT OR REPLACE INTO bulks VALUES(?, ?)"),
+    ("removed_bulks", "DELETE FROM bulks WHERE name = ?"),
+    ("audit", "INSERT OR REPLACE INTO audit VALUES(?, ?)"),
+    ("audit_dropped_to", "DELETE FROM audit WHERE seq <= ?"),
     ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
     ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
+    ("dropped_terms", "DELETE FROM terms WHERE terms_id = ?"),
+    (
+        "dropped_groups",
+        "DELETE FROM failure_groups WHERE NOT EXISTS"
+        " (SELECT 1 FROM failures WHERE failures.group_id = failure_groups.group_id)",
+    ),
 )
 
 
