@@ -241,27 +241,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "earliest",
         ),
     ] = "now"
-    tokens: Annotated[
-        TokenList | None,
-        About(
-            Tokens(),
-            "Who may use HTTP, with which secret; else see tokens_file.",
-            "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
-            secret=True,
-        ),
-    ] = None
-    tokens_file: Annotated[
-        Path | None,
-        About(
-            FilePath(or_none=True),
-            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
-            "/etc/manyhands/tokens",
-        ),
-    ] = None
-    read_only: Annotated[
-        bool,
-        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
-    ] = False
     amqp_relay_ca: Annotated[
         Path | None,
         About(
@@ -286,6 +265,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/server.key",
         ),
     ] = None
+    tokens: Annotated[
+        TokenList | None,
+        About(
+            Tokens(),
+            "Who may use HTTP, with which secret; else see tokens_file.",
+            "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
+            secret=True,
+        ),
+    ] = None
+    tokens_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
+            "/etc/manyhands/tokens",
+        ),
+    ] = None
+    read_only: Annotated[
+        bool,
+        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
+    ] = False
     insecure: Annotated[
         bool,
         About(Switch(), "Allow addresses that other machines can reach.", "true"),

@@ -71,6 +71,19 @@ class Collector:
             index.take_settings(settings)
             batch.take_settings(settings)
 
+    def _note_graphs(self) -> None:
+        """Which names count is known after a restart, too."""
+        batch = self.batch
+        for namespace, began in self.index.turned_graphs.items():
+            name = GRAPH_PREFIX + namespace
+            if began is None:
+                batch.cursors.pop(name, None)
+                batch.removed_cursors[name] = None
+            else:
+                batch.removed_cursors.pop(name, None)
+                batch.cursors[name] = Cursor(name, began)
+        self.index.turned_graphs.clear()
+
     def take_audit_seq(self) -> int:
         """The number of the next entry of the audit log."""
         self.audit_seq += 1
@@ -89,19 +102,6 @@ class Collector:
             del self.bulks[row.bulk_id]
             self.batch.bulks.pop(row.bulk_id, None)
             self.batch.removed_bulks[row.bulk_id] = None
-
-    def _note_graphs(self) -> None:
-        """Which names count is known after a restart, too."""
-        batch = self.batch
-        for namespace, began in self.index.turned_graphs.items():
-            name = GRAPH_PREFIX + namespace
-            if began is None:
-                batch.cursors.pop(name, None)
-                batch.removed_cursors[name] = None
-            else:
-                batch.removed_cursors.pop(name, None)
-                batch.cursors[name] = Cursor(name, began)
-        self.index.turned_graphs.clear()
 
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the job's present value has not been committed yet."""

@@ -181,6 +181,11 @@ class Store(Protocol):
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
 
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        """The latest committed jobs that ended under these names, whatever graph they were of.
+        May take a while: call it in a thread.
+        """
+
     def take_audit_seq(self) -> int:
         """The number of the next entry of the audit log."""
 
@@ -198,11 +203,6 @@ class Store(Protocol):
 
     def failure_codes(self) -> Sequence[tuple[str, str, int]]:
         """How many failed jobs are on record by code and queue. Call it in a thread."""
-
-    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
-        """The latest committed jobs that ended under these names, whatever graph they were of.
-        May take a while: call it in a thread.
-        """
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         """Let the open batch keep these, in place of earlier ones of the same span and queue."""
