@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.client.wmp_rules import End, Held, Rules
+from manyhands.client.wmp_held import End, Held
+from manyhands.client.wmp_rules import Rules
 from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
 
 WAKE, TAKE, NO, CANCEL = Command.WAKE, Command.TAKE, Command.NO, Command.CANCEL

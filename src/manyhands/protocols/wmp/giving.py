@@ -102,6 +102,7 @@ class Giving:
     def _settle(self, give: Give, queues: tuple[str, ...], reply: Reply) -> None:
         self.awaited_count -= 1
         if type(reply) is not Claimed:
+            self._readiness.silence(give.path)
             self._say_no(give, queues, give.count, _STOPPING_MS)
         elif reply.jobs:
             self._readiness.given(give.path)
