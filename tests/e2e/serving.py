@@ -105,6 +105,15 @@ def serving(folder: Path, *arguments: str) -> Iterator[Served]:
             served.stop()
 
 
+def wait_until(holds, seconds: float = 20.0):
+    """Look until it is so; gives what was found."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+    return found
+
+
 class Api:
     """The native API as tests use it."""
 

@@ -51,6 +51,9 @@ DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
 WmpWake = Literal["needed", "all"]
 DedupCompleted = Literal["never", "same_queue"]
+IdPolicy = Literal["hexadecimal", "any"]
+CountOne = Literal["object", "array"]
+Empty = Literal["null", "object"]
 
 
 class About(msgspec.Struct, frozen=True):
@@ -310,6 +313,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "same_queue",
         ),
     ] = "never"
+    qless_id_policy: Annotated[
+        IdPolicy,
+        About(
+            Choice(get_args(IdPolicy)),
+            "Which ids jobs of the qless API may have.",
+            "any",
+        ),
+    ] = "hexadecimal"
+    qless_count_one: Annotated[
+        CountOne,
+        About(
+            Choice(get_args(CountOne)),
+            "What GET /get/<queue>/1 hands out: the item itself, or an array of one.",
+            "array",
+        ),
+    ] = "object"
+    qless_empty: Annotated[
+        Empty,
+        About(
+            Choice(get_args(Empty)),
+            "What GET /get/<queue> answers when there is nothing: null, or an empty object.",
+            "object",
+        ),
+    ] = "null"
     payload_bytes_max: Annotated[
         int,
         About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),
