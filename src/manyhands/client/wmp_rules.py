@@ -1,8 +1,8 @@
 """What a WMP worker does, without sockets, threads or a clock: messages in, messages out.
 
 Slots are free, locked (a GIVE is under way) or busy (a job). A worker says READY where none of its
-READYs stands any more, remembers who woke it while it was busy and asks those first, so that all
-managers get their turn; and keeps each result until the manager says that it is recorded.
+READYs stands any more, remembers who has more work and asks those first, one after the other, so
+that all managers get their turn; and keeps each result until the manager says that it is recorded.
 """
 
 from collections.abc import Callable
@@ -113,7 +113,7 @@ class Rules:
         self._locks: dict[bytes, _Lock] = {}
         self._locked = 0
         self._lock_number = 0
-        self._wanted: dict[Where, tuple[int, int]] = {}  # who woke a busy worker: count, until
+        self._wanted: dict[Where, tuple[int, int]] = {}  # who has more work: how much, until when
         self._role_properties = [(b"role", role.encode()) for role in roles]
         self._identity: list[Property] = [(b"identity", identity.encode())] if identity else []
 
@@ -211,6 +211,11 @@ class Rules:
         if self._roles and job.role and job.role not in self._roles:
             self._report(job, End.REFUSED, None, now)
             return
+        more = control.number(b"more", 0, self._slots)
+        if more and not self.stopping:
+            # There is more where this came from: ask again, but after all others who have work.
+            self._wanted.pop(where, None)
+            self._wanted[where] = (more, now + _WANTED_MS)
         self.jobs[job.lease] = job
         job.status_at = now + job.lease_ms // 3 if job.lease_ms else 0
         self._outside.begin(job)

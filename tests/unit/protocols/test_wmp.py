@@ -429,6 +429,16 @@ def test_w30_a_worker_without_a_name_is_known_by_where_its_path_begins():
     assert lease.holder.name == "0102"
 
 
+def test_w30_take_tells_whether_there_is_more_that_nobody_was_told_of():
+    desk = Desk()
+    for _ in range(3):
+        desk.add()
+    assert desk.take(A)["more"] == "2"
+    desk.say(B, READY, role="mail")  # is woken for one of them
+
+    assert desk.take(A, lock="L2")["more"] is None
+
+
 def test_w30_a_rate_limit_says_when_to_ask_again():
     desk = Desk()
     policy = QueuePolicy(rate=Rate(1, 10_000))

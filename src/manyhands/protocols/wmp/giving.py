@@ -132,6 +132,10 @@ class Giving:
             (b"timeout", decimal(lease.term_ms or 0)),
             (b"attempt", decimal(lease.number)),
         ]
+        more = self._readiness.untold_count(job.queue)
+        if more > 0:
+            # Whoever has a slot left need not wait to be woken.
+            properties.append((b"more", decimal(more)))
         name = name_of(job)
         if name:
             properties.append((b"name", name))

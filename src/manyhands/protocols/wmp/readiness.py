@@ -217,7 +217,7 @@ class Readiness:
         hub = self._hub
         if not (role in self._armed or None in self._armed) or hub.draining:
             return
-        left = hub.ready_count(role) - self._outstanding.get(role, 0)
+        left = self.untold_count(role)
         if left <= 0 or not hub.has_work(role):
             return
         while left > 0 or self._wake_all:
@@ -230,6 +230,10 @@ class Readiness:
             count = max(1, min(left, entry.slots))
             self._wake(entry, role, count)
             left -= count
+
+    def untold_count(self, role: str) -> int:
+        """Jobs that wait although nobody was told of them yet."""
+        return self._hub.ready_count(role) - self._outstanding.get(role, 0)
 
     def _candidates(self, role: str) -> Iterator[Entry]:
         """Those that can be woken for a role, oldest first."""
