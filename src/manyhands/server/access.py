@@ -62,9 +62,13 @@ class Access:
         caller = ANYBODY
         if self._callers and path not in _OPEN_PATHS:
             caller = self._caller(headers)
-        if changes and (self._read_only or caller.role is Role.READ_ONLY):
+        if changes and not self.may_change(caller):
             raise self._forbidden(caller)
         return caller
+
+    def may_change(self, caller: Caller) -> bool:
+        """Whether a caller may do more than look."""
+        return not (self._read_only or caller.role is Role.READ_ONLY)
 
     def _caller(self, headers: dict[bytes, bytes]) -> Caller:
         given = headers.get(b"authorization")

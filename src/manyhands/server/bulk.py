@@ -20,7 +20,7 @@ from manyhands.model.outcome import Refusal, Why
 from manyhands.server.asking import ask_many
 from manyhands.server.audit import current_action
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
-from manyhands.store.store import Filter, Order
+from manyhands.store.store import Order
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -30,8 +30,7 @@ _log = structlog.get_logger("manyhands.bulk")
 # Jobs decided at once: a few milliseconds.
 SLICE_COUNT: Final = 200
 _ACTIVE_AT_ONCE: Final = 2
-_COUNT_PAGE: Final = 10_000
-_COUNT_MS_MAX: Final = 15_000
+_COUNT_SECONDS_MAX: Final = 15.0
 _UNFINISHED: Final = tuple(state for state in State if state not in FINISHED)
 # The states of jobs that an action is for if the filter names none, and all that it can be for.
 _USUAL: Final[dict[BulkAction, tuple[State, ...]]] = {
@@ -70,30 +69,8 @@ class BulkRunner:
         wanted = bulk.filter
         if wanted is None:
             return len(bulk.job_ids), True
-        simple = Filter(states=wanted.states, queue=wanted.queue)
-        if wanted == replace(simple, order=wanted.order, count_max=wanted.count_max):
-            return self._count_from_index(wanted), True
-        return await asyncio.to_thread(self._count, wanted)
-
-    def _count_from_index(self, wanted: Filter) -> int:
-        index = self._store.index
-        names = index.recorded_queues() if wanted.queue is None else [wanted.queue]
-        known = [index.counts_of(name) for name in names if name in index.queues]
-        return sum(counts[state] for counts in known for state in wanted.states)
-
-    def _count(self, wanted: Filter) -> tuple[int, bool]:
-        monotonic_ms = self._server.clock.monotonic_ms
-        give_up_ms = monotonic_ms() + _COUNT_MS_MAX
-        wanted = replace(wanted, count_max=_COUNT_PAGE)
-        count = 0
-        while True:
-            found = self._store.select(wanted)
-            count += len(found.jobs)
-            if found.next is None:
-                return count, True
-            if monotonic_ms() > give_up_ms:
-                return count, False
-            wanted = replace(wanted, after=found.next)
+        found = await asyncio.to_thread(self._store.count, wanted, _COUNT_SECONDS_MAX)
+        return sum(found.counts[state] for state in wanted.states), found.complete
 
     async def begin(self, bulk: Bulk) -> Bulk:
         """Keep it, and set it going. Gives it as it is kept; it is on disk by then."""

@@ -32,6 +32,7 @@ from manyhands.server.naps import Naps
 from manyhands.server.qless import QlessRoutes
 from manyhands.server.taskcluster import TaskclusterRoutes
 from manyhands.server.traffic import Flow
+from manyhands.server.ui.site import Ui
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -61,6 +62,7 @@ class HttpListener:
         self._operating = ApiOperating(server)
         self._bulk = ApiBulk(server)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._ui = Ui(server, self._naps)
         self._short_way = self._qless.short_way()
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
@@ -152,7 +154,12 @@ class HttpListener:
         try:
             assert self._defences is not None
             old = scope["http_version"] == "1.0"
-            self._defences.check(exchange.headers, host_needed=not old)
+            ours = Ui.owns(exchange.path)
+            linked = exchange.method == "GET" and (ours or exchange.path == "/")
+            self._defences.check(exchange.headers, host_needed=not old, linked=linked)
+            if ours:  # its forms are another way to ask for what is asked for elsewhere
+                await self._ui.answer(exchange)
+                return
             change = kind_of(exchange.method, scope["raw_path"], exchange.path)
             exchange.caller = self._server.access.check(
                 exchange.headers, changes=change is not Change.NONE, path=exchange.path
@@ -255,7 +262,11 @@ class HttpListener:
         yield from self._taskcluster.routes()
 
     async def _index(self, exchange: Exchange) -> None:
-        """Where everything is."""
+        """Where everything is; people are shown the way to the pages."""
+        if b"text/html" in exchange.headers.get(b"accept", b""):
+            headers = [(b"location", b"/ui/"), (b"vary", b"accept")]
+            await exchange.send_bytes(302, headers, b"")
+            return
         found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
             assert isinstance(route, Route)

@@ -6,6 +6,7 @@ rule: whatever it keeps can be worked out again from the jobs themselves.
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TypeVar
 
 from manyhands.engine.effects import Settings
@@ -490,6 +491,23 @@ class Index:
             holder = job.lease.holder
             found.setdefault((holder.realm, holder.name), []).append(job)
         return found
+
+    def workers(self, workers_max: int, jobs_max: int) -> list[tuple[Holder, int, list[Job]]]:
+        """Some of those who hold leases: who, how many, and a few of them. Unlike ``holders`` its
+        cost does not grow with the number of leases; a connection counts as one worker.
+        """
+        found: list[tuple[Holder, int, list[Job]]] = []
+        groups = chain(self._by_holder.values(), self._by_connection.values())
+        for ids in islice(groups, workers_max):
+            jobs = [self.jobs[job_id] for job_id in islice(ids, jobs_max)]
+            lease = jobs[0].lease
+            assert lease is not None
+            found.append((lease.holder, len(ids), jobs))
+        return found
+
+    def workers_count(self) -> int:
+        """How many hold leases."""
+        return len(self._by_holder) + len(self._by_connection)
 
 
 def _discard(table: dict[_Key, dict[str, None]], key: _Key, job_id: str) -> None:

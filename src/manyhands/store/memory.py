@@ -21,6 +21,8 @@ from manyhands.store.failing import count_failures
 from manyhands.store.matching import matches
 from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
 from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
     FailureQuestion,
     Failures,
     Filter,
@@ -144,9 +146,21 @@ class MemoryStore:
                 found[job.name] = job
         return found
 
-    def search(self, wanted: Filter) -> Page:
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        del seconds_max  # what is in memory is looked through quickly
+        counts = dict.fromkeys(State, 0)
+        anywhere = replace(wanted, states=(), payload_bytes=None)
+        for job in {**self._finished, **self.index.jobs}.values():
+            if matches(job, anywhere):
+                counts[job.state] += 1
+        return Counted(counts)
+
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
+        del seconds_max
         jobs = {**self._finished, **self.index.jobs}
         newest = wanted.order is Order.NEWEST
+        shown = wanted.payload_bytes
+        wanted = replace(wanted, payload_bytes=None)  # whole payloads are at hand to be looked into
         found: list[Job] = []
         for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
             if wanted.after is not None and (
@@ -156,7 +170,7 @@ class MemoryStore:
             if matches(job, wanted):
                 if len(found) == wanted.count_max:
                     return Page(tuple(found), found[-1].serial)
-                found.append(job)
+                found.append(job if shown is None else _cut(job, shown))
         return Page(tuple(found), None)
 
     def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
@@ -269,3 +283,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _cut(job: Job, length: int) -> Job:
+    return replace(job, payload=job.payload[:length], result=None)

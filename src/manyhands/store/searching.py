@@ -15,10 +15,9 @@ from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, State
 from manyhands.store.index import Index
 from manyhands.store.matching import matches
 from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
-from manyhands.store.store import Filter, Order, Page, Selection
+from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Order, Page, Selection
 
-_SEARCH_SECONDS_MAX: Final = 2.0
-_SLICE_ROWS: Final = 1_000
+_SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Beyond this many (queue, state) pairs it is cheaper to walk over all rows.
 _PLACES_MAX: Final = 500
 _SERIAL_MAX: Final = (1 << 63) - 1
@@ -28,11 +27,11 @@ _encode = msgspec.json.Encoder().encode
 _Step = tuple[int, Sequence[Any] | None]
 
 
-def search(reader: Reader, index: Index, wanted: Filter) -> Page:
+def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
     """A page of a listing. The index only helps to find: what is shown is what was committed."""
     newest = wanted.order is Order.NEWEST
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + seconds_max
     streams = _Search(reader, wanted).streams(index)
     found: list[Job] = []
     for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
@@ -53,7 +52,7 @@ def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
     exact = _is_exact(wanted)
     columns = "serial, jobs.job_id" if exact else "serial, terms_id, record, x'', NULL"
     newest = wanted.order is Order.NEWEST
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
     streams = _Search(reader, wanted, columns).streams(index)
     rest = replace(wanted, text=None)  # looked for by SQLite, and exactly so
     found: list[tuple[int, str]] = []
@@ -94,6 +93,9 @@ class _Search:
         self._columns = columns
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
+        if wanted.payload_bytes is not None and columns is COLUMNS:
+            cut = f"substr({PAYLOAD}, 1, {wanted.payload_bytes})"
+            self._columns = f"serial, terms_id, record, {cut}, NULL"
         self._conditions: list[str] = []
         self._values: list[str | bytes | int] = []
         self._narrow()
@@ -193,18 +195,20 @@ class _Search:
         direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
         bound = (
             f"SELECT serial FROM {tables} WHERE {place} AND serial {beyond} ?"  # noqa: S608
-            f" ORDER BY serial {direction} LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
+            f" ORDER BY serial {direction} LIMIT 1 OFFSET ?"
         )
         conditions = " AND ".join([place, f"serial {beyond} ?", f"serial {within} ?"])
         conditions = " AND ".join([conditions, *self._conditions])
         rows = (
-            f"SELECT {self._columns} FROM {tables} WHERE {conditions} ORDER BY serial {direction}"  # noqa: S608
+            f"SELECT {self._columns} FROM {tables} WHERE {conditions}"  # noqa: S608
+            f" ORDER BY serial {direction}"
         )
         read = self._reader.rows
         start = self._start()
         last = 0 if self._newest else _SERIAL_MAX
+        length = min(_SLICE_ROWS, self._wanted.count_max + 1)
         while True:
-            ends = read(bound, (*values, start))
+            ends = read(bound, (*values, start, length - 1))
             stop = ends[0][0] if ends else last
             for row in read(rows, (*values, start, stop, *self._values)):
                 yield row[0], row
@@ -212,6 +216,7 @@ class _Search:
                 return
             yield stop, None
             start = stop
+            length = min(_SLICE_ROWS, 4 * length)
 
 
 def _key_holders(index: Index, key: bytes) -> list[str]:

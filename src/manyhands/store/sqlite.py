@@ -21,6 +21,7 @@ from manyhands.store import schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
+from manyhands.store.counting import count_by_state
 from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
@@ -31,6 +32,8 @@ from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.retention import Retention
 from manyhands.store.searching import search, select
 from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
     FailureQuestion,
     Failures,
     Filter,
@@ -173,9 +176,13 @@ class SqliteStore:
         with self._pool.borrow() as reader:
             return reader.ended(namespace, names)
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         with self._pool.borrow() as reader:
-            return search(reader, self.index, wanted)
+            return search(reader, self.index, wanted, seconds_max)
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        with self._pool.borrow() as reader:
+            return count_by_state(reader, self.index, wanted, seconds_max)
 
     def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
         with self._pool.borrow() as reader:

@@ -8,7 +8,7 @@ keeps them here gives its index. Nothing in here may know of asyncio or of proto
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
@@ -25,6 +25,9 @@ from manyhands.store.index import Index
 
 if TYPE_CHECKING:
     from manyhands.store.bulk import Bulk
+
+# An effort's end, where nobody says otherwise.
+SEARCH_SECONDS_MAX: Final = 2.0
 
 
 class StoreError(Exception):
@@ -60,6 +63,9 @@ class Filter(Struct, frozen=True, kw_only=True):
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
     count_max: int = 100
+    # Show no more of a payload than this, and no results: enough to tell jobs apart, whatever
+    # their size. None: everything.
+    payload_bytes: int | None = None
 
 
 class Page(Struct, frozen=True):
@@ -100,6 +106,13 @@ class FailureQuestion(Struct, frozen=True, kw_only=True):
     latest_first: bool = False  # else the largest
     count_max: int = 100
     group_id: str | None = None  # only this one
+
+
+class Counted(Struct, frozen=True):
+    """How many jobs a filter finds by state. Not ``complete``: there may be more of each."""
+
+    counts: dict[State, int]
+    complete: bool = True
 
 
 class Selection(Struct, frozen=True):
@@ -169,8 +182,13 @@ class Store(Protocol):
     def first_seq(self) -> int:
         """The sequence number of the oldest event that is still kept."""
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         """A page of a listing, from committed records. May take a while: call it in a thread."""
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        """How many jobs there are by state that fit in everything but their state. May take as
+        long as is said: call it in a thread.
+        """
 
     def select(self, wanted: Filter) -> Selection:
         """The same, without the jobs themselves."""

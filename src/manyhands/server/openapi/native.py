@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from manyhands.model import limits
 from manyhands.model.job import State
+from manyhands.model.waiting import Obstacle
 from manyhands.protocols.native import bodies, bulk, operations, settings
 from manyhands.server.history import RANGES
 from manyhands.server.openapi.words import (
@@ -50,6 +51,17 @@ _LISTED: Final = {
 }
 _WHOLE: Final = {
     **_LISTED,
+    "waits": array(
+        record(
+            "what sentence until_at name ids count",
+            what=text(enum=[obstacle.value for obstacle in Obstacle]),
+            sentence=text(),
+            until_at=maybe(_INSTANT),
+            name=maybe(text()),
+            ids=array(text()),
+            count=whole(minimum=0),
+        )
+    ),
     "uid": text(pattern="^[0-9a-f]{32}$"),
     "namespace": maybe(text()),
     "name": maybe(text()),
