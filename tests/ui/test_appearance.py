@@ -24,9 +24,10 @@ PAGES = {
     "workers": "workers",
     "schedules": "schedules?id=nightly",
     "limits": "limits",
+    "audit": "audit",
     "about": "about",
 }
-EMPTY = ("overview", "queues", "workers", "schedules", "limits")
+EMPTY = ("overview", "queues", "workers", "schedules", "limits", "audit")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,19 @@ import pytest
 from tests.ui.sample import HOSTILE, fill
 
 STATIC = Path(__file__).parents[2] / "src/manyhands/server/ui/static"
-PAGES = ["", "queues", "workers", "schedules", "limits", "about"]
+PAGES = [
+    "",
+    "queues",
+    "queue?name=mail",
+    "jobs",
+    "failures",
+    "workers",
+    "schedules",
+    "limits",
+    "events",
+    "audit",
+    "about",
+]
 FIRST_LOAD_BYTES_MAX = 80_000
 NAVIGATION = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 

@@ -24,6 +24,7 @@ _UNATTENDED_MS: Final = 10_000
 _FAILING_MS: Final = 15_000
 _FAILING_PATIENCE: Final = 0.03  # seconds
 _FAILING_COUNT: Final = 20
+_FAILING_MANY: Final = 5
 _NOTES_MAX: Final = 8
 _WORKERS_LOOKED_AT: Final = 2_000
 
@@ -100,7 +101,7 @@ class Overview(Page):
         found = await asyncio.to_thread(self.server.store.failures, wanted)
         self._failing = [
             Note(
-                "bad",
+                "bad" if recent >= _FAILING_MANY else "warn",
                 "failing",
                 row.group.line or row.group.code,
                 f"{words.plural(recent, 'job')} in this hour and the last",
