@@ -20,8 +20,8 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-re
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
 TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman \
-	rabbitmq-server chromium
-TEST_PROGRAMS := gearman gearadmin gearmand php epmd chromium
+	rabbitmq-server openssl chromium
+TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium
 
 # Packages from npm that some tests talk to or check pages with, and where they are put.
 TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 axe-core@4.14.0

@@ -279,7 +279,6 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
         for thread in threads:
             thread.join(20)
         held_count += len(ledger.held)
-        (tmp_path / "ready").unlink(missing_ok=True)
 
         server = start(tmp_path, *arguments)
         check(ledger, server.addresses["http"], rng)

@@ -67,6 +67,7 @@ def load_config(
     config = Config(**values)
     sources = {name: raws[name][1] if name in raws else "default" for name in OPTIONS}
     _check_exposure(config, sources)
+    _check_tls(config, sources)
     return LoadedConfig(config, sources)
 
 
@@ -144,12 +145,26 @@ def _read_value(option: Option, raw: object, source: str) -> object:
         ) from None
 
 
+# Listeners that ask peers who they are, once there is a list of those who may come.
+_ASKING_WHO: Final = ("amqp", "amqps")
+
+
+def _check_tls(config: Config, sources: Mapping[str, str]) -> None:
+    if config.amqps is not None and (config.tls_certificate is None or config.tls_key is None):
+        raise ConfigError(
+            f'{sources["amqps"]}: amqps cannot be "{config.amqps}" because TLS needs a certificate '
+            "and its key; accepted is an address together with tls_certificate and tls_key."
+        )
+
+
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
     if config.insecure:
         return
     asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
         if name == "http" and asks_who:
+            continue
+        if name in _ASKING_WHO and config.amqp_users is not None:
             continue
         for address in _addresses(getattr(config, name)):
             if address.is_loopback:

@@ -48,6 +48,7 @@ LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "uvloop", "asyncio"]
 RelayFrom = Literal["now", "earliest"]
+CloudEvents = Literal["ce", "cloudevents", "both", "none"]
 DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
 WmpWake = Literal["needed", "all"]
@@ -183,6 +184,47 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
     ] = _listen_default("amqp", 5673)
+    amqps: Annotated[
+        Address | None,
+        About(Listen("amqps"), "Address for AMQP consumers of events over TLS.", "0.0.0.0:5671"),
+    ] = None
+    amqp_users: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines USER:PASSWORD: who may watch over AMQP, from anywhere.",
+            "/etc/manyhands/amqp-users",
+        ),
+    ] = None
+    amqp_connections_max: Annotated[
+        int,
+        About(Whole(1, 100_000), "Most AMQP connections at a time.", "100"),
+    ] = 1_000
+    amqp_cloudevents: Annotated[
+        CloudEvents,
+        About(
+            Choice(get_args(CloudEvents)),
+            "Headers of CloudEvents in AMQP messages: ce- as on RabbitMQ, cloudEvents_ as in AMQP"
+            " 1.0, both or none.",
+            "both",
+        ),
+    ] = "ce"
+    amqp_cc: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Route AMQP messages by PROVISIONER.TYPE.ROUTING as well, so that PROVISIONER.# fits.",
+            "true",
+        ),
+    ] = False
+    amqp_aliases: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Have the AMQP exchanges under their later names, v1/queue:task-pending …, as well.",
+            "true",
+        ),
+    ] = False
     amqp_relay: Annotated[
         BrokerAddress | None,
         About(
@@ -199,6 +241,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "earliest",
         ),
     ] = "now"
+    amqp_relay_ca: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Certificates to trust of an amqps:// broker; none trusts those of the system.",
+            "/etc/manyhands/broker-ca.pem",
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Certificate of this server, and those that vouch for it, as PEM.",
+            "/etc/manyhands/server.pem",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Private key of the certificate, as PEM without a password.",
+            "/etc/manyhands/server.key",
+        ),
+    ] = None
     tokens: Annotated[
         TokenList | None,
         About(

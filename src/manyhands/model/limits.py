@@ -35,6 +35,8 @@ TIME_MS_MAX: Final = 100 * 366 * 24 * 3600 * 1000
 # History of one job: the first entry and the latest ones are kept.
 ATTEMPTS_KEPT_MAX: Final = 100
 HISTORY_KEPT_MAX: Final = 100
+# A worker's own note on an attempt; what is longer is cut.
+NOTE_CHARACTERS_MAX: Final = 1_000
 
 # Partial results kept for one job; older pieces give way.
 PARTIALS_KEPT_MAX: Final = 256

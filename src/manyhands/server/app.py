@@ -18,7 +18,7 @@ from manyhands import __version__
 from manyhands.config import Config
 from manyhands.model.commands import Recover
 from manyhands.server.access import access_of
-from manyhands.server.amqp import AmqpListener
+from manyhands.server.amqp import AmqpEndpoint, AmqpListener, AmqpsListener
 from manyhands.server.audit import AuditLog
 from manyhands.server.banner import print_banner
 from manyhands.server.bulk import BulkRunner
@@ -45,7 +45,7 @@ from manyhands.store.store import Store, StoreError
 
 _log = structlog.get_logger("manyhands.server")
 
-LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp")
+LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 _MIB: Final = 1024 * 1024
 _HOUSEKEEPING_MS: Final = 1_000
 _PRUNE_COUNT: Final = 2_000  # records dropped at a time, between other work
@@ -107,6 +107,11 @@ class Server:
     def messages(self) -> MessageLog:
         """Events as messages, rendered once for all who read them. Needs to know its address."""
         return MessageLog(self)
+
+    @cached_property
+    def amqp_endpoint(self) -> AmqpEndpoint:
+        """What the AMQP listeners share."""
+        return AmqpEndpoint(self)
 
     def _fail(self, text: str) -> None:
         self.failure = text
@@ -212,6 +217,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "http": HttpListener,
     "gearman": GearmanListener,
     "amqp": AmqpListener,
+    "amqps": AmqpsListener,
     "amqp_relay": Relay,
     "dwork": DworkListener,
     "wmp": WmpListener,

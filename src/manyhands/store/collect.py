@@ -4,16 +4,21 @@ committed jobs that have finished leave the index.
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
+from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import Batch
 from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index import Index
+
+# Where the graph of a namespace began is kept among the cursors, under this and its name.
+GRAPH_PREFIX: Final = "graph:"
 
 
 class Collector:
@@ -58,11 +63,26 @@ class Collector:
                 seq += 1
                 events.append((seq, event))
             self.seq = seq
+        if index.turned_graphs:
+            self._note_graphs()
         if settings is not None:
             for partial in settings.partials:
                 batch.partials.append((index.jobs[partial.job_id].serial, partial))
             index.take_settings(settings)
             batch.take_settings(settings)
+
+    def _note_graphs(self) -> None:
+        """Which names count is known after a restart, too."""
+        batch = self.batch
+        for namespace, began in self.index.turned_graphs.items():
+            name = GRAPH_PREFIX + namespace
+            if began is None:
+                batch.cursors.pop(name, None)
+                batch.removed_cursors[name] = None
+            else:
+                batch.removed_cursors.pop(name, None)
+                batch.cursors[name] = Cursor(name, began)
+        self.index.turned_graphs.clear()
 
     def take_audit_seq(self) -> int:
         """The number of the next entry of the audit log."""

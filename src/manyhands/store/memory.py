@@ -135,6 +135,17 @@ class MemoryStore:
             )
         return job
 
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        wanted = frozenset(names)
+        found: dict[str, Job] = {}
+        for job in tuple(self._finished.values()):
+            if job.namespace != namespace or job.name is None or job.name not in wanted:
+                continue
+            other = found.get(job.name)
+            if other is None or other.serial < job.serial:
+                found[job.name] = job
+        return found
+
     def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
         del seconds_max  # what is in memory is looked through quickly
         counts = dict.fromkeys(State, 0)

@@ -18,6 +18,7 @@ from manyhands.store.rows import decode_record
 from manyhands.store.store import PartialResult, StoredEvent
 
 _BUSY_MS: Final = 5_000
+_NAMES_AT_ONCE: Final = 1_000
 PAYLOAD: Final = (
     "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
 )
@@ -61,10 +62,28 @@ class Reader:
         """A job whose own id has not 32 digits."""
         return self._job("uid", uid)
 
-    def _job(self, column: str, value: str) -> Job | None:
+    def _job(self, column: str, value: str | int) -> Job | None:
         statement = f"SELECT {COLUMNS} FROM jobs WHERE {column} = ?"  # noqa: S608 - our own words
         rows = self.rows(statement, (value,))
         return self.make_job(rows[0]) if rows else None
+
+    def ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        """The latest jobs that ended under these names. Names have no index of their own, so this
+        walks over the namespace once, or once for each so many names.
+        """
+        found: dict[str, Job] = {}
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            some = names[first : first + _NAMES_AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            latest = (
+                "SELECT max(serial) FROM jobs WHERE namespace = ? AND finished_at IS NOT NULL"  # noqa: S608
+                f" AND name IN ({marks}) GROUP BY name"
+            )
+            for (serial,) in self.rows(latest, (namespace, *some)):
+                job = self._job("serial", serial)
+                if job is not None and job.name is not None:  # else it was pruned just now
+                    found[job.name] = job
+        return found
 
     def events(self, seq: int, count_max: int) -> list[StoredEvent]:
         """Events after a place in the log."""

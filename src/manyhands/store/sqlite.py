@@ -172,6 +172,10 @@ class SqliteStore:
                 job = reader.job_by_uid(job_id)
             return job
 
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        with self._pool.borrow() as reader:
+            return reader.ended(namespace, names)
+
     def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         with self._pool.borrow() as reader:
             return search(reader, self.index, wanted, seconds_max)

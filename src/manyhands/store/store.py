@@ -199,6 +199,11 @@ class Store(Protocol):
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
 
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        """The latest committed jobs that ended under these names, whatever graph they were of.
+        May take a while: call it in a thread.
+        """
+
     def take_audit_seq(self) -> int:
         """The number of the next entry of the audit log."""
 
