@@ -87,6 +87,19 @@ def test_qualifiers_and_names_of_queues_are_completed_by_keyboard(looking, api, 
     expect(page.get_by_role("listbox")).to_be_hidden()
 
 
+def test_completions_stay_while_the_page_is_refreshed(looking, api, queue):
+    page = looking.at("jobs")
+    looking.live()
+    page.get_by_role("combobox", name="Search").press_sequentially("sta")
+    expect(page.locator("#completion li")).to_have_count(1)
+
+    with page.expect_response(re.compile(r"/ui/jobs")):
+        api.results("submit", queue=queue, payload="statement")
+    expect(page.locator("tbody").get_by_text("statement").first).to_be_visible()
+
+    expect(page.locator("#completion li")).to_have_count(1)
+
+
 def test_a_search_is_done_while_it_is_typed_and_stays_in_the_address(looking):
     page = looking.at("jobs")
 
@@ -97,6 +110,27 @@ def test_a_search_is_done_while_it_is_typed_and_stays_in_the_address(looking):
     expect(page.get_by_text("A state is one of")).to_be_visible()
     page.go_back()
     expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_a_search_that_takes_long_is_gone_on_with_by_itself(looking, api, queue):
+    """The answer that came too early is played: enough jobs to make it so would take minutes."""
+    job_id = api.results("submit", queue=queue, payload="needle")["id"]
+    page = looking.at("jobs")
+    early = (
+        '<main id="main"><div id="found" data-still><p id="further"><a href="{0}" hx-get="{0}"'
+        ' hx-trigger="load delay:50ms, click" hx-sync="#search:replace" hx-target="#found"'
+        ' hx-select="#found" hx-swap="morph" hx-push-url="true">more</a></p></div></main>'
+    ).format(f"/ui/jobs?q=queue:{queue}&amp;patient=1")
+    page.route(
+        re.compile(r"/ui/jobs\?q=queue[^&]*&order=newest$"),
+        lambda route: route.fulfill(body=early, content_type="text/html"),
+    )
+
+    page.get_by_role("combobox", name="Search").fill(f"queue:{queue}")
+
+    expect(page.get_by_label(f"Choose job {job_id}")).to_be_visible()
+    expect(page).to_have_url(re.compile("patient=1"))
+    expect(page.locator("#found")).to_have_attribute("data-still", "")
 
 
 def test_states_narrow_the_search(looking):
