@@ -94,7 +94,8 @@ class _Search:
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
         if wanted.payload_bytes is not None and columns is COLUMNS:
-            cut = f"substr({PAYLOAD}, 1, {wanted.payload_bytes})"
+            # SQLite makes nothing at all of a part of no bytes.
+            cut = f"coalesce(substr({PAYLOAD}, 1, {wanted.payload_bytes}), x'')"
             self._columns = f"serial, terms_id, record, {cut}, NULL"
         self._conditions: list[str] = []
         self._values: list[str | bytes | int] = []

@@ -154,6 +154,14 @@ def test_a_listing_may_show_the_beginnings_of_payloads_and_still_look_into_the_w
     assert len(opened.store.search(Filter(payload_bytes=6)).jobs) == 2
 
 
+def test_the_beginning_of_an_empty_payload_is_empty(opened):
+    opened.submit(payload=b"")
+    opened.commit()
+
+    [found] = opened.store.search(Filter(payload_bytes=6)).jobs
+    assert found.payload == b""
+
+
 def test_a_search_shows_what_is_committed_and_nothing_else(opened):
     if opened.kind == "memory":
         pytest.skip("a memory store commits at once")
