@@ -120,18 +120,9 @@ def gearmand(*options: str) -> Callable[[Path], Setup]:
 def manyhands(data: Path) -> Setup:
     ready = data / "ready.json"
     command = [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
-    command += [
-        "--http",
-        "off",
-        "--dwork",
-        "off",
-        "--amqp",
-        "off",
-        "--data",
-        str(data / "store"),
-        "--ready-file",
-        str(ready),
-    ]
+    command += ["--data", str(data / "store"), "--ready-file", str(ready)]
+    for other in ("http", "dwork", "wmp", "amqp"):
+        command += [f"--{other}", "off"]
 
     def find_port() -> int | None:
         try:
