@@ -65,6 +65,7 @@ class MemoryStore:
                 kept.pop()
             kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
         self._collector.committed(batch.number)
+        self._collector.applied(batch.number)
         self._committed = batch.number
         return batch
 

@@ -66,8 +66,12 @@ CREATE TABLE cursors(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOU
 CREATE TABLE facts(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
+# From here on what is durable may be in a journal beside the file: an older program, which does
+# not know of it, must not open it. The row says how far the file has come with it.
+_JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
+
 # What makes version n+1 out of version n. Entries are added, never changed.
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST,)
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _JOURNAL)
 VERSION: Final = len(MIGRATIONS)
 
 

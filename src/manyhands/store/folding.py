@@ -1,0 +1,120 @@
+"""Many frames as one: what the database holds after all of them, with each row written once.
+
+A job that comes and goes within a window is one row in its final form; of several updates the last
+one counts; what is dropped later need not be written before. The order in which ``applying.py``
+writes a window (what goes, first) is part of this: see there.
+"""
+
+from typing import Any, Final
+
+from manyhands.store.frames import ReceivedFrame, Row
+
+# Where the fields of an update (behind the serial) stand in the row of a job.
+_PLACE: Final = slice(3, 7)  # queue, state, finished_at, result_until
+_RESULT_UNTIL: Final = 6
+_RECORD: Final = 10
+_RESULT: Final = 12
+_UPDATE_RESULT_UNTIL: Final = 4
+_UPDATE_RECORD: Final = 5
+_UPDATE_RESULT: Final = 6
+
+SETTINGS: Final = ("queues", "limits", "schedules", "cursors")
+
+
+class Window:
+    """Frames that are written together."""
+
+    __slots__ = (
+        "counters",
+        "dropped",
+        "dropped_results",
+        "events",
+        "events_dropped_to",
+        "inserted",
+        "partials",
+        "payloads",
+        "replaced",
+        "settings",
+        "tagged",
+        "terms",
+        "updated",
+    )
+
+    def __init__(self) -> None:
+        self.counters = ""
+        # All of these by serial.
+        self.dropped: dict[int, None] = {}  # jobs with everything that belongs to them
+        self.replaced: dict[int, None] = {}  # the same, but pieces of results stay
+        self.dropped_results: dict[int, None] = {}  # of jobs that are not written otherwise
+        self.inserted: dict[int, list[Any]] = {}
+        self.payloads: dict[int, Row] = {}
+        self.updated: dict[int, list[Any]] = {}
+        self.tagged: dict[int, list[Row]] = {}
+        self.partials: dict[int, list[Row]] = {}
+        self.terms: list[Row] = []
+        self.events: list[Row] = []
+        self.events_dropped_to = 0
+        # By table and name: the record, or None if it goes.
+        self.settings: dict[str, dict[str, str | None]] = {table: {} for table in SETTINGS}
+
+    def fold(self, frame: ReceivedFrame) -> None:
+        """Add the frame that follows."""
+        self.counters = frame.counters
+        if frame.dropped_jobs or frame.dropped_results or frame.replaced:
+            self._take_away(frame)
+        inserted = self.inserted
+        for row in frame.inserted:
+            inserted[row[0]] = row
+        for row in frame.payloads:
+            self.payloads[row[0]] = row
+        updated = self.updated
+        for row in frame.updated:
+            serial = row[0]
+            job = inserted.get(serial)
+            if job is None:
+                updated[serial] = row
+            else:
+                job[_PLACE] = row[1:_UPDATE_RECORD]
+                job[_RECORD] = row[_UPDATE_RECORD]
+                job[_RESULT] = row[_UPDATE_RESULT]
+        for row in frame.tagged:
+            self.tagged.setdefault(row[1], []).append(row)
+        for row in frame.partials:
+            self.partials.setdefault(row[0], []).append(row)
+        self.terms += frame.terms
+        self.events += frame.events
+        if frame.events_dropped_to:
+            self._drop_events(frame.events_dropped_to)
+        for table, settings in self.settings.items():
+            for name, record in getattr(frame, table):
+                settings[name] = record
+            for (name,) in getattr(frame, f"removed_{table}"):
+                settings[name] = None
+
+    def _take_away(self, frame: ReceivedFrame) -> None:
+        """What a frame drops comes before what it writes."""
+        for (serial,) in frame.dropped_jobs:
+            self._forget(serial)
+            self.partials.pop(serial, None)
+            self.dropped[serial] = None
+        for (serial,) in frame.dropped_results:
+            if serial in self.inserted:
+                self.inserted[serial][_RESULT] = self.inserted[serial][_RESULT_UNTIL] = None
+            elif serial in self.updated:
+                row = self.updated[serial]
+                row[_UPDATE_RESULT] = row[_UPDATE_RESULT_UNTIL] = None
+            else:
+                self.dropped_results[serial] = None
+        for (serial,) in frame.replaced:
+            self._forget(serial)
+            self.replaced[serial] = None
+
+    def _forget(self, serial: int) -> None:
+        self.inserted.pop(serial, None)
+        self.payloads.pop(serial, None)
+        self.updated.pop(serial, None)
+        self.tagged.pop(serial, None)
+
+    def _drop_events(self, seq: int) -> None:
+        self.events = [row for row in self.events if row[0] > seq]
+        self.events_dropped_to = max(self.events_dropped_to, seq)
