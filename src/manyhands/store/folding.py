@@ -62,12 +62,12 @@ class Window:
         self.counters = frame.counters
         if frame.dropped_jobs or frame.dropped_results or frame.replaced:
             self._take_away(frame)
-        inserted = self.inserted
+        inserted, updated = self.inserted, self.updated
         for row in frame.inserted:
             inserted[row[0]] = row
+            updated.pop(row[0], None)
         for row in frame.payloads:
             self.payloads[row[0]] = row
-        updated = self.updated
         for row in frame.updated:
             serial = row[0]
             job = inserted.get(serial)

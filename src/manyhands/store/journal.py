@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from manyhands.store.copying import sync_file
-
 _NAME: Final = "manyhands.journal-"
 _MAGIC: Final = b"MHJ1"
 EPOCH_BYTES: Final = 8
@@ -93,9 +91,18 @@ def remove(directory: Path) -> None:
     """All that the journal holds is in the database. It is gone when this is done."""
     found = segments(directory)
     for path in found:
-        path.unlink(missing_ok=True)
+        os.unlink(path)  # noqa: PTH108 - all calls to the system are alike in here
     if found:
-        sync_file(directory)
+        _sync_directory(directory)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the names in it on disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Segment:
@@ -119,7 +126,7 @@ class Journal:
         self._spares: list[_Segment] = []
         self._current = self._create(_FIRST_BYTES)
         self._offset = 0
-        self._sync_directory()
+        _sync_directory(self._directory)
 
     def append(self, first: int, last: int, body: bytes) -> None:
         """Have frames on disk. Whatever goes wrong is the end of this journal: nobody knows what
@@ -152,7 +159,7 @@ class Journal:
         """Leave nothing behind: all of it is in the database."""
         for segment in (*self._full, *self._spares, self._current):
             self._drop(segment)
-        self._sync_directory()
+        _sync_directory(self._directory)
 
     def _go_on(self, length: int) -> None:
         """The next record goes into another file."""
@@ -160,12 +167,12 @@ class Journal:
         if self._spares and self._spares[-1].size >= length:
             segment = self._spares.pop()
             path = self._next_path()
-            segment.path.rename(path)
+            os.rename(segment.path, path)  # noqa: PTH104
             segment.path = path
         else:
             size = min(2 * self._current.size, _SEGMENT_BYTES_MAX)
             segment = self._create(max(size, length))
-        self._sync_directory()
+        _sync_directory(self._directory)
         self._current = segment
         self._offset = 0
 
@@ -187,11 +194,4 @@ class Journal:
 
     def _drop(self, segment: _Segment) -> None:
         os.close(segment.descriptor)
-        segment.path.unlink()
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.unlink(segment.path)  # noqa: PTH108

@@ -5,6 +5,7 @@ whole ends the journal, and was never acknowledged, since only the last one writ
 there are later ones all the same, the journal is damaged, and nobody may go on as if it were not.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,11 +18,14 @@ from manyhands.store import journal
 from manyhands.store.applying import Applier, PackedFrame
 from manyhands.store.frames import cut
 from manyhands.store.journal import HEADER_BYTES, Header, Mark
-from manyhands.store.opening import check
+from manyhands.store.opening import DirectoryLock, check, inspect
 from manyhands.store.store import StoreError
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 _BUSY_MS: Final = 5_000
+# A server that runs applies what it has within a moment.
+_CATCH_UP_REST_SECONDS: Final = 0.005
+_CATCH_UP_SECONDS_MAX: Final = 60.0
 
 
 def recover(file: Path) -> bool:
@@ -43,14 +47,14 @@ def recover(file: Path) -> bool:
             connection.set_busy_timeout(_BUSY_MS)
             connection.pragma("synchronous", "FULL")
             check(connection, file)
-            _catch_up(connection, file)
+            _replay(connection, file)
         finally:
             connection.close()
-    except (apsw.Error, msgspec.MsgspecError) as error:
+        journal.remove(directory)
+    except (apsw.Error, msgspec.MsgspecError, OSError) as error:
         raise StoreError(
             f"the journal of {file} cannot be applied to it: {error}. Nothing was removed."
         ) from None
-    journal.remove(directory)
     return True
 
 
@@ -60,23 +64,49 @@ def read_mark(connection: apsw.Connection) -> Mark:
     return journal.decode_mark(found) if found else Mark()
 
 
-def last_number(directory: Path, epoch: bytes) -> int:
-    """The last frame in a journal that may be in use: what was durable before this was called
-    is at or before it.
+def recover_if_free(file: Path) -> None:
+    """The same for a directory that nobody may be using. If a server is, it is left to that."""
+    if not journal.segments(file.parent):
+        return
+    try:
+        lock = DirectoryLock(file.parent)
+    except StoreError:
+        return
+    try:
+        inspect(file)
+        recover(file)
+    finally:
+        lock.release()
+
+
+def catch_up(connection: apsw.Connection, file: Path) -> None:
+    """Wait until the file holds what the server that uses it has made durable up to now."""
+    epoch = bytes.fromhex(read_mark(connection).epoch)
+    last = _last_number(file.parent, epoch)
+    give_up_at = time.perf_counter() + _CATCH_UP_SECONDS_MAX
+    while (mark := read_mark(connection)).applied < last and mark.epoch == epoch.hex():
+        if time.perf_counter() > give_up_at:
+            raise StoreError(f"{file} does not catch up with its journal; is its server alive?")
+        time.sleep(_CATCH_UP_REST_SECONDS)
+
+
+def _last_number(directory: Path, epoch: bytes) -> int:
+    """The last frame of a journal that may be in use: files come and go, but whatever was durable
+    before this was called is in one of them, or was applied.
     """
     last = 0
     for path in journal.segments(directory):
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            continue  # it was all applied
+            continue  # all of it was applied
         for header, _ in _records(data):
             if header.epoch == epoch:
                 last = max(last, header.last)
     return last
 
 
-def _catch_up(connection: apsw.Connection, file: Path) -> None:
+def _replay(connection: apsw.Connection, file: Path) -> None:
     mark = read_mark(connection)
     epoch = bytes.fromhex(mark.epoch)
     _refuse_records(file.parent, file, epoch)
