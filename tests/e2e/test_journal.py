@@ -1,4 +1,4 @@
-"""A journal that was not applied when the server ended is applied once, or refused in a sentence."""
+"""A journal that was not applied when the server ended is applied once, or refused."""
 
 import hashlib
 import json

@@ -32,8 +32,8 @@ _CACHE_KIB: Final = 64 * 1024
 _BUSY_MS: Final = 5_000
 # Frames wait until they are this old, this many bytes, or nothing has come for a moment: the more
 # are applied together, the fewer rows are written twice, but the longer is the commit.
-_WINDOW_SECONDS: Final = 0.15
-_WINDOW_BYTES: Final = 4 * 1024 * 1024
+_WINDOW_SECONDS: Final = 0.1
+_WINDOW_BYTES: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 0.02
 # So far may the database be behind; then the server has to wait.
 _BEHIND_BYTES_MAX: Final = 64 * 1024 * 1024
