@@ -240,7 +240,7 @@ def test_an_older_file_without_a_journal_is_opened(data):
     disk.close()
     connection = apsw.Connection(str(data / schema.FILE_NAME))
     connection.execute("DELETE FROM facts WHERE key = 'journal'")
-    connection.pragma("user_version", 1)
+    connection.pragma("user_version", schema.MIGRATIONS.index(schema._JOURNAL))
     connection.close()
 
     disk = Disk(data)

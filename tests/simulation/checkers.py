@@ -324,12 +324,13 @@ def note_acknowledged(record: Record, command: commands.Command, reply: object) 
 
 
 def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:
-    """No signal before its commit."""
+    """No signal before its commit, unless only those want the job who hear it."""
     found = record.signals.get(id(signal))
     require(found is not None, f"a signal out of nowhere: {signal}")
     assert found is not None
     number, _ = found
-    require(number <= store.durable, f"{signal.what} was told before its commit")
+    fleeting = not signal.job.durable_interest and signal.what != "told"
+    require(fleeting or number <= store.durable, f"{signal.what} was told before its commit")
 
 
 # When a commit is on disk.

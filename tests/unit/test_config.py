@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands import config as config_module
 from manyhands.config import (
     LISTENERS_BUILT,
     OPTIONS,
@@ -18,6 +17,7 @@ from manyhands.config import (
     Endpoints,
     Listen,
     as_toml,
+    kinds,
     load_config,
 )
 
@@ -222,7 +222,7 @@ def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch)
 
     for name in listeners:
         assert (OPTIONS[name].default == "off") is (name not in LISTENERS_BUILT)
-    monkeypatch.setattr(config_module, "LISTENERS_BUILT", ())
+    monkeypatch.setattr(kinds, "LISTENERS_BUILT", ())
     assert refusal({"http": "127.0.0.1:1"}) == (
         'flag --http: http cannot be "127.0.0.1:1" because this version has no such listener yet; '
         "accepted is off."
@@ -247,7 +247,7 @@ def test_the_server_is_named_after_the_host(monkeypatch, host_name, server_name)
 
 @pytest.mark.parametrize("name", list(OPTIONS))
 def test_every_option_has_a_help_text_and_an_example_that_its_kind_accepts(name, monkeypatch):
-    monkeypatch.setattr(config_module, "LISTENERS_BUILT", (name,))
+    monkeypatch.setattr(kinds, "LISTENERS_BUILT", (name,))
     option = OPTIONS[name]
 
     assert option.help.endswith(".")

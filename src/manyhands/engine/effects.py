@@ -176,7 +176,8 @@ class Effects:
     def signal(self, what: str, job: Job, payload: bytes = b"") -> None:
         """News for the connections that wait for the job."""
         if job.waiters:
-            self.urgent = True
+            if job.durable_interest:
+                self.urgent = True
             self.signals.append(Signal(job, what, payload, job.waiters))
 
     def tell_holder(self, job: Job, lease: Lease) -> None:

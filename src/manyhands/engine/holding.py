@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from manyhands.engine import ending, graph
 from manyhands.engine.effects import Effects, Partial
-from manyhands.engine.submit import relocate
+from manyhands.engine.joining import relocate
 from manyhands.engine.transitions import Trigger, advance
 from manyhands.engine.validate import bad_delay, bad_payload, bad_queue
 from manyhands.model import limits

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from manyhands.engine import ending, graph, timers
 from manyhands.engine.effects import Effects
-from manyhands.engine.submit import add_dependencies, attach, relocate
+from manyhands.engine.joining import add_dependencies, attach, relocate
 from manyhands.engine.validate import bad_delay, bad_priority, bad_queue, bad_tags
 from manyhands.model import limits
 from manyhands.model.commands import (

@@ -48,3 +48,11 @@ LAPSE_GRACE_MS: Final = 10_000
 # Queues and schedules that exist at once; each costs memory even when empty.
 QUEUES_COUNT_MAX: Final = 100_000
 SCHEDULES_COUNT_MAX: Final = 10_000
+
+# Samples of the history: a day by the minute, and more than a week by ten minutes.
+HISTORY_MINUTES_MS: Final = 25 * 3600 * 1000
+HISTORY_COARSE_MS: Final = 15 * 24 * 3600 * 1000
+# Queues that have a sample of their own in one minute, the busiest first; a row has 200 bytes.
+HISTORY_QUEUES_MAX: Final = 500
+# Queues that are counted apart at a time; each takes more than a kilobyte of memory meanwhile.
+HISTORY_TALLIES_MAX: Final = 5_000

@@ -14,6 +14,7 @@ from manyhands.protocols.amqp.session import AmqpSession
 from manyhands.protocols.taskcluster.messages import EXCHANGES
 from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
+from manyhands.server.traffic import Flow
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -45,6 +46,10 @@ class AmqpListener(TcpListener):
         self.broker.restore(tuple(server.store.index.cursors.values()), server.clock.now())
         self._events.watch(self.broker.news)
         server.metrics.sources.append(self._metrics)
+        server.traffic.sources["amqp"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(len(self.connections), self.broker.faults_count, self.broker.delivered_count)
 
     async def start(self) -> str:
         address = await super().start()

@@ -23,6 +23,7 @@ from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.dwork import DworkListener
 from manyhands.server.gearman import GearmanListener
+from manyhands.server.history import History
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
@@ -30,6 +31,8 @@ from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
+from manyhands.server.tallies import Tallies
+from manyhands.server.traffic import Traffic
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -78,7 +81,11 @@ class Server:
             ride_ms=config.ride_ms,
             on_failure=self._fail,
         )
-        self.metrics = Metrics(self.dispatcher)
+        self.tallies = Tallies()
+        self.dispatcher.on_batch.append(self.tallies.take)
+        self.metrics = Metrics(self.dispatcher, self.tallies)
+        self.history = History(self, self.tallies)
+        self.traffic = Traffic(self)
         self.calendar = Calendar(self.dispatcher, self.ids)
         self.addresses: dict[str, str | None] = dict.fromkeys(LISTENERS)
         self.listeners: list[Listener] = []
@@ -132,6 +139,7 @@ class Server:
             self._look_at_clocks()
             self._look_at_disk()
             self.calendar.look()
+            self.history.look(self.clock.now())
             self.dispatcher.keep_house()
             # A slice now, and more at once while there is more: never long, never far behind.
             pruned = self.store.prune(self.clock.now(), _PRUNE_COUNT)
@@ -166,6 +174,7 @@ class Server:
         for listener in self.listeners:
             await listener.drain()
         if self.failure is None:
+            self.history.write(self.clock.now())
             self.dispatcher.touch()
             await self.settled()
 

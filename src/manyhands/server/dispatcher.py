@@ -9,17 +9,15 @@ there is no timer when few wait, so a lone client waits for one flush and no mor
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from manyhands.engine.claim import Gate
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
-from manyhands.model import limits
-from manyhands.model.commands import Claim, Command, Prolong, Submit, Tick
+from manyhands.model.commands import Claim, Command, Submit
 from manyhands.model.events import Signal
-from manyhands.model.job import Job, State
+from manyhands.model.job import Job
 from manyhands.model.outcome import (
     Claimed,
     Refusal,
@@ -30,52 +28,27 @@ from manyhands.model.outcome import (
 )
 from manyhands.server.clock import Clock
 from manyhands.server.events import EventLog
+from manyhands.server.loops import Loop, Timer
+from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
+from manyhands.server.waking import Waking
 from manyhands.store.batch import Batch
 from manyhands.store.store import Store, StoreFailedError
 
 Settle = Callable[[Reply], None]
 
 _log = structlog.get_logger("manyhands.dispatcher")
-_READY: Final = State.READY
-_LEASED: Final = State.LEASED
 # More waiting answers than this, and the next commit keeps its distance from the last.
 _BUSY_COUNT: Final = 8
 # As many waiting answers as this are sent on, whatever else is to come: the writer commits all
 # batches that have reached it together, and works while the rest is still being decided.
 _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
-# A timer that fires this much too late means that the server itself stood still.
-STALL_MS: Final = 1_000
-# Some timer fires at least that often, so a standstill began no earlier before it was due.
-_HOUSEKEEPING_MS: Final = 1_000
-# A tick that ended in an assertion is tried again after this long.
-_TICK_AGAIN_MS: Final = 1_000
-# A timer far ahead is looked at again every hour.
-_TICK_MS_MAX: Final = 3_600_000
 # How stale the stored time may be that tells, after a crash, how long the server was away.
 _TOUCH_MS: Final = 5_000
 _INTERNAL: Final = Refusal(Why.INTERNAL, "an internal error; the command was undone, see the log")
 _STORE_FULL: Final = Refusal(Why.STORE_FULL, "the disk is nearly full; nothing new is accepted")
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
-
-
-class Timer(Protocol):
-    """Something that was put off."""
-
-    def cancel(self) -> None:
-        """Not any more."""
-
-
-class Loop(Protocol):
-    """What the dispatcher needs of an event loop; a simulation brings its own."""
-
-    def call_soon(self, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer: ...
-    def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
-    def add_writer(self, fd: int, callback: Callable[[], None], /) -> Any: ...  # noqa: ANN401
-    def remove_reader(self, fd: int, /) -> bool: ...
-    def remove_writer(self, fd: int, /) -> bool: ...
 
 
 class Counts:
@@ -146,17 +119,14 @@ class Dispatcher:
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
-        self._tick_timer: Timer | None = None
-        self._tick_at: int | None = None
-        self._tick_expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
-        self._alive_ms = clock.monotonic_ms()  # the last sign of life, by some timer
-        self._awake_ms = self._alive_ms  # standstills before this moment are dealt with
-        self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers hear
         self._idle_callbacks: list[Callable[[], None]] = []
         fd = store.fileno()
         if fd is not None:
             loop.add_reader(fd, self._on_readable)
-        self._arm_next_tick()
+        self.waking = Waking(self._index, self.waiters, clock, loop)
+        self._timekeeper = Timekeeper(
+            self._index, clock, loop, self.ask, lambda: self.counts.failures
+        )
 
     # Asking.
 
@@ -187,7 +157,7 @@ class Dispatcher:
         elif type(reply) is Claimed and type(command) is Claim:
             at_once = command.early and self._are_saved(reply.jobs)
             if reply.retry_at is not None:
-                self._wake_later(command.queues, reply.retry_at)
+                self.waking.later(command.queues, reply.retry_at)
         elif type(command) is Submit and command.early:
             at_once = _promises_nothing(reply)
         gathering = self._open
@@ -210,8 +180,10 @@ class Dispatcher:
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
+        if effects is not None and effects.signals:
+            self._deliver_fleeting(effects.signals)
         if at_once and type(command) is Submit and self.waiters.count:
-            self._wake_for(effects)
+            self.waking.before_commit(effects)
 
     def _take_in(self, command: Command, effects: Effects, gathering: _Gathering) -> bool:
         try:
@@ -222,10 +194,13 @@ class Dispatcher:
             return False
         gathering.changed = True
         for signal in effects.signals:
-            gathering.answers.append((self._deliver, signal))
+            if not _is_fleeting(signal):
+                gathering.answers.append((self._deliver, signal))
         due_at = self._index.next_due_at()
-        if due_at is not None and (self._tick_at is None or due_at < self._tick_at):
-            self._arm_tick(due_at)
+        if due_at is not None:
+            tick_at = self._timekeeper.tick_at
+            if tick_at is None or due_at < tick_at:
+                self._timekeeper.arm(due_at)
         return True
 
     def _refuses(self, command: Command) -> Refusal | None:
@@ -391,7 +366,7 @@ class Dispatcher:
             except Exception:  # noqa: BLE001
                 self._report_untold("a commit")
         if self.waiters.count:
-            self._wake(batch)
+            self.waking.after_commit(batch)
 
     def _report_untold(self, what: str) -> None:
         _log.error(f"{what} could not be told", traceback=traceback.format_exc())
@@ -406,54 +381,18 @@ class Dispatcher:
             except Exception:  # noqa: BLE001
                 self._report_untold("a signal")
 
-    def _wake_some(self, queue: str, count: int) -> None:
-        try:
-            self.waiters.wake(queue, count)
-        except Exception:  # noqa: BLE001
-            self._report_untold("a wake-up")
-
-    def _wake(self, batch: Batch) -> None:
-        """Wake as many sleepers as there is new work, and those for whom a limit made room."""
-        queues = self.store.index.queues
-        counts: dict[str, int] = {}
-        for _, event in batch.events:
-            queue = event.queue
-            if event.state is _READY:
-                counts[queue] = counts.get(queue, 0) + 1
-            elif event.state is not _LEASED and self.waiters.is_wanted(queue):
-                known = queues.get(queue)
-                if known is not None and known.queue.policy.concurrency_max is not None:
-                    counts[queue] = counts.get(queue, 0) + 1
-        for queue, changed in batch.queues.items():
-            if changed.policy.rate is None:  # with a rate, each claim writes the queue
-                counts[queue] = self.waiters.count
-        for queue, count in counts.items():
-            if self.waiters.is_wanted(queue) and self.has_work((queue,)):
-                self._wake_some(queue, min(count, self.ready_count(queue)))
-        if self.store.index.limits:
-            # A named limit may have made room in any queue.
-            self._wake_where_there_is_work()
-
-    def _wake_for(self, effects: Effects | None) -> None:
-        """Work that may be handed out before it is on disk."""
-        for event in effects.events if effects is not None else ():
-            if event.state is _READY and self.has_work((event.queue,)):
-                self._wake_some(event.queue, 1)
-
-    def _wake_where_there_is_work(self) -> None:
-        for queue in self.waiters.queues():
-            if self.has_work((queue,)):
-                self._wake_some(queue, self.ready_count(queue))
+    def _deliver_fleeting(self, signals: Sequence[Signal]) -> None:
+        for signal in signals:
+            if _is_fleeting(signal):
+                self._deliver(signal)
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would be given something now."""
-        gate = Gate(Effects(self.store.index, self.clock.now()))
-        return any(gate.first(queue) is not None for queue in queues)
+        return self.waking.has_work(queues)
 
     def ready_count(self, queue: str) -> int:
         """Jobs of a queue that are ready, committed or about to be."""
-        known = self.store.index.queues.get(queue)
-        return known.ready.count if known is not None else 0
+        return self.waking.ready_count(queue)
 
     def _fail(self, text: str) -> None:
         """A write or a sync failed: no answer leaves any more, and the server ends."""
@@ -466,8 +405,7 @@ class Dispatcher:
             self._loop.remove_reader(fd)
             self._loop.remove_writer(fd)
         self._cancel_flush_timer()
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
+        self._timekeeper.end()
         if self._on_failure is not None:
             self._on_failure(text)
         self._call_idle()
@@ -494,7 +432,7 @@ class Dispatcher:
         """Once a second: wake who was left out although there is work, and note the time where
         leases depend on it.
         """
-        self._wake_where_there_is_work()
+        self.waking.where_there_is_work()
         now_ms = self.clock.monotonic_ms()
         idle = not self._in_flight and not self._open.changed
         if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self.store.index.has_leases():
@@ -508,64 +446,20 @@ class Dispatcher:
 
     # Time.
 
-    def _arm_next_tick(self) -> None:
-        due_at = self.store.index.next_due_at()
-        if due_at is not None:
-            self._arm_tick(due_at)
-
-    def _arm_tick(self, due_at: int, delay_ms_min: int = 0) -> None:
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
-        self._tick_at = due_at
-        delay_ms = min(max(delay_ms_min, due_at - self.clock.now()), _TICK_MS_MAX)
-        self._tick_expected_ms = self.clock.monotonic_ms() + delay_ms
-        self._tick_timer = self._loop.call_later(delay_ms / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._tick_at = self._tick_timer = None
-        if self.failed is not None:
-            return
-        self.notice_stall(self._tick_expected_ms)
-        failures = self.counts.failures
-        self.ask(Tick(limits.TICK_COUNT_MAX))
-        due_at = self.store.index.next_due_at()
-        if due_at is not None:
-            # Something due that cannot be decided on must not keep the loop busy.
-            failed = self.counts.failures != failures
-            self._arm_tick(due_at, _TICK_AGAIN_MS if failed else 0)
-
     def notice_stall(self, expected_ms: float) -> None:
-        """What was to happen at ``expected_ms`` (monotonic) happens now. Much too late means that
-        the server itself stood still; several timers may find that out, the first one counts.
-        """
-        now_ms = self.clock.monotonic_ms()
-        if now_ms - max(expected_ms, self._awake_ms) > STALL_MS:
-            # It began some time before the timer was due. Too much is better than too little.
-            began_ms = max(expected_ms - _HOUSEKEEPING_MS, self._alive_ms)
-            self._awake_ms = now_ms
-            self.prolong(int(now_ms - began_ms))
-        self._alive_ms = now_ms
+        """What was to happen at ``expected_ms`` (monotonic) happens now."""
+        self._timekeeper.notice_stall(expected_ms)
 
     def prolong(self, outage_ms: int) -> None:
         """The server stood still, or its clock was set: leases keep their remaining time."""
-        _log.warning("leases prolonged", milliseconds=outage_ms)
-        self.ask(Prolong(outage_ms))
-        self._arm_next_tick()  # by the clock as it is now
+        self._timekeeper.prolong(outage_ms)
 
-    def _wake_later(self, queues: tuple[str, ...], retry_at: int) -> None:
-        """A rate limit held work back: those who sleep for it hear when it may go on."""
-        if self._rate_wakes.get(queues) == retry_at:
-            return
-        self._rate_wakes[queues] = retry_at
 
-        def wake() -> None:
-            if self._rate_wakes.get(queues) == retry_at:
-                del self._rate_wakes[queues]
-            for queue in queues:
-                if self.has_work((queue,)):
-                    self._wake_some(queue, self.ready_count(queue))
-
-        self._loop.call_later(max(1, retry_at - self.clock.now()) / 1000, wake)
+def _is_fleeting(signal: Signal) -> bool:
+    """News of a job that only those want who wait for it on a connection (rule 22). They need not
+    wait for the disk: if the server dies, they are gone, and so is the job.
+    """
+    return not signal.job.durable_interest and signal.what != "told"
 
 
 def _promises_nothing(reply: Reply) -> bool:

@@ -10,6 +10,7 @@ from manyhands.config import Endpoint, Endpoints
 from manyhands.model.job import FINISHED, Holder, State
 from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.protocols.session import Ask
+from manyhands.server.traffic import Flow
 from manyhands.server.waiters import Sleeper
 from manyhands.server.zeromq import RouterSocket
 from manyhands.store.batch import Batch
@@ -25,6 +26,10 @@ class DworkListener:
 
     def __init__(self, server: "Server", endpoints: Endpoints) -> None:
         self._hubs = [DworkHub(server, endpoint) for endpoint in endpoints.each]
+        server.traffic.sources["dwork"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(errors=sum(hub.errors_count for hub in self._hubs))
 
     async def start(self) -> str:
         """Bind all; gives the addresses in the form of the option."""
@@ -63,6 +68,11 @@ class DworkHub:
                 wait_for_unknown=config.dwork_unknown == "wait",
             ),
         )
+
+    @property
+    def errors_count(self) -> int:
+        """Messages that were answered with an error, or dropped."""
+        return self._session.turns.errors_count + self._session.dropped_count
 
     def start(self) -> Endpoint:
         """Bind; gives the endpoint with the port that was bound."""

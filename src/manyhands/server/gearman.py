@@ -12,6 +12,7 @@ from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.draft import DraftSession
 from manyhands.protocols.gearman.shipped import GearmanSession
 from manyhands.server.tcp import Connection, Session, TcpListener
+from manyhands.server.traffic import Flow
 from manyhands.wire.gearman_sniff import Dialect, sniff
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ class GearmanListener(TcpListener):
         self._bytes_max = config.payload_bytes_max
         self._error_packets = config.gearman_error_packets
         super().__init__(server, address, "gearman", self._make)
+        server.traffic.sources["gearman"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(len(self.connections), self.hall.faults_count)
 
     def _make(self, connection: Connection) -> Session:
         return _Undecided(connection, self)

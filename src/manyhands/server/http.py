@@ -18,14 +18,16 @@ from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.server import openapi
 from manyhands.server.api_commands import ApiCommands
+from manyhands.server.api_operating import ApiOperating
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Connection
+from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_exchange import Defences, Exchange, HungUpError
 from manyhands.server.http_peer import Proxies
 from manyhands.server.naps import Naps
 from manyhands.server.qless import QlessRoutes
 from manyhands.server.taskcluster import TaskclusterRoutes
+from manyhands.server.traffic import Flow
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -50,14 +52,21 @@ class HttpListener:
         handing_out = HandingOut(server.dispatcher, self._naps)
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
+        self._operating = ApiOperating(server)
         self._qless = QlessRoutes(server, handing_out, self._naps)
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
         self._defences: Defences | None = None
+        self._errors = ErrorCount()
         self._uvicorn: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
         self._sweeper: asyncio.Task[None] | None = None
+        server.traffic.sources["http"] = self._flow
+
+    def _flow(self) -> Flow:
+        state = self._uvicorn.server_state if self._uvicorn is not None else None
+        return Flow(len(state.connections) if state is not None else 0, self._errors.count)
 
     async def start(self) -> str:
         """Bind, then accept."""
@@ -72,6 +81,7 @@ class HttpListener:
                 Connection,
                 short_way=self._qless.short_way(),
                 proxies=Proxies(self._server.config.trusted_proxies),
+                errors=self._errors,
             ),
             ws="none",
             lifespan="off",
@@ -177,7 +187,7 @@ class HttpListener:
     # Routes.
 
     def _routes(self) -> Iterable[BaseRoute]:
-        queries, commands = self._queries, self._commands
+        queries, commands, operating = self._queries, self._commands, self._operating
         yield Route("/", _Endpoint(GET=self._index))
         yield Route("/healthz", _Endpoint(GET=self._healthz))
         yield Route("/readyz", _Endpoint(GET=self._readyz))
@@ -205,6 +215,8 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield Route("/api/history", _Endpoint(GET=operating.history))
+        yield Route("/api/protocols", _Endpoint(GET=operating.protocols))
         yield from self._taskcluster.routes()
 
     async def _index(self, exchange: Exchange) -> None:

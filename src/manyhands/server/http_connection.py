@@ -83,6 +83,18 @@ class ShortWay:
         )
 
 
+class ErrorCount:
+    """How many answers of a listener were errors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, status: int) -> None:
+        """An answer with this status leaves."""
+        if status >= 400:
+            self.count += 1
+
+
 class _Ignored:
     """Stands where uvicorn's own requests have an event for those who read a body piecemeal."""
 
@@ -113,6 +125,7 @@ class _ShortCycle:
         if self.response_complete or connection.is_gone:
             return
         self.response_complete = True
+        connection.errors.note(status)
         parts = [STATUS_LINE[status]]
         for name, value in (*connection.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
@@ -175,11 +188,13 @@ class Connection(HttpToolsProtocol):
         *,
         short_way: ShortWay,
         proxies: Proxies,
+        errors: ErrorCount,
         **given: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         super().__init__(**given)
         self._short_way = short_way
         self._proxies = proxies
+        self.errors = errors
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A peer is there."""
@@ -301,6 +316,7 @@ class Connection(HttpToolsProtocol):
         """Answer what never became a request, and hang up."""
         if self.is_gone:
             return
+        self.errors.note(problem.status)
         body = error_envelope(problem, 0.0)
         head = (
             b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"

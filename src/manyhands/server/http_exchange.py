@@ -121,6 +121,7 @@ class Exchange:
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> None:
         """A whole answer."""
+        self.connection.errors.note(status)
         length = (b"content-length", b"%d" % len(body))
         cork = self.connection.cork
         cork.cork()

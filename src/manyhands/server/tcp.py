@@ -212,8 +212,9 @@ class Connection(asyncio.Protocol):
             self._closing = self._blameless = True
         finally:
             self._receiving = False
-        if self._output:
-            self.flush()
+        if self._output and not self._flushing:
+            self._flushing = True
+            self._listener.flush_later(self)
         if self._closing:
             self.close()
         elif session.is_overwhelmed():

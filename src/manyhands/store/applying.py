@@ -87,12 +87,14 @@ def _steps(window: Window) -> Iterator[_Step]:
     )
     if window.events_dropped_to:
         yield "DELETE FROM events WHERE seq <= ?", [(window.events_dropped_to,)]
+    yield "DELETE FROM history WHERE step_ms = ? AND at < ?", window.dropped_samples.items()
     yield "INSERT INTO terms VALUES(?, ?)", window.terms
     yield _INSERT_JOB, window.inserted.values()
     yield "INSERT INTO payloads VALUES(?, ?)", window.payloads.values()
     yield _UPDATE_JOB, window.updated.values()
     yield "INSERT INTO tags VALUES(?, ?)", chain(*window.tagged.values())
     yield "INSERT INTO events VALUES(?, ?)", window.events
+    yield "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)", window.samples.values()
     for table in SETTINGS:
         settings = window.settings[table].items()
         kept = [(name, record) for name, record in settings if record is not None]

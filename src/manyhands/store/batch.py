@@ -2,6 +2,7 @@
 
 from manyhands.engine.effects import Partial, Settings
 from manyhands.model.events import Cursor, Event
+from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, Schedule
 from manyhands.model.policy import NamedLimit, Queue
 
@@ -23,6 +24,7 @@ class Batch:
         "removed_cursors",
         "removed_limits",
         "removed_schedules",
+        "samples",
         "schedules",
         "touched",
     )
@@ -41,6 +43,7 @@ class Batch:
         self.removed_schedules: dict[str, None] = {}
         self.cursors: dict[str, Cursor] = {}
         self.removed_cursors: dict[str, None] = {}
+        self.samples: list[StoredSample] = []
         self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
 
@@ -59,6 +62,7 @@ class Batch:
             or self.forgotten_queues
             or self.cursors
             or self.removed_cursors
+            or self.samples
         )
 
     def take_settings(self, settings: Settings) -> None:

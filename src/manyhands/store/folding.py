@@ -28,12 +28,14 @@ class Window:
         "counters",
         "dropped",
         "dropped_results",
+        "dropped_samples",
         "events",
         "events_dropped_to",
         "inserted",
         "partials",
         "payloads",
         "replaced",
+        "samples",
         "settings",
         "tagged",
         "terms",
@@ -54,6 +56,8 @@ class Window:
         self.terms: list[Row] = []
         self.events: list[Row] = []
         self.events_dropped_to = 0
+        self.samples: dict[tuple[str, int, int], Row] = {}  # by queue, step and time
+        self.dropped_samples: dict[int, int] = {}  # step -> before when
         # By table and name: the record, or None if it goes.
         self.settings: dict[str, dict[str, str | None]] = {table: {} for table in SETTINGS}
 
@@ -85,11 +89,9 @@ class Window:
         self.events += frame.events
         if frame.events_dropped_to:
             self._drop_events(frame.events_dropped_to)
-        for table, settings in self.settings.items():
-            for name, record in getattr(frame, table):
-                settings[name] = record
-            for (name,) in getattr(frame, f"removed_{table}"):
-                settings[name] = None
+        if frame.samples or frame.dropped_samples:
+            self._take_samples(frame)
+        self._take_settings(frame)
 
     def _take_away(self, frame: ReceivedFrame) -> None:
         """What a frame drops comes before what it writes."""
@@ -114,6 +116,21 @@ class Window:
         self.payloads.pop(serial, None)
         self.updated.pop(serial, None)
         self.tagged.pop(serial, None)
+
+    def _take_settings(self, frame: ReceivedFrame) -> None:
+        for table, settings in self.settings.items():
+            for name, record in getattr(frame, table):
+                settings[name] = record
+            for (name,) in getattr(frame, f"removed_{table}"):
+                settings[name] = None
+
+    def _take_samples(self, frame: ReceivedFrame) -> None:
+        for row in frame.samples:
+            self.samples[row[0], row[1], row[2]] = row
+        for step_ms, before in frame.dropped_samples:
+            for key in [key for key in self.samples if key[1] == step_ms and key[2] < before]:
+                del self.samples[key]
+            self.dropped_samples[step_ms] = max(before, self.dropped_samples.get(step_ms, before))
 
     def _drop_events(self, seq: int) -> None:
         self.events = [row for row in self.events if row[0] > seq]

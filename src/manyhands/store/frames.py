@@ -44,6 +44,8 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     removed_schedules: list[Row] = []
     cursors: list[Row] = []
     removed_cursors: list[Row] = []
+    samples: list[Row] = []
+    dropped_samples: list[Row] = []
 
 
 # On arrival the body of an event stays as it is: that is what is stored.

@@ -269,7 +269,7 @@ class Index:
             before.counts[old.state] -= 1
             queue.counts[job.state] += 1
             if old.state is _READY:
-                before.ready.count -= 1
+                before.ready.leave(old)
             if job.state is _READY:
                 queue.ready.count += 1
                 queue.ready.add(job)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -9,13 +10,14 @@ from manyhands.engine.ending import result_ms_of
 from manyhands.engine.view import View
 from manyhands.model import limits
 from manyhands.model.commands import Command
+from manyhands.model.history import STEPS, StoredSample
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.policy import NO_POLICY
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.matching import matches
-from manyhands.store.retention import Retention
+from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
 from manyhands.store.store import (
     Filter,
     Order,
@@ -40,6 +42,8 @@ class MemoryStore:
         self.is_unsaved = self._collector.is_unsaved
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
+        # By step, then by time and queue, in the order of time.
+        self._samples: dict[int, dict[tuple[int, str], StoredSample]] = {step: {} for step in STEPS}
         self._committed = 0
         self._last_seq = 0
 
@@ -64,6 +68,8 @@ class MemoryStore:
             while kept and kept[-1].number >= partial.number:
                 kept.pop()
             kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
+        for row in batch.samples:
+            self._samples[row.step_ms][row.at, row.queue] = row
         self._collector.committed(batch.number)
         self._collector.applied(batch.number)
         self._committed = batch.number
@@ -130,8 +136,26 @@ class MemoryStore:
                 found.append(job)
         return Page(tuple(found), None)
 
+    def keep_samples(self, samples: Sequence[StoredSample]) -> None:
+        self._collector.batch.samples += samples
+
+    def samples(
+        self, step_ms: int, since: int, until: int, queue: str | None = None
+    ) -> Sequence[StoredSample]:
+        rows = sorted(self._samples[step_ms].copy().items(), key=itemgetter(0))
+        found = [row for (at, _), row in rows if at < until]
+        if queue is None:
+            return [row for row in found if row.at >= since]
+        found = [row for row in found if row.queue == queue]
+        return [row for row in found if row.at < since][-1:] + [
+            row for row in found if row.at >= since
+        ]
+
     def prune(self, now: int, count_max: int) -> int:
         count = 0
+        for step_ms, rows in self._samples.items():
+            while rows and next(iter(rows))[0] + SAMPLES_KEPT_MS[step_ms] < now:
+                del rows[next(iter(rows))]
         for (queue, state), order in self._finished_order.items():
             known = self.index.queue(queue)
             policy = known.policy if known is not None else NO_POLICY

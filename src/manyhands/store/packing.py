@@ -18,6 +18,7 @@ _QUICK_MAX: Final = 4_096
 _PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
 
 _encode = msgspec.json.Encoder().encode
+_encode_sample = msgspec.msgpack.Encoder().encode
 
 
 class Counters(Struct, frozen=True):
@@ -32,16 +33,17 @@ class Counters(Struct, frozen=True):
 class Removals:
     """What retention lets go of, on its way into the next batch."""
 
-    __slots__ = ("events_to", "jobs", "results")
+    __slots__ = ("events_to", "jobs", "results", "samples")
 
     def __init__(self) -> None:
         self.jobs: dict[str, int] = {}  # job id -> serial
         self.results: list[int] = []  # serials
         self.events_to = 0
+        self.samples: list[tuple[int, int]] = []  # step, and before when
 
     def is_empty(self) -> bool:
         """Nothing goes."""
-        return not (self.jobs or self.results or self.events_to)
+        return not (self.jobs or self.results or self.events_to or self.samples)
 
 
 class TermsBook:
@@ -144,6 +146,11 @@ class Packer:
             removed_schedules=[(name,) for name in batch.removed_schedules],
             cursors=_records(batch.cursors),
             removed_cursors=[(name,) for name in batch.removed_cursors],
+            samples=[
+                (row.queue, row.step_ms, row.at, _encode_sample(row.sample))
+                for row in batch.samples
+            ],
+            dropped_samples=removals.samples,
         )
         packed = pack(frame)
         self._terms.fresh = []

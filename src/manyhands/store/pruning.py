@@ -12,11 +12,12 @@ from manyhands.model.policy import NO_POLICY, QueuePolicy
 from manyhands.store.collect import Collector
 from manyhands.store.packing import Removals
 from manyhands.store.reading import Reader
-from manyhands.store.retention import OUTCOMES, Retention
+from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
 
 _Place = tuple[str, State]
 _START: Final = (-1, -1)
 _SLICES_MAX: Final = 10  # of records that may turn out to be needed still
+_SAMPLES_EVERY_MS: Final = 10 * 60 * 1000
 _EVENTS_A_JOB: Final = 20  # events dropped in one slice, for each record: they are many and cheap
 
 
@@ -35,6 +36,7 @@ class Pruner:
         self._oldest_at: dict[_Place, int] = {}
         # Behind records that cannot go yet, so that they are not walked over each time.
         self._passed: dict[_Place, tuple[int, int]] = {}
+        self._samples_pruned_at = 0
 
     def prune(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
@@ -52,6 +54,9 @@ class Pruner:
                     count += self._prune_place((queue, state), policy, now, room, removals)
         count += self._prune_results(now, count_max - count, removals)
         self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq, last_seq)
+        if now - self._samples_pruned_at >= _SAMPLES_EVERY_MS:
+            self._samples_pruned_at = now
+            self._prune_samples(now, removals)
         return count
 
     def forget(self, removals: Removals) -> None:
@@ -132,6 +137,12 @@ class Pruner:
         self._leaving_results.update(dict.fromkeys(serials))
         removals.results += serials
         return len(serials)
+
+    def _prune_samples(self, now: int, removals: Removals) -> None:
+        for step_ms, kept_ms in SAMPLES_KEPT_MS.items():
+            statement = "SELECT 1 FROM history WHERE step_ms = ? AND at < ? LIMIT 1"
+            if self._reader.rows(statement, (step_ms, now - kept_ms)):
+                removals.samples.append((step_ms, now - kept_ms))
 
     def _prune_events(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int

@@ -10,6 +10,7 @@ import apsw
 import msgspec
 
 from manyhands.model.events import Event
+from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
 from manyhands.store.packing import TermsBook
 from manyhands.store.rows import decode_record
@@ -23,6 +24,7 @@ PAYLOAD: Final = (
 COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
 _decode_event = msgspec.msgpack.Decoder(Event).decode
+_decode_sample = msgspec.msgpack.Decoder(Sample).decode
 
 
 def open_reader(file: Path) -> apsw.Connection:
@@ -82,6 +84,24 @@ class Reader:
             (job_id,),
         )
         return [PartialResult(row[0], row[1], row[2], bool(row[3])) for row in rows]
+
+    def samples(
+        self, step_ms: int, since: int, until: int, queue: str | None
+    ) -> list[StoredSample]:
+        """Samples in the order of time; of one queue with the one before them."""
+        columns = "SELECT step_ms, at, queue, sample FROM history"
+        if queue is None:
+            condition = "WHERE step_ms = ? AND at >= ? AND at < ? ORDER BY at, queue"
+            rows = self.rows(f"{columns} {condition}", (step_ms, since, until))
+        else:
+            condition = "WHERE queue = ? AND step_ms = ? AND at >= ? AND at < ? ORDER BY at"
+            before = "WHERE queue = ? AND step_ms = ? AND at < ? ORDER BY at DESC LIMIT 1"
+            rows = self.rows(f"{columns} {before}", (queue, step_ms, since))
+            rows += self.rows(f"{columns} {condition}", (queue, step_ms, since, until))
+        return [
+            StoredSample(step_ms, at, name, _decode_sample(sample))
+            for step_ms, at, name, sample in rows
+        ]
 
 
 class ReaderPool:

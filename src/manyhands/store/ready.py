@@ -58,6 +58,14 @@ class ReadyQueue:
         if self._entries > 64 and self._entries > 2 * self.count:
             self._sweep()
 
+    def leave(self, job: Job) -> None:
+        """A job is not ready any more. The first one goes at once, others when they are met."""
+        self.count -= 1
+        only = self._only
+        if only is not None and only.tail and only.tail[0] is job:
+            only.tail.popleft()
+            self._entries -= 1
+
     def _level(self, limits: tuple[str, ...], priority: float) -> _Level:
         lane = self._lanes.get(limits)
         if lane is None:

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from manyhands.model import limits
+from manyhands.model.history import COARSE_MS, MINUTE_MS
 from manyhands.model.job import State
 from manyhands.model.policy import QueuePolicy
 
@@ -25,3 +27,5 @@ class Retention(Struct, frozen=True):
 
 
 OUTCOMES = (State.COMPLETED, State.FAILED, State.CANCELLED)
+# How long samples of each step are kept.
+SAMPLES_KEPT_MS = {MINUTE_MS: limits.HISTORY_MINUTES_MS, COARSE_MS: limits.HISTORY_COARSE_MS}

@@ -66,12 +66,24 @@ CREATE TABLE cursors(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOU
 CREATE TABLE facts(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
+# What happened when, for the operator: found by queue and time, dropped by time.
+_HISTORY: Final = """
+CREATE TABLE history(
+    queue TEXT NOT NULL,
+    step_ms INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    sample BLOB NOT NULL,
+    PRIMARY KEY(queue, step_ms, at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX history_by_time ON history(step_ms, at);
+"""
+
 # From here on what is durable may be in a journal beside the file: an older program, which does
 # not know of it, must not open it. The row says how far the file has come with it.
 _JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
 
 # What makes version n+1 out of version n. Entries are added, never changed.
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _JOURNAL)
+MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _HISTORY, _JOURNAL)
 VERSION: Final = len(MIGRATIONS)
 
 

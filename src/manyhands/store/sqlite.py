@@ -20,6 +20,7 @@ import apsw
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
+from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
 from manyhands.store import journal, schema
 from manyhands.store.batch import Batch
@@ -204,6 +205,15 @@ class SqliteStore:
     def search(self, wanted: Filter) -> Page:
         with self._reading() as reader:
             return search(reader, self.index, wanted)
+
+    def keep_samples(self, samples: Sequence[StoredSample]) -> None:
+        self._collector.batch.samples += samples
+
+    def samples(
+        self, step_ms: int, since: int, until: int, queue: str | None = None
+    ) -> Sequence[StoredSample]:
+        with self._reading() as reader:
+            return reader.samples(step_ms, since, until, queue)
 
     @contextmanager
     def _reading(self) -> Iterator[Reader]:

@@ -17,6 +17,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
+from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
@@ -131,6 +132,17 @@ class Store(Protocol):
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def keep_samples(self, samples: Sequence[StoredSample]) -> None:
+        """Let the open batch keep these, in place of earlier ones of the same span and queue."""
+
+    def samples(
+        self, step_ms: int, since: int, until: int, queue: str | None = None
+    ) -> Sequence[StoredSample]:
+        """Committed samples of a time, in its order; of one queue, or of all. With a queue, the
+        last one before that time comes first: it tells how things stood. May be called in a
+        thread.
+        """
 
     def prune(self, now: int, count_max: int) -> int:
         """Drop a slice of records and results that outlived their retention; gives how many."""

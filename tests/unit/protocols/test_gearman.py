@@ -289,6 +289,23 @@ def test_a_foreground_client_hears_everything_up_to_the_end(room, kind):
     ]
 
 
+def test_an_end_is_never_told_before_the_handle_of_its_job(room):
+    """G12"""
+    client, worker = room.gearman(), room.worker()
+
+    # The answer to the first waits for the disk, and the second one's handle waits behind it.
+    client.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"other", b"", b""))
+    client.give(wire.encode_request(wire.SUBMIT_JOB, b"f", b"", b""))
+    worker.give(wire.encode_request(wire.GRAB_JOB))
+    ((_, (handle, _, _)),) = worker.heard()
+    worker.give(wire.encode_request(wire.WORK_COMPLETE, handle, b"done"))
+    assert client.heard() == []
+    room.run()
+
+    kinds = [kind for kind, _ in client.heard()]
+    assert kinds == [wire.JOB_CREATED, wire.JOB_CREATED, wire.WORK_COMPLETE]
+
+
 @pytest.mark.parametrize("kind", BACKGROUND)
 def test_a_background_client_hears_nothing_but_the_handle(room, kind):
     """G13"""

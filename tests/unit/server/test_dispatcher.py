@@ -354,6 +354,34 @@ def test_rule_23_signals_leave_with_their_commit():
     assert heard == ["ended"]
 
 
+def test_rule_22_news_of_a_job_that_only_its_waiters_want_need_not_wait_for_the_disk():
+    desk = Desk()
+    heard: list[str] = []
+    desk.dispatcher.on_signal["c/1"] = lambda signal: heard.append(signal.what)
+    desk.submit(waiter="c/1", durable_interest=False)
+    job = desk.claim()
+
+    desk.tell(desk.a_complete(job))
+
+    assert heard == ["ended"]
+    desk.run(TWO_COMMITS_MS)
+    assert desk.disk.job(job.job_id).state is State.COMPLETED
+
+
+def test_what_is_asked_on_hearing_early_news_goes_into_a_batch_of_its_own_right():
+    desk = Desk()
+    asked = desk.a_submit()
+    desk.dispatcher.on_signal["c/1"] = lambda _: desk.dispatcher.ask(asked)
+    desk.submit(waiter="c/1", durable_interest=False)
+    job = desk.claim()
+
+    told = desk.ask(desk.a_complete(job))
+    desk.run(3 * COMMIT_MS)
+
+    assert isinstance(told.reply, Changed)
+    assert desk.disk.job(asked.items[0].job_id).state is State.READY
+
+
 def test_rule_23_a_lease_taken_from_a_holder_without_connection_is_told_to_whoever_listens():
     desk = Desk()
     told: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from manyhands.server.http_connection import Connection, Request, ShortWay
+from manyhands.server.http_connection import Connection, ErrorCount, Request, ShortWay
 from manyhands.server.http_peer import Proxies
 
 
@@ -49,6 +49,7 @@ class Room:
         self.connection = Connection(
             short_way=ShortWay({b"add": self.asked.append}, 100),
             proxies=Proxies(None),
+            errors=ErrorCount(),
             config=config,
             server_state=ServerState(),
             app_state={},

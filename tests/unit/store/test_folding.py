@@ -19,6 +19,7 @@ TABLES = (
     "partials",
     "terms",
     "events",
+    "history",
     "queues",
     "limits",
     "schedules",
@@ -111,6 +112,12 @@ def frames(random):
             tagged=[(tag, s) for s in written for tag in some(random, NAMES)],
             events=events,
             partials=[(s, n, n - 2, 0, 0, b"x") for s, n in pieces],
+            samples=[
+                (queue, step, random.randrange(6), random.randbytes(3))
+                for queue in some(random, NAMES)
+                for step in some(random, (1, 2))
+            ],
+            dropped_samples=[(step, random.randrange(6)) for step in some(random, (1, 2), 0.2)],
             **fields,
         )
         made.append(frame)
@@ -158,6 +165,8 @@ STATEMENTS = (
     ),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
     ("events", "INSERT INTO events VALUES(?, ?)"),
+    ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
+    ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
     *(
         statement
         for table in SETTINGS

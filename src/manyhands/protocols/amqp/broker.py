@@ -30,6 +30,7 @@ class Broker:
         self.log = log
         self.queues: dict[str, WatchQueue] = {}
         self.delivered_count = 0
+        self.faults_count = 0  # connections and channels that were closed for an error
         self._ask = ask
         self._wake = wake  # call `feed` soon
         self._hungry: dict[WatchQueue, None] = {}

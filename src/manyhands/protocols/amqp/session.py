@@ -186,6 +186,7 @@ class AmqpSession:
         if self._closing_since is not None:
             return
         self._closing_since = self.now()
+        self._broker.faults_count += 1
         class_id, method_id = _ids_of(error.method)
         close = Connection.Close(error.code, _reply_text(error.text), class_id, method_id)
         self._replies.say(pack_method(0, close))
@@ -231,6 +232,7 @@ class AmqpSession:
                 error.method = frame
             if error.code not in _SOFT:
                 raise
+            self._broker.faults_count += 1
             channel.close()
             ids = _ids_of(error.method)
             self._say(channel.number, Channel.Close(error.code, _reply_text(error.text), *ids))

@@ -167,9 +167,9 @@ class DraftSession:
         elif job.job_id != self._sync_job:
             return
         elif signal.what == "progress":
-            self.peer.send(wire.encode(_status(job, self.peer.now())))
+            self._replies.say(wire.encode(_status(job, self.peer.now())))
         elif signal.what == "ended":
-            self.peer.send(wire.encode(_ending(job)))
+            self._replies.say(wire.encode(_ending(job)))
             self._sync_over()
 
     def _sync_over(self) -> None:

@@ -114,7 +114,7 @@ class GearmanSession:
     def hear(self, signal: Signal) -> None:
         """News of a job that a client here waits for."""
         job, what = signal.job, signal.what
-        send = self.peer.send
+        send = self._replies.say  # never before the JOB_CREATED of its job
         handle = self.hall.handle_of(job)
         if what == "ended":
             send(self._ending(job, handle))

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from manyhands.model.events import Event
+from manyhands.model.history import DEPTH_STATES, Sample, quantile
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Schedule, State
 from manyhands.model.payload import as_json_value, guess_encoding
@@ -256,4 +257,38 @@ def schedule(row: Schedule) -> dict[str, Any]:
         "terms": _terms(row.terms),
         "encoding": row.encoding.value,
         "payload": as_json_value(row.payload, row.encoding),
+    }
+
+
+def sample(at: int, found: Sample) -> dict[str, Any]:
+    """What happened in one step of a history."""
+    return {
+        "at": at,
+        "submitted": found.submitted,
+        "started": found.started,
+        "completed": found.completed,
+        "failed": found.failed,
+        "failed_attempts": found.failed_attempts,
+        "lost": found.lost,
+        "cancelled": found.cancelled,
+        "wait_ms": _durations(found.wait, found.wait_ms),
+        "run_ms": _durations(found.run, found.run_ms),
+        "depth": {
+            state.value: count for state, count in zip(DEPTH_STATES, found.depth, strict=False)
+        }
+        or None,
+        "queues_left_out": found.left_out,
+    }
+
+
+def _durations(counts: list[int], total_ms: int) -> dict[str, float] | None:
+    """None: there were none."""
+    count = sum(counts)
+    if not count:
+        return None
+    return {
+        "count": count,
+        "mean": round(total_ms / count, 1),
+        "p50": round(quantile(counts, 0.5) or 0.0, 1),
+        "p95": round(quantile(counts, 0.95) or 0.0, 1),
     }

@@ -1,0 +1,299 @@
+"""Kinds of values: how each is read, from TOML or from text, and how it is shown.
+
+A kind knows neither the key it is read for nor where the text came from.
+"""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Final, Literal, Protocol, get_args
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+# Listeners that exist in this version. The others are `off` and refuse an address.
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "amqp")
+
+# Leaves room for a job id within the 64 bytes of a Gearman handle.
+SERVER_NAME_BYTES_MAX: Final = 24
+_SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{SERVER_NAME_BYTES_MAX}}}")
+_ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]+)")
+
+_ENDPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# The queue of an endpoint that has no name of its own.
+DWORK_QUEUE: Final = "dwork"
+
+# What a value looks like in TOML and in JSON.
+Plain = str | int | bool
+
+Store = Literal["sqlite", "memory"]
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a listener binds. Port 0 lets the system choose."""
+
+    host: str  # an IPv6 address stands here without its brackets
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it; of names, that is known of localhost alone."""
+        if self.host.lower() == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """An address and the queue behind it, which is a namespace of its own."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return str(self.address) if self.name == DWORK_QUEUE else f"{self.name}={self.address}"
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    """Several graphs side by side."""
+
+    each: tuple[Endpoint, ...]
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.each))
+
+
+class WrongValueError(ValueError):
+    """Completes "KEY cannot be VALUE because …"; a kind knows neither the key nor the place."""
+
+
+class Kind(Protocol):
+    """One way to read a value, from TOML (typed) or from a flag or variable (always text)."""
+
+    @property
+    def accepted(self) -> str: ...
+
+    def read(self, raw: object) -> object: ...
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def accepted(self) -> str:
+        return ", ".join(self.words[:-1]) + " or " + self.words[-1]
+
+    def read(self, raw: object) -> str:
+        if raw not in self.words:
+            raise WrongValueError("there is no such choice")
+        return str(raw)
+
+
+class StoreName(msgspec.Struct, frozen=True):
+    """Where jobs are kept. A database address is recognised, in order to say that it is early."""
+
+    accepted: str = "sqlite or memory"
+
+    def read(self, raw: object) -> str:
+        if isinstance(raw, str) and raw.startswith(("postgres://", "postgresql://")):
+            raise WrongValueError("the PostgreSQL store is not available yet")
+        return Choice(get_args(Store)).read(raw)
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole number between two bounds, or `none` where that is allowed."""
+
+    minimum: int
+    maximum: int
+    or_none: bool = False
+
+    @property
+    def accepted(self) -> str:
+        numbers = f"a whole number from {self.minimum} to {self.maximum}"
+        return f"{numbers}, or none" if self.or_none else numbers
+
+    def read(self, raw: object) -> int | None:
+        if self.or_none and raw == "none":
+            return None
+        if isinstance(raw, str) and re.fullmatch(r"-?[0-9]{1,18}", raw):
+            raw = int(raw)
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            raise WrongValueError("it is not a whole number")
+        if not self.minimum <= raw <= self.maximum:
+            raise WrongValueError("it is out of range")
+        return raw
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """True or false; in variables, where it is a custom, also 1 or 0."""
+
+    accepted: str = "true or false"
+
+    def read(self, raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        if raw not in ("true", "false", "1", "0"):
+            raise WrongValueError("it is neither true nor false")
+        return raw in ("true", "1")
+
+
+class FilePath(msgspec.Struct, frozen=True):
+    """A path, relative to the working directory, or `none` where that is allowed."""
+
+    or_none: bool = False
+
+    @property
+    def accepted(self) -> str:
+        return "a path, or none" if self.or_none else "a path"
+
+    def read(self, raw: object) -> Path | None:
+        if self.or_none and raw == "none":
+            return None
+        if not isinstance(raw, str) or not raw or "\0" in raw:
+            raise WrongValueError("it is not a path")
+        return Path(raw)
+
+
+class ServerName(msgspec.Struct, frozen=True):
+    """The name that job handles carry."""
+
+    accepted: str = f"1 to {SERVER_NAME_BYTES_MAX} letters, digits, dots and hyphens"
+
+    def read(self, raw: object) -> str:
+        if not isinstance(raw, str) or not _SERVER_NAME.fullmatch(raw):
+            raise WrongValueError("it cannot be part of a job handle")
+        return raw
+
+
+class Networks(msgspec.Struct, frozen=True):
+    """Addresses or networks with commas between them, or `none`."""
+
+    accepted: str = "addresses or networks such as 10.0.0.0/8, with commas, or none"
+
+    def read(self, raw: object) -> str | None:
+        if raw == "none":
+            return None
+        if not isinstance(raw, str):
+            raise WrongValueError("it is not a text")
+        for text in raw.split(","):
+            try:
+                ipaddress.ip_network(text.strip(), strict=False)
+            except ValueError:
+                raise WrongValueError(f"there is no network {text.strip()!r}") from None
+        return raw
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """The address of one listener, or `off`."""
+
+    listener: str
+
+    @property
+    def accepted(self) -> str:
+        if self.listener in LISTENERS_BUILT:
+            return "HOST:PORT, [IPV6]:PORT or off"
+        return "off"
+
+    def read(self, raw: object) -> Address | None:
+        if raw == "off":
+            return None
+        if self.listener not in LISTENERS_BUILT:
+            raise WrongValueError("this version has no such listener yet")
+        match = _ADDRESS.fullmatch(raw) if isinstance(raw, str) else None
+        if match is None:
+            raise WrongValueError("it is not an address with a port")
+        if match["v6"] is not None:
+            try:
+                ipaddress.IPv6Address(match["v6"])
+            except ValueError:
+                raise WrongValueError("there is no IPv6 address in the brackets") from None
+        port = int(match["port"])
+        if port > 65535:
+            raise WrongValueError("a port is at most 65535")
+        return Address(match["v6"] or match["host"], port)
+
+
+class ListenMany(Listen, frozen=True):
+    """Addresses of one listener, each with the name of its queue, or `off`."""
+
+    @property
+    def accepted(self) -> str:
+        if self.listener in LISTENERS_BUILT:
+            return "HOST:PORT, NAME=HOST:PORT, several of them with commas, or off"
+        return "off"
+
+    def read(self, raw: object) -> Endpoints | None:  # type: ignore[override]
+        if raw == "off":
+            return None
+        if not isinstance(raw, str):
+            raise WrongValueError("it is not an address with a port")
+        endpoints: dict[str, Endpoint] = {}
+        for part in raw.split(","):
+            name, equals, place = part.strip().rpartition("=")
+            name = name if equals else DWORK_QUEUE
+            if not _ENDPOINT_NAME.fullmatch(name):
+                raise WrongValueError("a name has letters, digits, dots, hyphens, underscores")
+            address = super().read(place)
+            if address is None:
+                raise WrongValueError("off stands alone")
+            if name in endpoints:
+                raise WrongValueError(f"there are two addresses for {name}")
+            endpoints[name] = Endpoint(name, address)
+        return Endpoints(tuple(endpoints.values()))
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """Where a broker is, and as whom. Shown without the password."""
+
+    host: str
+    port: int
+    virtual_host: str
+    user: str
+    password: str
+    secure: bool
+
+    def __str__(self) -> str:
+        scheme = "amqps" if self.secure else "amqp"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        account = quote(self.user, safe="")
+        return f"{scheme}://{account}@{host}:{self.port}/{quote(self.virtual_host, safe='')}"
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """The URL of a broker, or `none`."""
+
+    accepted: str = "amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps://… or none"
+
+    def read(self, raw: object) -> BrokerAddress | None:
+        if raw == "none":
+            return None
+        try:
+            url = urlsplit(raw if isinstance(raw, str) else "")
+            port = url.port
+        except ValueError:
+            raise WrongValueError("it is not a URL") from None
+        if url.scheme not in ("amqp", "amqps") or not url.hostname or url.query or url.fragment:
+            raise WrongValueError("it is not the URL of a broker")
+        secure = url.scheme == "amqps"
+        return BrokerAddress(
+            host=url.hostname,
+            port=port or (5671 if secure else 5672),
+            virtual_host=unquote(url.path[1:]) or "/",
+            user=unquote(url.username or "guest"),
+            password=unquote(url.password or "guest"),
+            secure=secure,
+        )
+
+
+def as_plain(kind: Kind, value: object) -> Plain:
+    """A value as one would write it in the file."""
+    if value is None:
+        return "off" if isinstance(kind, Listen) else "none"
+    return value if isinstance(value, bool | int) else str(value)

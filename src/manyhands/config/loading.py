@@ -1,0 +1,148 @@
+"""How the effective configuration comes about.
+
+A flag wins over the environment, that over the file, that over the default.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from manyhands.config.kinds import Address, Endpoints, Plain, WrongValueError, as_plain
+from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+
+# Names the TOML file itself, so it is no key of that file.
+FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
+# A Kubernetes service called `manyhands` puts these into every container beside it.
+_FOREIGN_VARIABLE: Final = re.compile(r"MANYHANDS_(SERVICE|PORT)(_.*)?")
+
+
+class ConfigError(Exception):
+    """A wrong key or value. Its text is a sentence: where, which key, what is wrong, what fits."""
+
+
+class LoadedConfig(msgspec.Struct, frozen=True):
+    """The effective configuration, and for every option where its value came from."""
+
+    config: Config
+    sources: Mapping[str, str]
+
+    def plain(self, name: str) -> Plain:
+        """The value of an option as one would write it in the file."""
+        return as_plain(OPTIONS[name].kind, getattr(self.config, name))
+
+
+def load_config(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], file: Path | None
+) -> LoadedConfig:
+    """Joins flags (by option name), environment and file; raises `ConfigError` on anything wrong.
+
+    A flag that is None and an empty variable count as not given.
+    """
+    raws: dict[str, tuple[object, str]] = {}
+    if file is not None:
+        raws |= _read_file(file)
+    raws |= _read_environ(environ)
+    raws |= {
+        name: (raw, f"flag {OPTIONS[name].flag}") for name, raw in flags.items() if raw is not None
+    }
+    values: dict[str, Any] = {
+        name: _read_value(OPTIONS[name], raw, source) for name, (raw, source) in raws.items()
+    }
+    config = Config(**values)
+    sources = {name: raws[name][1] if name in raws else "default" for name in OPTIONS}
+    _check_exposure(config, sources)
+    return LoadedConfig(config, sources)
+
+
+def as_toml(plain: object) -> str:
+    """A value in the words of TOML, for lines that can be read back."""
+    if isinstance(plain, str):
+        # Arguments and variables need not be Unicode; what is shown has to be.
+        plain = plain.encode(errors="replace").decode()
+    # JSON writes text, numbers, true and false exactly as TOML does.
+    if isinstance(plain, Plain):
+        return msgspec.json.encode(plain).decode()
+    return str(plain)
+
+
+def _read_file(file: Path) -> dict[str, tuple[object, str]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"file {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"file {file} is not UTF-8 text, as TOML has to be.") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"file {file} is not valid TOML: {error}.") from None
+    raws: dict[str, tuple[object, str]] = {}
+    for key, raw in table.items():
+        source = f"file {file} line {_line_of(key, text)}"
+        if key not in OPTIONS:
+            raise _unknown(source, key, OPTIONS)
+        raws[key] = (raw, source)
+    return raws
+
+
+def _line_of(key: str, text: str) -> int:
+    # A key opens its line, bare, quoted, dotted or as a table; valid TOML has it exactly once.
+    opening = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    lines = enumerate(text.splitlines(), start=1)
+    return next((number for number, line in lines if opening.match(line)), 1)
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
+    names = {option.variable: option.name for option in OPTIONS.values()}
+    raws: dict[str, tuple[object, str]] = {}
+    for variable, raw in environ.items():
+        if not variable.startswith(VARIABLE_PREFIX) or not raw:
+            continue
+        if variable in names:
+            raws[names[variable]] = (raw, f"environment variable {variable}")
+        elif variable != FILE_VARIABLE and not _FOREIGN_VARIABLE.fullmatch(variable):
+            raise _unknown("environment", variable, names)
+    return raws
+
+
+def _unknown(source: str, key: str, known: Iterable[str]) -> ConfigError:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`manyhands config` lists all options."
+    return ConfigError(f"{source}: {key} is not an option; {hint}")
+
+
+def _read_value(option: Option, raw: object, source: str) -> object:
+    try:
+        return option.kind.read(raw)
+    except WrongValueError as error:
+        # An address of a database holds a password, which has no place on a screen or in a log.
+        shown = "that address" if isinstance(raw, str) and "://" in raw else as_toml(raw)
+        raise ConfigError(
+            f"{source}: {option.name} cannot be {shown} because {error}; "
+            f"accepted is {option.kind.accepted}."
+        ) from None
+
+
+def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
+    if config.insecure:
+        return
+    for name in OPTIONS:
+        for address in _addresses(getattr(config, name)):
+            if address.is_loopback:
+                continue
+            raise ConfigError(
+                f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
+                "it and nobody would be asked who they are; accepted is a loopback address such as "
+                f"127.0.0.1:{address.port}, or any address together with insecure = true."
+            )
+
+
+def _addresses(value: object) -> list[Address]:
+    if isinstance(value, Endpoints):
+        return [endpoint.address for endpoint in value.each]
+    return [value] if isinstance(value, Address) else []

@@ -1,0 +1,323 @@
+"""The one definition of every option.
+
+A field of `Config` is at once a TOML key, an environment variable and a flag. A new option is a
+new field, no more.
+"""
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+
+from manyhands.config.kinds import (
+    DWORK_QUEUE,
+    LISTENERS_BUILT,
+    SERVER_NAME_BYTES_MAX,
+    Address,
+    Broker,
+    BrokerAddress,
+    Choice,
+    Endpoint,
+    Endpoints,
+    FilePath,
+    Kind,
+    Listen,
+    ListenMany,
+    Networks,
+    Plain,
+    ServerName,
+    Store,
+    StoreName,
+    Switch,
+    Whole,
+    as_plain,
+)
+from manyhands.model import limits
+
+VARIABLE_PREFIX: Final = "MANYHANDS_"
+_MIB: Final = 1024 * 1024
+# A payload is held in memory whole, more than once; beyond this one job could end the server.
+_PAYLOAD_BYTES_CEILING: Final = limits.PAYLOAD_BYTES_MAX
+
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Loop = Literal["auto", "uvloop", "asyncio"]
+RelayFrom = Literal["now", "earliest"]
+DworkExit = Literal["auto", "always", "never"]
+DworkUnknown = Literal["done", "wait"]
+DedupCompleted = Literal["never", "same_queue"]
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a field of `Config` says about itself besides its name, type and default."""
+
+    kind: Kind
+    help: str
+    example: str
+
+
+def _listen_default(listener: str, port: int) -> Address | None:
+    return Address("127.0.0.1", port) if listener in LISTENERS_BUILT else None
+
+
+def _server_name_default() -> str:
+    name = socket.gethostname().partition(".")[0]
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", name)[:SERVER_NAME_BYTES_MAX]
+    return name or "manyhands"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Every option of the server. The documentation of a field is its help text."""
+
+    data: Annotated[
+        Path,
+        About(FilePath(), "Directory of the store, made if it is missing.", "/var/lib/manyhands"),
+    ] = Path("manyhands-data")
+    store: Annotated[
+        Store,
+        About(
+            StoreName(),
+            "Where jobs are kept: on disk, or in memory until the server stops.",
+            "memory",
+        ),
+    ] = "sqlite"
+    http: Annotated[
+        Address | None,
+        About(Listen("http"), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),
+    ] = _listen_default("http", 7700)
+    gearman: Annotated[
+        Address | None,
+        About(Listen("gearman"), "Address for Gearman clients and workers.", "127.0.0.1:4730"),
+    ] = _listen_default("gearman", 4730)
+    gearman_error_packets: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Tell peers of Gearman's first draft what they did wrong; else they are closed.",
+            "false",
+        ),
+    ] = True
+    dwork: Annotated[
+        Endpoints | None,
+        About(
+            ListenMany("dwork"),
+            "Addresses for dwork over ZeroMQ; each name is a queue and a graph of its own.",
+            "127.0.0.1:6125,physics=127.0.0.1:6126",
+        ),
+    ] = Endpoints((Endpoint(DWORK_QUEUE, Address("127.0.0.1", 6125)),))
+    dwork_exit: Annotated[
+        DworkExit,
+        About(
+            Choice(get_args(DworkExit)),
+            "When dwork workers are told to exit for want of work; auto is once there was some.",
+            "never",
+        ),
+    ] = "auto"
+    dwork_lease_seconds: Annotated[
+        int,
+        About(
+            Whole(0, 366 * 24 * 3600),
+            "Silence after which a dwork worker loses its tasks; 0 is never.",
+            "3600",
+        ),
+    ] = 0
+    dwork_steal_max: Annotated[
+        int,
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most tasks handed out by one steal.", "100"),
+    ] = 1_000
+    dwork_unknown: Annotated[
+        DworkUnknown,
+        About(
+            Choice(get_args(DworkUnknown)),
+            "What a predecessor that nobody has created means: it is done, or waited for.",
+            "wait",
+        ),
+    ] = "done"
+    dwork_strict: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Let only the worker that holds a dwork task complete it, and serve no lookup.",
+            "true",
+        ),
+    ] = False
+    wmp: Annotated[
+        Address | None,
+        About(Listen("wmp"), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
+    ] = _listen_default("wmp", 7714)
+    amqp: Annotated[
+        Address | None,
+        About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
+    ] = _listen_default("amqp", 5673)
+    amqp_relay: Annotated[
+        BrokerAddress | None,
+        About(
+            Broker(),
+            "RabbitMQ to relay all events to; it may be away.",
+            "amqp://user:password@broker:5672/vhost",
+        ),
+    ] = None
+    amqp_relay_from: Annotated[
+        RelayFrom,
+        About(
+            Choice(get_args(RelayFrom)),
+            "Where to begin with a broker that nothing was relayed to yet.",
+            "earliest",
+        ),
+    ] = "now"
+    insecure: Annotated[
+        bool,
+        About(Switch(), "Allow addresses that other machines can reach.", "true"),
+    ] = False
+    ready_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File written once every listener accepts, with their addresses.",
+            "/run/manyhands/ready",
+        ),
+    ] = None
+    server_name: Annotated[
+        str,
+        About(ServerName(), "Name of this server in job handles; else the host's.", "jobs-1"),
+    ] = msgspec.field(default_factory=_server_name_default)
+    log_format: Annotated[
+        LogFormat,
+        About(
+            Choice(get_args(LogFormat)),
+            "Form of the log; auto is console on a terminal and JSON elsewhere.",
+            "json",
+        ),
+    ] = "auto"
+    log_level: Annotated[
+        LogLevel,
+        About(Choice(get_args(LogLevel)), "Least important log line.", "debug"),
+    ] = "info"
+    loop: Annotated[
+        Loop,
+        About(
+            Choice(get_args(Loop)),
+            "Event loop; auto is uvloop where it is installed.",
+            "asyncio",
+        ),
+    ] = "auto"
+    drain_seconds: Annotated[
+        int,
+        About(Whole(0, 3600), "Longest time to answer what is in flight before exit.", "30"),
+    ] = 10
+    commit_pace_ms: Annotated[
+        int,
+        About(Whole(0, 1000), "Distance between commits while many clients wait.", "2"),
+    ] = 1
+    ride_ms: Annotated[
+        int,
+        About(
+            Whole(0, 1000),
+            "Longest wait of a change that nobody awaits for a commit to ride with.",
+            "10",
+        ),
+    ] = 5
+    disk_free_mib_min: Annotated[
+        int,
+        About(Whole(0, 1024 * _MIB), "Free disk space below which submits are refused.", "512"),
+    ] = 64
+    retention_days: Annotated[
+        int,
+        About(Whole(0, 36500), "How long a finished job stays visible.", "30"),
+    ] = 7
+    retention_count: Annotated[
+        int,
+        About(Whole(0, 1_000_000_000), "How many finished jobs stay visible.", "1000000"),
+    ] = 50_000
+    retention_events: Annotated[
+        int,
+        About(
+            Whole(1, 1_000_000_000),
+            "Most events kept; older ones give way, also for watchers that have not read them.",
+            "500000",
+        ),
+    ] = 2_000_000
+    result_retention_hours: Annotated[
+        int | None,
+        About(
+            Whole(0, 876_000, or_none=True),
+            "How long a result is kept; none keeps it as long as its job.",
+            "24",
+        ),
+    ] = None
+    trusted_proxies: Annotated[
+        str | None,
+        About(
+            Networks(),
+            "HTTP proxies whose Forwarded and X-Forwarded-For headers are believed.",
+            "10.0.0.0/8",
+        ),
+    ] = None
+    qless_take_max: Annotated[
+        int,
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most jobs that one GET /get hands out.", "5000"),
+    ] = 1_000
+    qless_batch_max: Annotated[
+        int,
+        About(Whole(1, limits.BATCH_COUNT_MAX), "Most items in one body of the qless API.", "500"),
+    ] = limits.BATCH_COUNT_MAX
+    qless_body_bytes_max: Annotated[
+        int,
+        About(Whole(1, 256 * _MIB), "Largest body of the qless API.", "1048576"),
+    ] = 16 * _MIB
+    qless_meta_bytes_max: Annotated[
+        int,
+        About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest meta of a job in the qless API.", "65536"),
+    ] = _MIB
+    qless_load: Annotated[
+        bool,
+        About(Switch(), "Tell the server's load with every answer of the qless API.", "true"),
+    ] = False
+    qless_dedup_completed: Annotated[
+        DedupCompleted,
+        About(
+            Choice(get_args(DedupCompleted)),
+            "Whether a completed job may be added again to the queue it completed in.",
+            "same_queue",
+        ),
+    ] = "never"
+    payload_bytes_max: Annotated[
+        int,
+        About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),
+    ] = 64 * _MIB
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One field of `Config`, under each name that users know it by."""
+
+    name: str  # the field and the TOML key
+    flag: str
+    variable: str
+    default: Plain
+    kind: Kind
+    help: str
+    example: str
+
+
+def _options() -> dict[str, Option]:
+    unset = Config()
+    found: dict[str, Option] = {}
+    for field in msgspec.structs.fields(Config):
+        _, about = get_args(field.type)
+        found[field.name] = Option(
+            name=field.name,
+            flag="--" + field.name.replace("_", "-"),
+            variable=VARIABLE_PREFIX + field.name.upper(),
+            default=as_plain(about.kind, getattr(unset, field.name)),
+            kind=about.kind,
+            help=about.help,
+            example=about.example,
+        )
+    return found
+
+
+# By name, in the order of definition.
+OPTIONS: Final[Mapping[str, Option]] = _options()

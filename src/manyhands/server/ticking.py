@@ -1,0 +1,102 @@
+"""Time for the dispatcher: a tick at the next due instant, and standstills noticed."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from manyhands.model import limits
+from manyhands.model.commands import Command, Prolong, Tick
+from manyhands.server.clock import Clock
+from manyhands.server.loops import Loop, Timer
+from manyhands.store.index import Index
+
+_log = structlog.get_logger("manyhands.ticking")
+# A timer that fires this much too late means that the server itself stood still.
+STALL_MS: Final = 1_000
+# Some timer fires at least that often, so a standstill began no earlier before it was due.
+_HOUSEKEEPING_MS: Final = 1_000
+# A tick that ended in an assertion is tried again after this long.
+_TICK_AGAIN_MS: Final = 1_000
+# A timer far ahead is looked at again every hour.
+_TICK_MS_MAX: Final = 3_600_000
+
+
+class Timekeeper:
+    """Asks for a ``Tick`` when something is due."""
+
+    def __init__(
+        self,
+        index: Index,
+        clock: Clock,
+        loop: Loop,
+        ask: Callable[[Command], None],
+        failures: Callable[[], int],
+    ) -> None:
+        self.tick_at: int | None = None  # the instant that the timer is set to
+        self._index = index
+        self._clock = clock
+        self._loop = loop
+        self._ask = ask
+        self._failures = failures  # commands that ended in an assertion, so far
+        self._timer: Timer | None = None
+        self._ended = False
+        self._expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
+        self._alive_ms = clock.monotonic_ms()  # the last sign of life, by some timer
+        self._awake_ms = self._alive_ms  # standstills before this moment are dealt with
+        self.arm_next()
+
+    def arm_next(self) -> None:
+        """Set the timer to whatever is due first."""
+        due_at = self._index.next_due_at()
+        if due_at is not None:
+            self.arm(due_at)
+
+    def arm(self, due_at: int, delay_ms_min: int = 0) -> None:
+        """Set the timer to an instant."""
+        if self._ended:
+            return
+        self._cancel()
+        self.tick_at = due_at
+        delay_ms = min(max(delay_ms_min, due_at - self._clock.now()), _TICK_MS_MAX)
+        self._expected_ms = self._clock.monotonic_ms() + delay_ms
+        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def end(self) -> None:
+        """The store failed: nothing can be decided any more, whatever is due."""
+        self._ended = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self.tick_at = self._timer = None
+        self.notice_stall(self._expected_ms)
+        failures = self._failures()
+        self._ask(Tick(limits.TICK_COUNT_MAX))
+        due_at = self._index.next_due_at()
+        if due_at is not None:
+            # Something due that cannot be decided on must not keep the loop busy.
+            failed = self._failures() != failures
+            self.arm(due_at, _TICK_AGAIN_MS if failed else 0)
+
+    def notice_stall(self, expected_ms: float) -> None:
+        """What was to happen at ``expected_ms`` (monotonic) happens now. Much too late means that
+        the server itself stood still; several timers may find that out, the first one counts.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - max(expected_ms, self._awake_ms) > STALL_MS:
+            # It began some time before the timer was due. Too much is better than too little.
+            began_ms = max(expected_ms - _HOUSEKEEPING_MS, self._alive_ms)
+            self._awake_ms = now_ms
+            self.prolong(int(now_ms - began_ms))
+        self._alive_ms = now_ms
+
+    def prolong(self, outage_ms: int) -> None:
+        """The server stood still, or its clock was set: leases keep their remaining time."""
+        _log.warning("leases prolonged", milliseconds=outage_ms)
+        self._ask(Prolong(outage_ms))
+        self.arm_next()  # by the clock as it is now

@@ -1,0 +1,97 @@
+"""Who is woken when there is work: as many sleepers as jobs, no more and no fewer."""
+
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from manyhands.engine.claim import Gate
+from manyhands.engine.effects import Effects
+from manyhands.model.job import State
+from manyhands.server.clock import Clock
+from manyhands.server.loops import Loop
+from manyhands.server.waiters import Waiters
+from manyhands.store.batch import Batch
+from manyhands.store.index import Index
+
+_log = structlog.get_logger("manyhands.waking")
+_READY: Final = State.READY
+_LEASED: Final = State.LEASED
+
+
+class Waking:
+    """Looks at what was committed, and at the sleepers."""
+
+    def __init__(self, index: Index, waiters: Waiters, clock: Clock, loop: Loop) -> None:
+        self._index = index
+        self._waiters = waiters
+        self._clock = clock
+        self._loop = loop
+        self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers hear
+
+    def has_work(self, queues: Sequence[str]) -> bool:
+        """Whether a claim over these queues would be given something now."""
+        gate = Gate(Effects(self._index, self._clock.now()))
+        return any(gate.first(queue) is not None for queue in queues)
+
+    def ready_count(self, queue: str) -> int:
+        """Jobs of a queue that are ready, committed or about to be."""
+        known = self._index.queues.get(queue)
+        return known.ready.count if known is not None else 0
+
+    def after_commit(self, batch: Batch) -> None:
+        """Wake as many sleepers as there is new work, and those for whom a limit made room."""
+        waiters = self._waiters
+        queues = self._index.queues
+        counts: dict[str, int] = {}
+        for _, event in batch.events:
+            queue = event.queue
+            if event.state is _READY:
+                counts[queue] = counts.get(queue, 0) + 1
+            elif event.state is not _LEASED and waiters.is_wanted(queue):
+                known = queues.get(queue)
+                if known is not None and known.queue.policy.concurrency_max is not None:
+                    counts[queue] = counts.get(queue, 0) + 1
+        for queue, changed in batch.queues.items():
+            if changed.policy.rate is None:  # with a rate, each claim writes the queue
+                counts[queue] = waiters.count
+        for queue, count in counts.items():
+            if waiters.is_wanted(queue) and self.has_work((queue,)):
+                self._wake(queue, min(count, self.ready_count(queue)))
+        if self._index.limits:
+            # A named limit may have made room in any queue.
+            self.where_there_is_work()
+
+    def before_commit(self, effects: Effects | None) -> None:
+        """Work that may be handed out before it is on disk."""
+        for event in effects.events if effects is not None else ():
+            if event.state is _READY and self.has_work((event.queue,)):
+                self._wake(event.queue, 1)
+
+    def where_there_is_work(self) -> None:
+        """Everybody for whom there is something, whatever happened."""
+        for queue in self._waiters.queues():
+            if self.has_work((queue,)):
+                self._wake(queue, self.ready_count(queue))
+
+    def later(self, queues: tuple[str, ...], retry_at: int) -> None:
+        """A rate limit held work back: those who sleep for it hear when it may go on."""
+        if self._rate_wakes.get(queues) == retry_at:
+            return
+        self._rate_wakes[queues] = retry_at
+
+        def wake() -> None:
+            if self._rate_wakes.get(queues) == retry_at:
+                del self._rate_wakes[queues]
+            for queue in queues:
+                if self.has_work((queue,)):
+                    self._wake(queue, self.ready_count(queue))
+
+        self._loop.call_later(max(1, retry_at - self._clock.now()) / 1000, wake)
+
+    def _wake(self, queue: str, count: int) -> None:
+        try:
+            self._waiters.wake(queue, count)
+        except Exception:  # noqa: BLE001 - one sleeper's trouble must not keep others asleep
+            _log.error("a wake-up could not be told", traceback=traceback.format_exc())

@@ -1,0 +1,81 @@
+"""What operators see over HTTP: how it went, and over which protocol."""
+
+from tests.e2e.serving import Api, serving
+
+
+def work_off(api, queue: str, *, completed: int, failed: int) -> None:
+    api.results("submit", items=[{"queue": queue} for _ in range(completed + failed)])
+    jobs = api.results("claim", queue=queue, count=completed + failed)
+    done = [{"id": job["id"], "token": job["token"]} for job in jobs]
+    for index, item in enumerate(done):
+        if index < completed:
+            api.results("complete", **item)
+        else:
+            api.results("fail", **item, code="boom", retry=False)
+
+
+def totals(api, query: str) -> dict:
+    response = api.http.get(f"/api/history?{query}")
+    assert response.status_code == 200, response.text
+    return response.json()["total"]
+
+
+def test_the_history_tells_of_one_queue_and_of_all(api, queue):
+    work_off(api, queue, completed=3, failed=2)
+
+    for name, count in (("1h", 60), ("24h", 144), ("7d", 168)):
+        answer = api.http.get(f"/api/history?range={name}&queue={queue}").json()
+        assert len(answer["results"]) == count
+        assert answer["queue"] == queue
+        total = answer["total"]
+        assert (total["submitted"], total["started"]) == (5, 5)
+        assert (total["completed"], total["failed"], total["failed_attempts"]) == (3, 2, 2)
+        assert total["wait_ms"]["count"] == 5
+        assert 0 <= total["run_ms"]["p50"] <= total["run_ms"]["p95"]
+        assert answer["results"][-1]["depth"] == {
+            "blocked": 0,
+            "delayed": 0,
+            "ready": 0,
+            "leased": 0,
+        }
+    assert totals(api, "range=1h")["submitted"] >= 5
+    assert totals(api, "queue=nobody-ever-used-it")["submitted"] == 0
+
+
+def test_a_range_that_is_not_kept_is_refused(api):
+    response = api.http.get("/api/history?range=1y")
+
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "range is one of 1h, 24h, 7d"
+    assert api.http.get("/api/history?since=1").status_code == 400
+
+
+def test_the_history_survives_a_restart(tmp_path):
+    with serving(tmp_path) as served:
+        api = Api(served)
+        work_off(api, "mail", completed=4, failed=1)
+        api.close()
+    with serving(tmp_path) as served:
+        api = Api(served)
+        work_off(api, "mail", completed=1, failed=0)
+        total = totals(api, "range=1h&queue=mail")
+        api.close()
+
+    assert (total["submitted"], total["completed"], total["failed"]) == (6, 5, 1)
+
+
+def test_each_protocol_tells_its_connections_jobs_and_errors(tmp_path):
+    with serving(tmp_path, "--store", "memory", "--dwork", "127.0.0.1:0") as served:
+        api = Api(served)
+        work_off(api, "q", completed=2, failed=0)
+        assert api.post("submit").status_code == 400
+        rows = {row["protocol"]: row for row in api.get("protocols")}
+        api.close()
+
+    assert rows["http"]["connections"] == 1
+    assert (rows["http"]["jobs_in"], rows["http"]["jobs_out"]) == (2, 2)
+    assert rows["http"]["errors"] == 1
+    assert rows["http"]["realms"]["native"] == {"jobs_in": 2, "jobs_out": 2}
+    assert rows["dwork"]["connections"] == 0
+    assert rows["dwork"]["address"] == served.addresses["dwork"]
+    assert rows["gearman"]["address"] is None
