@@ -407,5 +407,6 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
     count, present, failure, free = json.loads(ended.stdout)
     assert count > 100
     assert present
-    assert "No space left" in failure
-    assert free < 2 * 1024 * 1024  # what the journal asked for
+    # The journal asked for more room, or the database did.
+    assert "No space left" in failure or "FullError" in failure
+    assert free < 2 * 1024 * 1024

@@ -70,7 +70,7 @@ class Collector:
                 return True
         return False
 
-    def pending(self, job_id: str) -> Job | None:
+    def newest(self, job_id: str) -> Job | None:
         """The newest value of a job whose record cannot be read yet."""
         for batch in (self.batch, *reversed(self.sealed), *reversed(self.unapplied)):
             if job_id in batch.jobs:

@@ -132,7 +132,7 @@ class Pruner:
             for serial, job_id in rows
             if job_id not in self.leaving
             and serial not in self._leaving_results
-            and self._collector.pending(job_id) is None
+            and self._collector.newest(job_id) is None
         ]
         self._leaving_results.update(dict.fromkeys(serials))
         removals.results += serials

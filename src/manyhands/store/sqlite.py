@@ -109,7 +109,7 @@ class SqliteStore:
         """A job that is not in the index: finished, or never heard of."""
         if job_id in self._pruner.leaving:
             return None
-        job = self._collector.pending(job_id)
+        job = self._collector.newest(job_id)
         return job if job is not None else self._reader.job(job_id)
 
     # Committing.

@@ -55,10 +55,10 @@ class Writer:
         self._directory = file.parent
         self._journal: Journal | None = None
         self._applier: Applier | None = None
-        self._waiting: list[PackedFrame] = []  # durable, and to be applied
+        self._unapplied: list[PackedFrame] = []  # durable, and to be applied
         self._log_frames = 0
         self._log_frames_seen = 0  # when it was last copied
-        self.waiting_bytes = 0
+        self.unapplied_bytes = 0
         self.durable = 0  # numbers of frames
         self.applied = 0
         if check:
@@ -93,14 +93,14 @@ class Writer:
         except OSError as error:
             raise StoreError(f"its journal failed: {error.strerror}") from error
         view = memoryview(body)
-        self._waiting += [(number, view[start:end]) for number, start, end in spans]
-        self.waiting_bytes += len(body)
+        self._unapplied += [(number, view[start:end]) for number, start, end in spans]
+        self.unapplied_bytes += len(body)
         self.durable = spans[-1][0]
 
     def apply(self) -> Iterator[None]:
         """Have in the database what waits now, in steps between which more may be kept."""
-        frames, self._waiting = self._waiting, []
-        self.waiting_bytes = 0
+        frames, self._unapplied = self._unapplied, []
+        self.unapplied_bytes = 0
         assert self._applier is not None
         assert self._journal is not None
         yield from self._applier.apply(frames)
@@ -153,7 +153,7 @@ class _Service:
             if writer.applied < writer.durable and (
                 hurried
                 or not ready
-                or writer.waiting_bytes >= _WINDOW_BYTES
+                or writer.unapplied_bytes >= _WINDOW_BYTES
                 or time.perf_counter() - self._oldest_at >= _WINDOW_SECONDS
             ):
                 self._apply()
@@ -180,7 +180,7 @@ class _Service:
         body, spans = self._buffer.feed(chunk)
         if spans:
             writer = self._writer
-            if not writer.waiting_bytes:
+            if not writer.unapplied_bytes:
                 self._oldest_at = time.perf_counter()
             writer.keep(body, spans)
             self._answer()
@@ -189,7 +189,7 @@ class _Service:
         """While it is going on, what arrives is kept and answered, unless too much waits."""
         writer, poll = self._writer, self._poll.poll
         for _ in writer.apply():
-            if writer.waiting_bytes < _BEHIND_BYTES_MAX and not self._ended and poll(0):
+            if writer.unapplied_bytes < _BEHIND_BYTES_MAX and not self._ended and poll(0):
                 self._take_in()
         if not self._ended:
             self._answer()
