@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -322,8 +323,21 @@ def test_files_of_the_journal_are_used_again(data):
     disk.close()
 
 
+def test_a_stop_at_any_moment_after_a_commit_leaves_neither_journal_nor_log(data):
+    for n in range(25):
+        disk = Disk(data)
+        disk.submit_and_commit(3)
+        time.sleep(n / 1000)  # so that it falls before, into and after the writer's own answer
+        disk.close()
+
+        assert journal.segments(data) == []
+        assert not (data / "manyhands.db-wal").exists()
+    assert rows_in_file(data) == 75
+
+
 CHILD = """
 import sys
+import time
 from pathlib import Path
 from tests.e2e.test_journal import open_behind
 disk = open_behind(Path(sys.argv[1]))

@@ -173,7 +173,10 @@ class _Service:
         return True
 
     def _take_in(self) -> None:
-        chunk = self._link.recv(_READ_BYTES)
+        try:
+            chunk = self._link.recv(_READ_BYTES)
+        except ConnectionResetError:  # the same, by somebody who had not read all answers
+            chunk = b""
         if not chunk:
             self._ended = True
             return
@@ -191,12 +194,13 @@ class _Service:
         for _ in writer.apply():
             if writer.unapplied_bytes < _BEHIND_BYTES_MAX and not self._ended and poll(0):
                 self._take_in()
-        if not self._ended:
-            self._answer()
+        self._answer()
 
     def _answer(self) -> None:
         writer = self._writer
-        self._link.sendall(pack(Answer(writer.durable, applied=writer.applied)))
+        # Nobody may be there to hear it: reading tells, once all that was sent has been read.
+        with contextlib.suppress(BrokenPipeError):
+            self._link.sendall(pack(Answer(writer.durable, applied=writer.applied)))
 
 
 def serve(link: socket.socket, hurry: socket.socket, file: Path, *, check: bool) -> None:
@@ -206,7 +210,7 @@ def serve(link: socket.socket, hurry: socket.socket, file: Path, *, check: bool)
         link.sendall(pack(Answer(0)))
         _Service(link, hurry, writer).run()
     except (BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the parent is gone; what was committed is committed
+        os._exit(0)  # the parent is gone, before there was anything to write
     except StoreError as error:
         _fail(link, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the end
