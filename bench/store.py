@@ -27,14 +27,15 @@ from rich.console import Console
 from rich.table import Table
 
 from manyhands.engine.effects import Effects
-from manyhands.model.identity import make_job_id
 from manyhands.model.job import Attempt, EndReason, Holder, Job, Lease, Origin, State
 from manyhands.model.policy import TERMS, Queue
+from manyhands.server.ids import Ids
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import Filter
 
 NOW = 1_760_000_000_000
 QUEUE = "resize"
+IDS = Ids()
 ORIGIN = Origin("gearman", "", "127.0.0.1:50000")
 HOLDER = Holder("gearman", "worker-1", "127.0.0.1:50001")
 BATCHES = {1: 2_000, 10: 10_000, 100: 60_000, 1000: 100_000}  # size of a batch -> jobs
@@ -47,7 +48,7 @@ def new_jobs(store: SqliteStore, count: int) -> Iterator[Effects]:
         if store.index.queue(QUEUE) is None:
             effects.put_queue(Queue(QUEUE))
         job = Job(
-            job_id=make_job_id(NOW + store.index.position // 100, os.urandom(10)),
+            job_id=IDS.job_id(NOW + store.index.position // 100),
             queue=QUEUE,
             state=State.READY,
             payload=os.urandom(50).hex().encode(),

@@ -73,7 +73,7 @@ def start(folder: Path, *arguments: str) -> Served:
     """Start a server whose files are all in the folder."""
     ready = folder / "ready"
     given = ["serve", "--ready-file", str(ready), "--data", str(folder / "data")]
-    for listener in ("http", "gearman", "dwork", "amqp"):
+    for listener in ("http", "gearman", "dwork", "wmp", "amqp"):
         if f"--{listener}" not in arguments:
             given += [f"--{listener}", "127.0.0.1:0" if listener == "http" else "off"]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
@@ -103,6 +103,15 @@ def serving(folder: Path, *arguments: str) -> Iterator[Served]:
     finally:
         if served.process.poll() is None:
             served.stop()
+
+
+def wait_until(holds, seconds: float = 20.0):
+    """Look until it is so; gives what was found."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+    return found
 
 
 class Api:

@@ -7,6 +7,8 @@ import time
 import httpx
 import pytest
 
+from tests.e2e.serving import wait_until
+
 
 def claim_one(api, queue: str, **more):
     [job] = api.results("claim", queue=queue, **more)
@@ -161,19 +163,24 @@ def test_a_listing_is_filtered_and_paged(api, queue):
 
 
 def test_a_claim_that_waits_is_woken_by_a_submit(api, served, queue):
-    started = time.monotonic()
+    found = []
 
-    def submit():
-        time.sleep(0.3)
-        httpx.post(f"{served.url}/api/submit", json={"queue": queue}).raise_for_status()
+    def claim():
+        body = {"queue": queue, "wait": 20}
+        answer = httpx.post(f"{served.url}/api/claim", json=body, timeout=30)
+        found.append((answer.json()["results"], time.monotonic()))
 
-    submitter = threading.Thread(target=submit)
-    submitter.start()
-    job = claim_one(api, queue, wait=20)
-    submitter.join()
+    worker = threading.Thread(target=claim)
+    worker.start()
+    wait_until(lambda: "manyhands_sleepers 1.0" in api.http.get("/metrics").text)
+    assert not found
+    submitted = time.monotonic()
+    api.results("submit", queue=queue)
+    worker.join()
 
+    [([job], woken)] = found
     assert job["queue"] == queue
-    assert 0.2 < time.monotonic() - started < 5
+    assert woken - submitted < 5
 
 
 def test_a_claim_that_waits_in_vain_gives_nothing(api, queue):
@@ -194,7 +201,6 @@ def test_a_peer_that_hangs_up_while_it_waits_gets_no_job(api, served, queue):
     wait_until(lambda: "manyhands_sleepers 0.0" in api.http.get("/metrics").text)
 
     job_id = api.results("submit", queue=queue)["id"]
-    time.sleep(0.1)
 
     shown = api.get(f"jobs/{job_id}")
     assert (shown["state"], shown["lease_number"]) == ("ready", 0)
@@ -216,13 +222,6 @@ def test_an_answer_that_cannot_be_delivered_gives_the_job_back(api, served, queu
     assert shown["attempts"][0]["reason"] == "released"
 
 
-def wait_until(holds) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_two_who_wait_get_one_job_each(api, served, queue):
     found = []
 
@@ -235,7 +234,7 @@ def test_two_who_wait_get_one_job_each(api, served, queue):
     workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:
         worker.start()
-    time.sleep(0.3)
+    wait_until(lambda: "manyhands_sleepers 2.0" in api.http.get("/metrics").text)
     api.results("submit", items=[{"queue": queue}, {"queue": queue}])
     for worker in workers:
         worker.join()

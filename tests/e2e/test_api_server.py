@@ -6,6 +6,8 @@ import time
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.e2e.serving import wait_until
+
 
 def test_the_index_names_every_endpoint(api):
     results = api.http.get("/").json()["results"]
@@ -126,15 +128,20 @@ def test_events_are_read_from_a_cursor_on(api, queue):
 def test_a_watcher_waits_for_the_next_event(api, served, queue):
     start = api.http.get("/api/events?count=1").json()["last_seq"]
 
-    def submit():
-        time.sleep(0.2)
-        httpx.post(f"{served.url}/api/submit", json={"queue": queue}).raise_for_status()
+    pages = []
 
-    submitter = threading.Thread(target=submit)
-    submitter.start()
-    page = api.http.get(f"/api/events?after={start}&wait=20").json()
-    submitter.join()
+    def watch():
+        address = f"{served.url}/api/events?after={start}&wait=20"
+        pages.append(httpx.get(address, timeout=30).json())
 
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    wait_until(lambda: "manyhands_event_watchers 1.0" in api.http.get("/metrics").text)
+    assert not pages
+    api.results("submit", queue=queue)
+    watcher.join()
+
+    [page] = pages
     assert [event["queue"] for event in page["results"]] == [queue]
     assert api.http.get(f"/api/events?after={page['next']}&wait=0.1").json()["results"] == []
 

@@ -4,6 +4,7 @@ Clients keep a ledger: what they sent and what was acknowledged. After each rest
 asked, from the outside, for all of it. What was not acknowledged may be there or not, never half.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -17,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from manyhands.wire import gearman as wire
+from manyhands.wire.wmp import Command
 from tests.e2e.serving import Served, start
+from tests.e2e.wmp_talk import Heard, Talk
 
 CYCLES = 50
 QUEUE = "crash"
@@ -32,6 +35,10 @@ class Ledger:
         self.completed: dict[str, str] = {}  # id -> result
         self.failed: set[str] = set()
         self.cancelled: set[str] = set()
+        # What WMP workers held when the server died: they have a lease that is still good.
+        self.held: list[tuple[Heard, str, str]] = []
+        self.broken: set[str] = set()  # leases that were not good any more
+        self.killed = threading.Event()
         self.count = 0
         self.news = threading.Condition(self.lock)
 
@@ -133,6 +140,56 @@ def work_over_http(address: str, ledger: Ledger, seed: int) -> None:
         client.connection.close()
 
 
+def submit_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
+    """One job after the other, until the server is gone."""
+    with Talk(address) as talk, contextlib.suppress(GoneError):
+        while True:
+            talk.say(Command.SUBMIT, f"{seed}".encode(), request="r", role=QUEUE)
+            reply = hear(talk, ledger)
+            if reply["code"] != b"200":
+                return  # its writer is dead, and it says so
+            ledger.note("submitted", (reply["job"] or b"").decode())
+
+
+def work_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
+    """Report what was held when the server died; then take and report, until it dies again."""
+    rng = random.Random(seed)
+    with Talk(address) as talk, contextlib.suppress(GoneError):
+        while True:
+            while ledger.held:
+                report(talk, ledger, *ledger.held[0])
+                ledger.held.pop(0)
+            count = rng.choice((1, 4))
+            talk.say(Command.GIVE, lock="L", role=QUEUE, n=count, wait=300)
+            while count and (heard := hear(talk, ledger)).command is Command.TAKE:
+                count -= 1
+                status = "ok" if rng.random() < 0.8 else "fail"
+                ledger.held.append((heard, status, f"by {seed}"))
+
+
+class GoneError(Exception):
+    """The server was killed."""
+
+
+def hear(talk: Talk, ledger: Ledger) -> Heard:
+    while not talk.socket.poll(20):
+        if ledger.killed.is_set():
+            raise GoneError
+    return talk.hear()
+
+
+def report(talk: Talk, ledger: Ledger, taken: Heard, status: str, result: str) -> None:
+    """Until it is recorded. The claim was on disk before it was handed out, so the lease is good
+    whatever happened since.
+    """
+    talk.done(taken, result.encode(), status=status)
+    answer = hear(talk, ledger)
+    job_id = (taken["job"] or b"").decode()
+    if answer["lease"] != taken["lease"] or answer["reason"] != b"recorded":
+        ledger.note("broken", f"{job_id}: {answer.control}")
+    ledger.note("completed" if status == "ok" else "failed", job_id, result)
+
+
 def everything(client: Client) -> dict[str, str]:
     """All jobs of the queue and their states, as the server lists them."""
     found: dict[str, str] = {}
@@ -146,6 +203,7 @@ def everything(client: Client) -> dict[str, str]:
 
 
 def check(ledger: Ledger, address: str, rng: random.Random) -> None:
+    assert not ledger.broken
     client = Client(address)
     states = everything(client)
     missing = ledger.submitted - states.keys()
@@ -173,9 +231,11 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
     print(f"CRASH_SEED={seed}")  # noqa: T201 - shown when it fails, to run it again
     rng = random.Random(seed)
     ledger = Ledger()
-    arguments = ("--gearman", "127.0.0.1:0", "--log-format", "json")
+    arguments = ("--gearman", "127.0.0.1:0", "--wmp", "127.0.0.1:0", "--log-format", "json")
     server = start(tmp_path, *arguments)
+    held_count = 0
     for _ in range(CYCLES):
+        ledger.killed.clear()
         threads = [
             threading.Thread(target=target, args=(server.addresses[name], ledger, rng.random()))
             for target, name in (
@@ -183,6 +243,8 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
                 (submit_over_gearman, "gearman"),
                 (work_over_http, "http"),
                 (work_over_http, "http"),
+                (submit_over_wmp, "wmp"),
+                (work_over_wmp, "wmp"),
             )
         ]
         for thread in threads:
@@ -196,8 +258,10 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
         code = server.process.wait(20)
         if writer is not None:
             assert code == 1, "a server whose writer died ends with an error"
+        ledger.killed.set()
         for thread in threads:
             thread.join(20)
+        held_count += len(ledger.held)
         (tmp_path / "ready").unlink(missing_ok=True)
 
         server = start(tmp_path, *arguments)
@@ -208,3 +272,4 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
     assert ledger.completed
     assert ledger.failed
     assert ledger.cancelled
+    assert held_count, "no WMP worker ever held a job when the server died"

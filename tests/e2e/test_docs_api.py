@@ -11,6 +11,7 @@ from tests.e2e.serving import environment
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "api.md").read_text(encoding="utf-8")
 QLESS = (DOCS / "protocols" / "qless.md").read_text(encoding="utf-8")
+TASKCLUSTER = (DOCS / "protocols" / "taskcluster.md").read_text(encoding="utf-8")
 OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 # Examples share a shell, as they would on a reader's screen.
@@ -54,7 +55,9 @@ def test_every_endpoint_stands_on_the_page(api):
             assert rest in PAGE, endpoint
         else:
             first = "/" + path.split("/")[1]
-            assert first in PAGE + QLESS, endpoint
+            short_form = path == "/{queue}/{count}"
+            words = "/<queue>/<count>" if short_form else first
+            assert words in PAGE + QLESS + TASKCLUSTER, endpoint
 
 
 def test_every_code_of_a_refusal_stands_on_the_page():

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.serving import command, environment, run, serving, start
+from tests.e2e.serving import command, environment, run, serving, start, wait_until
 
 MEMORY = ("--store", "memory")
 
@@ -75,9 +75,7 @@ def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
 
         worker = threading.Thread(target=wait)
         worker.start()
-        deadline = time.monotonic() + 10
-        while "manyhands_sleepers 1.0" not in httpx.get(f"{served.url}/metrics").text:
-            assert time.monotonic() < deadline
+        wait_until(lambda: "manyhands_sleepers 1.0" in httpx.get(f"{served.url}/metrics").text)
         assert served.stop() == 0
         worker.join()
 
@@ -91,12 +89,12 @@ def test_a_second_signal_ends_at_once(tmp_path):
         with socket.create_connection((host, int(port))) as peer:
             # A request whose body never comes keeps the drain waiting.
             peer.sendall(
-                b"POST /api/submit HTTP/1.1\r\nHost: localhost\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+                b"POST /api/submit HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n"
             )
-            time.sleep(0.3)
+            assert peer.recv(100).startswith(b"HTTP/1.1 100")  # it waits for the body now
             served.process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
+            wait_until(lambda: "draining" in served.log())
             assert served.process.poll() is None
 
             assert served.stop() == 1

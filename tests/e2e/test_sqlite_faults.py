@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import apsw
@@ -19,6 +19,7 @@ from manyhands.store.link import WRITER_COMMAND
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import StoreError, StoreFailedError
 from tests.conformance.stores.opened import Opened
+from tests.e2e.serving import wait_until
 
 FAULTY_WRITER = (sys.executable, str(Path(__file__).with_name("faulty_writer.py")))
 ROOT = Path(__file__).parents[2]
@@ -314,11 +315,12 @@ def test_batches_before_a_failure_are_still_told(data):
     disk = Disk(data, FAULTY_WRITER)
     disk.submit()
     first = disk.store.begin_commit(disk.now)
-    time.sleep(0.3)  # it is committed, and nobody has looked yet
+    # It is committed, and nobody has looked yet.
+    assert select.select([disk.store.fileno()], [], [], 20)[0]
     (data / "manyhands.db-journal-sync").touch()
     disk.submit()
     disk.store.begin_commit(disk.now)
-    time.sleep(0.3)
+    wait_until(lambda: is_gone(disk.writer_pid()))  # it ends at its first error
 
     assert disk.store.finish_commits() == first.number
     with pytest.raises(StoreFailedError):

@@ -31,7 +31,7 @@ from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.schedules import Calendar
 from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch
-from tests.simulation import actors, checkers
+from tests.simulation import actors, checkers, wmp_peers
 from tests.simulation.world import Disk, FaultyStore, SeededIds, ServerLoop, Time, VirtualClock
 
 _SECOND_US = 1_000_000
@@ -63,6 +63,7 @@ class Options(Struct, frozen=True, kw_only=True):
     stall: float
     clock_set: float
     disk_full: float
+    wmp_workers: int
 
 
 def options_of(seed: int, steps: int | None = None) -> Options:
@@ -87,6 +88,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
         stall=rng.choice((0.0, 0.03, 0.06)),
         clock_set=rng.choice((0.0, 0.02)),
         disk_full=rng.choice((0.0, 0.0, 0.03)),
+        wmp_workers=rng.randint(0, 2),
     )
 
 
@@ -113,6 +115,7 @@ class Server:
             on_failure=simulation.store_failed,
         )
         self.calendar = Calendar(self.dispatcher, self.ids)
+        self.wmp = wmp_peers.Manager(self)
         self.cursor = self.dispatcher.events.last_seq  # how far a watcher has read the log
         self._expected_ms = 0.0
         self._sleepers_check = checkers.Sleepers()
@@ -186,6 +189,8 @@ class Simulation:
         ):
             for number in range(count):
                 kind(self, f"{kind.realm}-{number}")
+        for number in range(options.wmp_workers):
+            wmp_peers.WmpWorker(self, number)
         for _ in range(options.operators):
             actors.Operator(self)
 

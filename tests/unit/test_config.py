@@ -279,3 +279,10 @@ def test_a_plain_value_written_as_toml_is_read_back(plain):
 
 def test_a_value_that_is_not_unicode_can_still_be_shown():
     assert as_toml("caf\udce9") == '"caf?"'
+
+
+def test_w24_the_function_that_chooses_is_named_by_its_module():
+    assert load_config({"wmp_choose": "a.b_2:c"}, {}, None).config.wmp_choose == "a.b_2:c"
+    assert load_config({"wmp_choose": "none"}, {}, None).config.wmp_choose is None
+    for raw in ("function", "a:b:c", ":f", "a b:c", "1a:f", "a:"):
+        assert "it does not name a function in a module" in refusal({"wmp_choose": raw})

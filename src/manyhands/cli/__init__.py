@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import typer
 
 from manyhands.cli.backup import backup
+from manyhands.cli.device import device
 from manyhands.cli.dwork import dwork
 from manyhands.cli.export_jobs import export_jobs
 from manyhands.cli.import_jobs import import_jobs
 from manyhands.cli.serve import serve
 from manyhands.cli.show_config import show_config
 from manyhands.cli.version import version
+from manyhands.cli.wmp import wmp
 from manyhands.config import ConfigError
 
 app = typer.Typer(
@@ -31,7 +33,9 @@ app.command(name="backup")(backup)
 app.command(name="export")(export_jobs)
 app.command(name="import")(import_jobs)
 app.command(name="version")(version)
+app.command(name="device")(device)
 app.add_typer(dwork, name="dwork")
+app.add_typer(wmp, name="wmp")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,11 +12,12 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "amqp")
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp")
 
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
 SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{SERVER_NAME_BYTES_MAX}}}")
+_FUNCTION_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]+)")
 
 _ENDPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -187,6 +188,19 @@ class Networks(msgspec.Struct, frozen=True):
                 ipaddress.ip_network(text.strip(), strict=False)
             except ValueError:
                 raise WrongValueError(f"there is no network {text.strip()!r}") from None
+        return raw
+
+
+class FunctionName(msgspec.Struct, frozen=True):
+    """A function that can be imported, or `none`."""
+
+    accepted: str = "MODULE:FUNCTION, or none"
+
+    def read(self, raw: object) -> str | None:
+        if raw == "none":
+            return None
+        if not isinstance(raw, str) or not _FUNCTION_NAME.fullmatch(raw):
+            raise WrongValueError("it does not name a function in a module")
         return raw
 
 

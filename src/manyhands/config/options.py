@@ -23,6 +23,7 @@ from manyhands.config.kinds import (
     Endpoint,
     Endpoints,
     FilePath,
+    FunctionName,
     Kind,
     Listen,
     ListenMany,
@@ -48,7 +49,11 @@ Loop = Literal["auto", "uvloop", "asyncio"]
 RelayFrom = Literal["now", "earliest"]
 DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
+WmpWake = Literal["needed", "all"]
 DedupCompleted = Literal["never", "same_queue"]
+IdPolicy = Literal["hexadecimal", "any"]
+CountOne = Literal["object", "array"]
+Empty = Literal["null", "object"]
 
 
 class About(msgspec.Struct, frozen=True):
@@ -148,6 +153,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("wmp"), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
     ] = _listen_default("wmp", 7714)
+    wmp_lease_seconds: Annotated[
+        int,
+        About(
+            Whole(1, 366 * 24 * 3600),
+            "Silence after which a WMP worker loses its job.",
+            "300",
+        ),
+    ] = 60
+    wmp_wake: Annotated[
+        WmpWake,
+        About(
+            Choice(get_args(WmpWake)),
+            "Whom to wake for a job: as many WMP workers as are needed, or all that are ready.",
+            "all",
+        ),
+    ] = "needed"
+    wmp_choose: Annotated[
+        str | None,
+        About(
+            FunctionName(),
+            "Python function that chooses the WMP worker to wake; none is the longest ready.",
+            "balancing:by_free_slots",
+        ),
+    ] = None
     amqp: Annotated[
         Address | None,
         About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
@@ -284,6 +313,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "same_queue",
         ),
     ] = "never"
+    qless_id_policy: Annotated[
+        IdPolicy,
+        About(
+            Choice(get_args(IdPolicy)),
+            "Which ids jobs of the qless API may have.",
+            "any",
+        ),
+    ] = "hexadecimal"
+    qless_count_one: Annotated[
+        CountOne,
+        About(
+            Choice(get_args(CountOne)),
+            "What GET /get/<queue>/1 hands out: the item itself, or an array of one.",
+            "array",
+        ),
+    ] = "object"
+    qless_empty: Annotated[
+        Empty,
+        About(
+            Choice(get_args(Empty)),
+            "What GET /get/<queue> answers when there is nothing: null, or an empty object.",
+            "object",
+        ),
+    ] = "null"
     payload_bytes_max: Annotated[
         int,
         About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),

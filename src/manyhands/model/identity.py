@@ -23,17 +23,12 @@ def name_key(namespace: str, name: str) -> str:
 
 def uid_of(job_id: str) -> str:
     """The job's 32-digit uid: the id itself where it has 32 digits, else a UUIDv5 of it."""
-    if len(job_id) == 32:
-        return job_id
-    digest = bytearray(hashlib.sha1(_NAMESPACE + job_id.encode(), usedforsecurity=False).digest())
+    return job_id if len(job_id) == 32 else digits_of(job_id)
+
+
+def digits_of(text: str) -> str:
+    """A UUIDv5 of any text, as 32 hexadecimal digits."""
+    digest = bytearray(hashlib.sha1(_NAMESPACE + text.encode(), usedforsecurity=False).digest())
     digest[6] = digest[6] & 0x0F | 0x50
     digest[8] = digest[8] & 0x3F | 0x80
     return digest[:16].hex()
-
-
-def make_job_id(now: int, randomness: bytes) -> str:
-    """A UUIDv7 as 32 hexadecimal digits, from the time and ten random bytes."""
-    body = bytearray(now.to_bytes(6, "big") + randomness[:10])
-    body[6] = body[6] & 0x0F | 0x70
-    body[8] = body[8] & 0x3F | 0x80
-    return body.hex()

@@ -100,6 +100,7 @@ class ApiCommands:
         if connection.is_gone:
             self._handing_out.take_back(jobs)
             raise HungUpError
+        jobs = self._handing_out.fit(jobs)
         await exchange.answer([answers.claimed(job) for job in jobs])
         await self._handing_out.watch_delivery(connection, jobs)
 

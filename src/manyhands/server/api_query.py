@@ -1,8 +1,20 @@
 """The query string of a request, read strictly: what is misspelt is refused, never ignored."""
 
+from typing import Final
 from urllib.parse import parse_qsl
 
 from manyhands.protocols.http_envelope import Problem
+
+_FIELDS_MAX: Final = 100
+
+
+def _read(text: str) -> dict[str, str]:
+    if "%" in text or "+" in text or text.count("&") >= _FIELDS_MAX:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+        return dict(pairs)
+    # Nothing is encoded, so there is nothing to decode.
+    parts = (part.partition("=") for part in text.split("&") if part)
+    return {key: value for key, _, value in parts}
 
 
 class Query:
@@ -10,15 +22,9 @@ class Query:
 
     def __init__(self, query_string: bytes) -> None:
         try:
-            pairs = parse_qsl(
-                query_string.decode("ascii"),
-                keep_blank_values=True,
-                errors="strict",
-                max_num_fields=100,
-            )
+            self._values = _read(query_string.decode("ascii"))
         except ValueError:
             raise _bad("the query string cannot be read") from None
-        self._values: dict[str, str] = dict(pairs)
 
     def text(self, name: str) -> str | None:
         """A text, if it was given and is not empty."""

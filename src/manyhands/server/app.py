@@ -33,6 +33,7 @@ from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
 from manyhands.server.tallies import Tallies
 from manyhands.server.traffic import Traffic
+from manyhands.server.wmp import WmpListener
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -186,6 +187,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "amqp": AmqpListener,
     "amqp_relay": Relay,
     "dwork": DworkListener,
+    "wmp": WmpListener,
 }
 
 

@@ -31,8 +31,11 @@ def ask_many(
     """One reply for each, in order, all at once when the last one may be told. They share their
     commits; a long list is decided in slices.
     """
-    replies: list[Any] = [None] * len(commands)
     left = len(commands)
+    if left == 1:
+        dispatcher.ask(commands[0], lambda reply: finish([reply]))
+        return
+    replies: list[Any] = [None] * left
     if not left:
         finish(replies)
         return

@@ -47,6 +47,11 @@ class EventLog:
         """Do not call it any more."""
         self._watchers.pop(watcher, None)
 
+    @property
+    def watchers_count(self) -> int:
+        """Those that wait for news."""
+        return len(self._watchers)
+
     def after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
         """The events that follow a sequence number, in order; from memory where they are there."""
         if seq >= self.last_seq:

@@ -17,6 +17,8 @@ from manyhands.server.naps import Nap, Naps
 from manyhands.server.waiters import Sleeper
 
 _UNSENT_LOOK_SECONDS: Final = 0.05
+# Payloads in one answer, which is put together in memory.
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class HandingOut:
@@ -68,6 +70,20 @@ class HandingOut:
             await asyncio.sleep(_UNSENT_LOOK_SECONDS)
         if connection.lost_by_error:
             self.take_back(jobs)
+
+    def fit(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+        """As many as one answer should carry, and at least one: fewer than asked for is always
+        right. The others go back to where they were.
+        """
+        if len(jobs) < 2:
+            return jobs
+        size = 0
+        for index, job in enumerate(jobs):
+            size += len(job.payload)
+            if size > _ANSWER_BYTES_MAX and index:
+                self.take_back(jobs[index:])
+                return jobs[:index]
+        return jobs
 
     def take_back(self, jobs: tuple[Job, ...]) -> None:
         """Rule 8: what could not be delivered was never handed out."""

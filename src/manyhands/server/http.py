@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from email.utils import formatdate
@@ -39,6 +40,8 @@ _BACKLOG: Final = 2048
 # What a body may have besides its payload, which may be written as base64.
 _ENVELOPE_BYTES: Final = 1024 * 1024
 
+_CONVERTER: Final = re.compile(r":\w+(?=})")
+
 Answer = Callable[..., Awaitable[None]]
 
 
@@ -54,6 +57,7 @@ class HttpListener:
         self._queries = ApiQueries(server, self._naps)
         self._operating = ApiOperating(server)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._short_way = self._qless.short_way()
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
         self._body_bytes_max = server.config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES
@@ -79,7 +83,7 @@ class HttpListener:
             self._answer,
             http=functools.partial(  # type: ignore[arg-type]
                 Connection,
-                short_way=self._qless.short_way(),
+                short_way=self._short_way,
                 proxies=Proxies(self._server.config.trusted_proxies),
                 errors=self._errors,
             ),
@@ -120,8 +124,9 @@ class HttpListener:
         state = self._uvicorn.server_state
         loop = asyncio.get_running_loop()
         while True:
-            date = formatdate(self._server.clock.now() / 1000, usegmt=True)
-            state.default_headers = [(b"date", date.encode())]
+            date = formatdate(self._server.clock.now() / 1000, usegmt=True).encode()
+            state.default_headers = [(b"date", date)]
+            self._short_way.set_date(date)
             for connection in tuple(state.connections):
                 if isinstance(connection, Connection):
                     connection.lose_patience(loop.time())
@@ -223,9 +228,11 @@ class HttpListener:
         """Where everything is."""
         found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
-            if isinstance(route, Route) and isinstance(route.endpoint, _Endpoint):
-                path = route.path.replace(":path", "")
-                found += [f"{method} {path}" for method in route.endpoint.methods]
+            assert isinstance(route, Route)
+            path = _CONVERTER.sub("", route.path)
+            endpoint = route.endpoint
+            own = endpoint.methods if isinstance(endpoint, _Endpoint) else route.methods or ()
+            found += [f"{method} {path}" for method in own if method != "HEAD"]
         results = {"name": "manyhands", "version": __version__, "endpoints": found}
         await exchange.answer(results)
 

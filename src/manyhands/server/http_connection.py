@@ -1,12 +1,10 @@
 """One HTTP connection: uvicorn's, with bounds on what a peer may send before it is listened to, and
-a short way for routes that are asked for all the time.
-
-The short way: no task, no ASGI messages; the whole request is handed over once its body is there,
-and the answer is one write. Whatever is unusual about a request takes the long way.
+a short way for routes that are asked for all the time. Whatever is unusual about a request takes
+the long way.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from manyhands.protocols.http_envelope import Problem, error_envelope
 from manyhands.server.http_peer import Peer, Proxies
+from manyhands.server.http_short_way import ShortCycle, ShortWay
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _URL_BYTES_MAX: Final = 16 * 1024
@@ -25,62 +24,8 @@ _BYTES_A_SECOND: Final = 64 * 1024
 _RECEIPT_SECONDS: Final = 1.0
 
 
-_JSON_HEAD: Final = b"content-type: application/json; charset=utf-8\r\ncache-control: no-store\r\n"
-Headers = tuple[tuple[bytes, bytes], ...]
-
-
-class Request:
-    """A whole request, and where its answer goes: a status, a JSON body, further headers."""
-
-    __slots__ = (
-        "body",
-        "connection",
-        "headers",
-        "method",
-        "notes",
-        "path",
-        "query",
-        "send",
-        "started_ms",
-    )
-
-    def __init__(
-        self,
-        connection: "Connection",
-        method: str,
-        url: tuple[bytes, bytes],
-        headers: dict[bytes, bytes],
-        send: Callable[[int, bytes, Headers], None],
-    ) -> None:
-        self.connection = connection
-        self.method = method
-        self.path, self.query = url
-        self.headers = headers
-        self.body = b""
-        self.send = send
-        self.notes: Headers = ()  # headers that go with any answer
-        self.started_ms = 0.0
-
-
-class ShortWay:
-    """Which first segments of a path have one, up to which size of a body."""
-
-    def __init__(
-        self, routes: Mapping[bytes, Callable[[Request], None]], body_bytes_max: int
-    ) -> None:
-        self.routes = routes
-        self.body_bytes_max = body_bytes_max
-
-    def allows(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether nothing about the head is unusual."""
-        length = headers.get(b"content-length", b"0")
-        return (
-            b"host" in headers
-            and b"expect" not in headers
-            and b"upgrade" not in headers
-            and length.isdigit()
-            and int(length) <= self.body_bytes_max
-        )
+_VERSIONS: Final = ("1.1", "1.0")
+_SHORT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 
 
 class ErrorCount:
@@ -95,47 +40,8 @@ class ErrorCount:
             self.count += 1
 
 
-class _Ignored:
-    """Stands where uvicorn's own requests have an event for those who read a body piecemeal."""
-
-    def set(self) -> None:
-        """Nobody waits."""
-
-
-class _ShortCycle:
-    """A request on the short way, as far as uvicorn's connection needs to know it."""
-
-    message_event = _Ignored()
-
-    def __init__(
-        self, connection: "Connection", serve: Callable[[Request], None], *, keep_alive: bool
-    ) -> None:
-        self.body = bytearray()
-        self.more_body = True
-        self.disconnected = False
-        self.response_complete = False
-        self.keep_alive = keep_alive
-        self.serve = serve
-        self.request: Request | None = None
-        self._connection = connection
-
-    def send(self, status: int, body: bytes, headers: Headers) -> None:
-        """The answer, in one write."""
-        connection = self._connection
-        if self.response_complete or connection.is_gone:
-            return
-        self.response_complete = True
-        connection.errors.note(status)
-        parts = [STATUS_LINE[status]]
-        for name, value in (*connection.server_state.default_headers, *headers):
-            parts += (name, b": ", value, b"\r\n")
-        if not self.keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts += (_JSON_HEAD, b"content-length: %d\r\n\r\n" % len(body), body)
-        connection.transport.write(b"".join(parts))
-        if not self.keep_alive:
-            connection.transport.close()
-        connection.on_response_complete()
+def _has_two_hosts(headers: list[tuple[bytes, bytes]]) -> bool:
+    return sum(name == b"host" for name, _ in headers) > 1
 
 
 class _RefusedError(Exception):
@@ -192,7 +98,7 @@ class Connection(HttpToolsProtocol):
         **given: Any,  # noqa: ANN401 - uvicorn's
     ) -> None:
         super().__init__(**given)
-        self._short_way = short_way
+        self.short_way = short_way
         self._proxies = proxies
         self.errors = errors
 
@@ -200,12 +106,14 @@ class Connection(HttpToolsProtocol):
         """A peer is there."""
         super().connection_made(transport)
         self.peer = Peer(self.client[0] if self.client is not None else "", self._proxies)
+        self.direct = transport
         self.transport = self.cork = _Cork(transport)
         self.lost = False
         self.lost_by_error = False
         self.on_lost: Callable[[], None] | None = None
-        self._on_broken: Callable[[], None] | None = None
+        self._on_broken: list[Callable[[], None]] = []
         self._answered_at = 0.0
+        self._rests_since: float | None = None
         self._waits_since: float | None = self.loop.time()
         self._in_head = True
         self._got_bytes = 0
@@ -218,22 +126,22 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
-        broken, self._on_broken = self._on_broken, None
-        in_time = self.loop.time() - self._answered_at < _RECEIPT_SECONDS
-        if broken is not None and exc is not None and in_time:
-            broken()
+        if exc is not None and self.loop.time() - self._answered_at < _RECEIPT_SECONDS:
+            for broken in self._on_broken:
+                broken()
+        self._on_broken.clear()
 
     def expect_receipt(self, on_broken: Callable[[], None]) -> None:
         """An answer was written that the peer must not miss: call back if the connection breaks
         before the peer can have read it.
         """
-        self._on_broken = on_broken
+        self._on_broken.append(on_broken)
         self._answered_at = self.loop.time()
 
     @property
     def is_gone(self) -> bool:
         """Whether nothing that is written now can arrive."""
-        return self.lost or self.transport.is_closing()
+        return self.lost or self.direct.is_closing()
 
     @property
     def has_unread_body(self) -> bool:
@@ -251,8 +159,16 @@ class Connection(HttpToolsProtocol):
         """The first byte of a request."""
         self._waits_since = self.loop.time()
         self._in_head = True
-        self._on_broken = None  # who asks again has read the last answer
-        super().on_message_begin()
+        self._rests_since = None
+        if self._on_broken:
+            self._on_broken.clear()  # who asks again has read the last answer
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line of the head. What comes after a body is not part of it, and not kept."""
+        if self._in_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is there: the request is handled from here on."""
@@ -262,39 +178,53 @@ class Connection(HttpToolsProtocol):
         if len(self.headers) > _HEADERS_COUNT_MAX:
             self._problem = Problem(431, "too_large", "the request has too many headers")
             raise _RefusedError
+        if self.parser.get_http_version() not in _VERSIONS:
+            self._problem = Problem(400, "invalid_request", "this server speaks HTTP/1.1")
+            raise _RefusedError
+        headers = dict(self.headers)
+        if len(headers) < len(self.headers) and _has_two_hosts(self.headers):
+            self._problem = Problem(400, "invalid_request", "the request has two Host headers")
+            raise _RefusedError
         self._in_head = False
         self._got_bytes = 0
-        self.scope["state"]["connection"] = self
-        if not self._takes_short_way():
-            super().on_headers_complete()
+        if not self._takes_short_way(headers):
+            self._take_long_way()
 
-    def _takes_short_way(self) -> bool:
+    def _takes_short_way(self, headers: dict[bytes, bytes]) -> bool:
         url = self.url
-        serve = self._short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
+        serve = self.short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
         earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
         if serve is None or (earlier is not None and not self.cycle.response_complete):
             return False
-        method = self.parser.get_method()
-        headers = dict(self.headers)
-        if method not in (b"GET", b"POST") or not self._short_way.allows(headers):
+        method = _SHORT_METHODS.get(self.parser.get_method())
+        if method is None or not self.short_way.allows(headers):
             return False
-        keep_alive = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
-        cycle = _ShortCycle(self, serve, keep_alive=keep_alive)
         path, _, query = url.partition(b"#")[0].partition(b"?")
-        cycle.request = Request(self, method.decode(), (path, query), headers, cycle.send)
+        cycle = ShortCycle(self, method, (path, query), headers, serve)
         self.cycle = cycle  # type: ignore[assignment]
         return True
+
+    def _take_long_way(self) -> None:
+        """As uvicorn does it, which makes a scope for each request at its first byte."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        self.headers += headers
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
+        self.scope["state"]["connection"] = self
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
         cycle: object = self.cycle
-        if type(cycle) is not _ShortCycle:
+        if type(cycle) is not ShortCycle:
             super().on_body(body)
         elif not cycle.response_complete:
-            cycle.body += body
-            if len(cycle.body) > self._short_way.body_bytes_max:
+            limit = self.short_way.body_bytes_max
+            if cycle.gather(body) > limit:
                 cycle.response_complete = True
-                limit = self._short_way.body_bytes_max
                 self.refuse(Problem(413, "too_large", f"a body may have at most {limit} bytes"))
 
     def on_message_complete(self) -> None:
@@ -302,11 +232,22 @@ class Connection(HttpToolsProtocol):
         self._waits_since = None
         self._got_bytes = 0
         cycle: object = self.cycle
-        if type(cycle) is not _ShortCycle:
+        if type(cycle) is not ShortCycle:
             super().on_message_complete()
-        elif not cycle.response_complete and cycle.request is not None:
-            cycle.request.body = bytes(cycle.body)
-            cycle.serve(cycle.request)
+        elif not (cycle.response_complete or self.is_gone):
+            if cycle.further is not None:
+                cycle.body += cycle.further
+            cycle.serve(cycle)
+
+    def rest(self) -> None:
+        """The answer to a request on the short way was written. A look once a second ends those
+        that rest for too long: a timer for each request costs more than the rest of its way.
+        """
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._rests_since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
         """What the parser could not make sense of, or what was refused while it parsed."""
@@ -329,6 +270,9 @@ class Connection(HttpToolsProtocol):
         """Hang up on a peer that is too slow to be real."""
         since = self._waits_since
         if since is None:
+            rests = self._rests_since
+            if rests is not None and now - rests > self.timeout_keep_alive:
+                self.transport.close()
             return
         allowed = _PATIENCE_SECONDS
         if not self._in_head:

@@ -198,6 +198,8 @@ class Defences:
             self._known.add(host)
 
     def _allows(self, host: bytes) -> bool:
+        if b"@" in host:
+            return False  # a user's name before it would hide which host it is
         try:
             name = urlsplit(f"//{host.decode('ascii')}").hostname or ""
         except ValueError:

@@ -210,6 +210,11 @@ class Metrics(Collector):
             "manyhands_events_last_seq", "Newest event's number.", dispatcher.events.last_seq
         )
         yield GaugeMetricFamily(
+            "manyhands_event_watchers",
+            "Those that wait for the next event.",
+            dispatcher.events.watchers_count,
+        )
+        yield GaugeMetricFamily(
             "manyhands_draining", "Whether the server is stopping.", int(dispatcher.draining)
         )
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.identifiers import READ_ID, Rules
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Headers, Request, ShortWay
 from manyhands.server.http_exchange import Exchange
+from manyhands.server.http_short_way import Headers, Request, ShortWay
 from manyhands.server.naps import Naps
 from manyhands.server.qless_adding import QlessAdding
 from manyhands.server.qless_answer import Answering
@@ -38,12 +39,17 @@ class QlessRoutes:
         book = WorkerBook(REALM)
         server.dispatcher.on_batch.append(book.take)
         own_moves = OwnMoves()
-        work = QlessWork(server, self.answering, handing_out, book)
-        adding = QlessAdding(server, self.answering, book, own_moves)
-        pages = QlessPages(server, self.answering, book)
-        operating = QlessOperating(server, pages)
+        config = server.config
+        rules = Rules(
+            READ_ID[config.qless_id_policy],
+            min(config.qless_meta_bytes_max, config.payload_bytes_max),
+        )
+        work = QlessWork(server, rules, self.answering, handing_out, book)
+        adding = QlessAdding(server, rules, self.answering, book, own_moves)
+        pages = QlessPages(server, rules, self.answering, book)
+        operating = QlessOperating(server, rules, pages)
         events = QlessEvents(server, naps, own_moves)
-        self._body_bytes_max = server.config.qless_body_bytes_max
+        self._body_bytes_max = config.qless_body_bytes_max
         self._work = {**work.routes, b"add": adding.serve}
         self._short_form = work.short_form
         self._others: dict[Route, dict[str, Answer]] = {}
@@ -63,16 +69,23 @@ class QlessRoutes:
         """All routes, for people who look around."""
         for name in self._work:
             path = f"/{name.decode()}/{{queue}}"
-            if name == b"get":
-                yield f"GET {path}/{{count}}"
             yield f"POST {path}"
+            if name == b"get":
+                yield f"GET {path}"
+                yield from (f"{method} {path}/{{count}}" for method in ("GET", "POST"))
+        yield "GET /{queue}/{count}"
         for (first, count), by_method in self._others.items():
             path = f"/{first}" + "/{name}" * count
+            if (first, count) == ("job", 2):
+                path = "/job/{name}/partials"
             yield from (f"{method} {path}" for method in by_method if method != "HEAD")
 
     async def answer(self, exchange: Exchange) -> bool:
         """False: the path is none of this API's."""
-        parts = segments(exchange.scope["raw_path"])
+        raw_path = exchange.scope["raw_path"]
+        if not raw_path.startswith(b"/"):
+            return False  # `OPTIONS *` has no path
+        parts = segments(raw_path)
         first = parts[0]
         if first in self._work:
             exchange.body_bytes_max = self._body_bytes_max
@@ -104,16 +117,8 @@ class QlessRoutes:
 
     async def _answer_hot(self, exchange: Exchange, first: bytes) -> None:
         """The long way to a route that has a short one."""
-        told: asyncio.Future[tuple[int, bytes, Headers]]
-        told = asyncio.get_running_loop().create_future()
-
-        def send(status: int, body: bytes, headers: Headers) -> None:
-            if not told.done():
-                told.set_result((status, body, headers))
-
-        scope = exchange.scope
-        url = (scope["raw_path"], scope["query_string"])
-        request = Request(exchange.connection, exchange.method, url, exchange.headers, send)
+        request = _LongRequest(exchange)
+        told = request.told
         if exchange.method == "POST":
             request.body = await exchange.body()
         serve = self._work.get(first, self._short_form)
@@ -132,6 +137,22 @@ class QlessRoutes:
         finally:
             exchange.connection.on_lost = None
         await exchange.send_bytes(status, [*_JSON_HEADERS, *headers], body)
+
+
+class _LongRequest(Request):
+    """A request whose answer is waited for."""
+
+    __slots__ = ("told",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        url = (exchange.scope["raw_path"], exchange.scope["query_string"])
+        super().__init__(exchange.connection, exchange.method, url, exchange.headers)
+        self.told: asyncio.Future[tuple[int, bytes, Headers]]
+        self.told = asyncio.get_running_loop().create_future()
+
+    def send(self, status: int, body: bytes, headers: Headers) -> None:
+        if not self.told.done():
+            self.told.set_result((status, body, headers))
 
 
 def _wrong_method(exchange: Exchange) -> Problem:

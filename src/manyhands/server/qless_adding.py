@@ -11,10 +11,11 @@ from manyhands.model.job import Origin, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import items
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.reading import BadItem
 from manyhands.protocols.qless.refusals import entry, item_error
 from manyhands.server.asking import ask_many
-from manyhands.server.http_connection import Request
+from manyhands.server.http_short_way import Request
 from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_batch import read_batch, refuse_whole, see
 from manyhands.server.qless_moves import OwnMoves
@@ -32,7 +33,12 @@ class QlessAdding:
     """``POST /add/<queue>``."""
 
     def __init__(
-        self, server: "Server", answering: Answering, book: "WorkerBook", own_moves: OwnMoves
+        self,
+        server: "Server",
+        rules: Rules,
+        answering: Answering,
+        book: "WorkerBook",
+        own_moves: OwnMoves,
     ) -> None:
         config = server.config
         self._server = server
@@ -42,7 +48,7 @@ class QlessAdding:
         self._book = book
         self._own_moves = own_moves
         self._batch_max = config.qless_batch_max
-        self._meta_max = min(config.qless_meta_bytes_max, config.payload_bytes_max)
+        self._rules = rules
         self._dedup = config.qless_dedup_completed == "same_queue"
         self.serve: Callable[[Request], None] = answering.guarded(self._add)
 
@@ -59,8 +65,8 @@ class QlessAdding:
                 adding.errors.append(entry(index, item.id, item.code, item.message))
                 continue
             try:
-                job = item.new_job(queue, make_id(now), origin, now, self._meta_max)
-            except items.WrongItemError as error:
+                job = item.new_job(queue, make_id(now), origin, now, self._rules)
+            except WrongItemError as error:
                 adding.errors.append(entry(index, item.id, error.code, str(error)))
                 continue
             if key is not None:
@@ -80,20 +86,20 @@ class QlessAdding:
 
     def _settles(self, adding: "_Adding", index: int, job: NewJob) -> bool:
         """Whether what is known of the job answers the item already."""
-        if job.job_id in self._index.schedules:
+        if (job.name or job.job_id) in self._index.schedules:
             sentence = "a recurring job has this id"
-            adding.errors.append(entry(index, job.job_id, "duplicate", sentence))
+            adding.errors.append(entry(index, job.name or job.job_id, "duplicate", sentence))
             return True
         looked_up = bool(job.metadata) or self._dedup
         known = self._index.job(job.job_id) if looked_up else None
         if known is None:
             return False
         if job.metadata and known.metadata == job.metadata:
-            adding.results[index] = job.job_id  # the same request with the same key
+            adding.results[index] = job.name or job.job_id  # the same request with the same key
             return True
         if self._dedup and known.state is State.COMPLETED and known.queue == job.queue:
             sentence = "the job was completed in this queue before"
-            adding.errors.append(entry(index, job.job_id, "already_complete", sentence))
+            adding.errors.append(entry(index, job.name or job.job_id, "already_complete", sentence))
             return True
         return False
 
@@ -123,10 +129,11 @@ class _Adding:
                 told += reply.items
         for index, job, one in zip(self.places, self.new, told, strict=True):
             if isinstance(one, Submitted):
-                self.results[index] = one.job.job_id
+                self.results[index] = shown_id(one.job)
             else:
                 refuse_whole(one)
-                self.errors.append(item_error(index, job.job_id if job.id_chosen else None, one))
+                chosen = job.name or job.job_id if job.id_chosen else None
+                self.errors.append(item_error(index, chosen, one))
         self.errors.sort(key=lambda error: error["index"])
 
 

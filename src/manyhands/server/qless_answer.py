@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
-from manyhands.server.http_connection import Headers, Request
 from manyhands.server.http_exchange import Defences, retry_after
+from manyhands.server.http_short_way import Headers, Request
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -98,7 +98,7 @@ class Answering:
 
     def wants_load(self, query: bytes) -> bool:
         """Whether the answer tells how busy the server is."""
-        return self._load_always or b"load=1" in query
+        return self._load_always or (b"load=1" in query and b"load=1" in query.split(b"&"))
 
     def load(self) -> dict[str, float]:
         """The server's load."""

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 from manyhands.model.commands import Command
 from manyhands.model.outcome import Refusal, Reply, Why
 from manyhands.protocols.http_envelope import Problem
-from manyhands.protocols.qless.paths import queue_name, segments
+from manyhands.protocols.qless.identifiers import shown_id
+from manyhands.protocols.qless.paths import only_queue
 from manyhands.protocols.qless.reading import BadItem, Items, check_host
 from manyhands.protocols.qless.refusals import entry, item_error, problem
 from manyhands.server.api_query import Query
-from manyhands.server.http_connection import Request
 from manyhands.server.http_exchange import is_json
+from manyhands.server.http_short_way import Request
 
 if TYPE_CHECKING:
     from manyhands.server.clock import Clock
@@ -31,7 +32,7 @@ class Batch:
 
     def ask(self, index: int, job_id: str, command: Command) -> None:
         self.commands.append(command)
-        self._asked.append((index, job_id.lower()))
+        self._asked.append((index, job_id))
         self._by_index[index] = command
 
     def command(self, index: int) -> Command:
@@ -43,7 +44,9 @@ class Batch:
     def refuse_by(self, index: int, job_id: str, reply: Reply) -> None:
         assert isinstance(reply, Refusal)
         refuse_whole(reply)
-        self.errors.append(item_error(index, job_id, reply))
+        known = reply.job
+        shown = job_id if known is None else shown_id(known)
+        self.errors.append(item_error(index, shown, reply))
 
     def told(self, replies: Sequence[Reply]) -> list[tuple[int, str, Reply]]:
         return [
@@ -87,10 +90,7 @@ def read_batch(
     """The queue in the path, the items, and the host."""
     if request.method != "POST":
         raise Problem(405, "method_not_allowed", f"{request.method} is not possible here")
-    parts = segments(request.path)
-    if len(parts) != 2:
-        raise Problem(404, "not_found", "the path needs the name of one queue")
-    queue = queue_name(parts[1])
+    queue = only_queue(request.path)
     found, host = kind.read(json_body(request), count_max)
     return queue, found, host
 

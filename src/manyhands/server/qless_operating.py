@@ -16,6 +16,7 @@ from manyhands.model.job import Job, Schedule
 from manyhands.model.outcome import Changed, ChangedMany, Refusal, Reply, Why
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import items, settings
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.operations import OPERATIONS, Operation, Sender
 from manyhands.protocols.qless.paths import check_queue, plain_text, queue_name
 from manyhands.protocols.qless.reading import BadItem, Items, read_value
@@ -36,14 +37,14 @@ _UNFAIL_MAX: Final = 1_000
 class QlessOperating:
     """Requests that change jobs without working on them."""
 
-    def __init__(self, server: "Server", pages: QlessPages) -> None:
+    def __init__(self, server: "Server", rules: Rules, pages: QlessPages) -> None:
         config = server.config
         self._server = server
         self._dispatcher = server.dispatcher
         self._index = server.store.index
         self._pages = pages
         self._batch_max = config.qless_batch_max
-        self._meta_max = min(config.qless_meta_bytes_max, config.payload_bytes_max)
+        self._rules = rules
         self.routes: dict[Route, Answer] = {
             ("cancel", 0): self._cancel,
             ("unfail", 1): self._unfail,
@@ -71,16 +72,16 @@ class QlessOperating:
     async def _operate(self, operation: Operation, exchange: Exchange, _rest: list[bytes]) -> None:
         """One answer for each item: what is so now, or false."""
         found, host = await self._items(exchange, operation.items)
-        sender = Sender(host, exchange.address, self._meta_max)
+        sender = Sender(host, exchange.address, self._rules)
         batch = Batch()
         for index, item in enumerate(found):
             if isinstance(item, BadItem):
                 batch.refuse(index, item)
                 continue
             try:
-                known = self._index.job(items.job_id_of(item.id))
+                known = self._index.job(self._rules.read_id(item.id))
                 batch.ask(index, item.id, item.command(known, sender))
-            except items.WrongItemError as error:
+            except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
             except Problem as error:
                 batch.refuse(index, BadItem(error.code, error.message, item.id))
@@ -104,8 +105,8 @@ class QlessOperating:
                 errors.append(entry(index, None, "invalid_id", "an id is a string"))
                 continue
             try:
-                job_id = items.job_id_of(item)
-            except items.WrongItemError as error:
+                job_id = self._rules.read_id(item)
+            except WrongItemError as error:
                 errors.append(entry(index, item, error.code, str(error)))
                 continue
             places.setdefault(job_id, index)
@@ -119,14 +120,16 @@ class QlessOperating:
                 assert isinstance(reply, Refusal)
                 refuse_whole(reply)
                 errors += self._not_cancelled(reply, places)
-        results = [job.job_id for job in cancelled]
+        results = [shown_id(job) for job in cancelled]
         await self._answer(exchange, results, errors)
 
     def _not_cancelled(self, refusal: Refusal, places: dict[str, int]) -> list[dict[str, Any]]:
         """The one that stood in the way, and those that it kept from going."""
-        culprit = refusal.job.job_id if refusal.job is not None else next(iter(places))
-        found = [item_error(places.get(culprit, 0), culprit, refusal)]
-        sentence = f"not cancelled because of job {culprit}"
+        known = refusal.job
+        culprit = known.job_id if known is not None else next(iter(places))
+        shown = shown_id(known) if known is not None else culprit
+        found = [item_error(places.get(culprit, 0), shown, refusal)]
+        sentence = f"not cancelled because of job {shown}"
         for job_id, index in places.items():
             if job_id != culprit:
                 found.append(entry(index, job_id, CODES[Why.OTHER_ITEM_REFUSED], sentence))
@@ -143,7 +146,7 @@ class QlessOperating:
         commands = [Requeue(job_id=job.job_id, queue=queue) for job in page.jobs]
         replies = await ask_all(self._dispatcher, commands)
         await self._answer(
-            exchange, [reply.job.job_id for reply in replies if isinstance(reply, Changed)], []
+            exchange, [shown_id(reply.job) for reply in replies if isinstance(reply, Changed)], []
         )
 
     # Queues.
@@ -193,7 +196,7 @@ class QlessOperating:
                 continue
             try:
                 batch.ask(index, item.id, PutSchedule(self._schedule(queue, item)))
-            except items.WrongItemError as error:
+            except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
         results: list[object] = [False] * len(found)
         for index, job_id, reply in batch.told(await ask_all(self._dispatcher, batch.commands)):
@@ -205,17 +208,23 @@ class QlessOperating:
 
     def _schedule(self, queue: str, item: settings.RecurItem) -> Schedule:
         known = self._index.schedules.get(item.id)
-        if known is None and self._index.job(item.id) is not None:
-            raise items.WrongItemError("duplicate", "a job has this id already")
+        if known is None and self._has_job(item.id):
+            raise WrongItemError("duplicate", "a job has this id already")
         now = self._server.clock.now()
         if item.cron is not None and item.interval is None:
             try:
                 next_at = first_cron_at(item.cron, item.time_zone, now)
             except CalendarError as error:
-                raise items.WrongItemError("invalid_option", str(error)) from None
+                raise WrongItemError("invalid_option", str(error)) from None
         else:
             next_at = item.next_at(known, now)
-        return item.schedule(queue, next_at, self._meta_max)
+        return item.schedule(queue, next_at, self._rules.meta_bytes_max)
+
+    def _has_job(self, text: str) -> bool:
+        try:
+            return self._index.job(self._rules.read_id(text)) is not None
+        except WrongItemError:
+            return False
 
     async def _unrecur(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """The ids of recurring jobs that are no more. What they added stays."""

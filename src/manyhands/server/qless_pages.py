@@ -1,8 +1,10 @@
 """The qless API's questions: queues, jobs, failures, workers, tags, limits, recurring jobs."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.engine.retry import attempts_max
@@ -11,6 +13,7 @@ from manyhands.model.outcome import Refusal
 from manyhands.model.policy import NO_POLICY
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import answers, settings
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import plain_text, queue_name
 from manyhands.protocols.qless.refusals import problem
@@ -47,8 +50,11 @@ _NOT_CANCELLED: Final = tuple(state for state in State if state is not State.CAN
 class QlessPages:
     """Requests that change nothing."""
 
-    def __init__(self, server: "Server", answering: Answering, book: "WorkerBook") -> None:
+    def __init__(
+        self, server: "Server", rules: Rules, answering: Answering, book: "WorkerBook"
+    ) -> None:
         self._server = server
+        self._rules = rules
         self._index = server.store.index
         self._answering = answering
         self._book = book
@@ -82,21 +88,27 @@ class QlessPages:
     async def _queues(self, exchange: Exchange, rest: list[bytes]) -> None:
         known = self._index.queues
         if not rest:
-            facts = self._lease_facts()
+            facts = self._facts()
             await self.answer(exchange, [self._queue(name, facts) for name in sorted(known)])
             return
         name = queue_name(rest[0])
         if name not in known:
             raise Problem(404, "not_found", f"there is no queue {name!r}")
         policy = known[name].queue.policy
-        shown = self._queue(name, self._lease_facts())
+        shown = self._queue(name, self._facts())
         await self.answer(exchange, {**shown, "settings": settings.shown_policy(policy)})
 
-    def _queue(self, name: str, facts: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    def _facts(self) -> tuple[dict[str, tuple[int, int]], Counter[str]]:
+        """What is known of all queues at once: leases, and how many jobs recur in each."""
+        recurring = Counter(row.queue for row in self._index.schedules.values())
+        return self._lease_facts(), recurring
+
+    def _queue(
+        self, name: str, facts: tuple[dict[str, tuple[int, int]], Counter[str]]
+    ) -> dict[str, Any]:
         known = self._index.queues[name]
-        stalled, workers = facts.get(name, (0, 0))
-        recurring = sum(row.queue == name for row in self._index.schedules.values())
-        beside = (stalled, workers, recurring)
+        stalled, workers = facts[0].get(name, (0, 0))
+        beside = (stalled, workers, facts[1][name])
         now = self._server.clock.now()
         return answers.queue(known.queue, known.counts, known.ready.oldest_at(), beside, now)
 
@@ -119,7 +131,7 @@ class QlessPages:
 
     async def _job(self, exchange: Exchange, rest: list[bytes]) -> None:
         name = plain_text(rest[0])
-        job = await find_job(self._server, name)
+        job = await self._find(name)
         if isinstance(job, Refusal):
             raise problem(job)
         if job is None or rest[1:] not in ([], [b"partials"]):
@@ -134,9 +146,22 @@ class QlessPages:
             return
         known = self._index.queue(job.queue)
         budget = attempts_max(job, known.policy if known is not None else NO_POLICY)
-        dependents = tuple(self._index.dependants(job.job_id))
+        edges = (self._ids(job.depends_on), self._ids(self._index.dependants(job.job_id)))
         now = self._server.clock.now()
-        await self.answer(exchange, answers.whole(job, budget, dependents, now))
+        await self.answer(exchange, answers.whole(job, budget, edges, now))
+
+    async def _find(self, name: str) -> Job | Refusal | None:
+        """By the id as this API knows it, or by any name that another protocol has for the job."""
+        job_id = name
+        with contextlib.suppress(WrongItemError):
+            job_id = self._rules.read_id(name)
+        found = await find_job(self._server, job_id)
+        return found if found is not None or job_id == name else await find_job(self._server, name)
+
+    def _ids(self, job_ids: Iterable[str]) -> list[str]:
+        """As they were chosen; of finished jobs as they are kept, which finds them as well."""
+        jobs = self._index.jobs
+        return [shown_id(jobs[job_id]) if job_id in jobs else job_id for job_id in job_ids]
 
     async def _jobs(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """A page of a search."""
@@ -213,31 +238,39 @@ class QlessPages:
         now = self._server.clock.now()
         records = self._book.records(now)
         if not rest:
-            await self.answer(exchange, [self._worker(record) for record in records])
+            nameless = self._nameless()
+            shown_all = [self._worker(record, nameless) for record in records]
+            await self.answer(exchange, shown_all)
             return
         name = plain_text(rest[0])
-        held = [self._index.jobs[job_id] for job_id in self._held_by(name)]
+        nameless = self._nameless()
+        held = self._held_by(name, nameless)
         record = self._book.record(name)
         if record is None and not held:
             raise Problem(404, "not_found", f"nobody was heard of by the name {name[:200]!r}")
         shown: dict[str, Any] = {"name": name}
         if record is not None:
-            shown = self._worker(record)
-        shown["jobs"] = [job.job_id for job in held if job.state is State.LEASED]
-        shown["stalled"] = [job.job_id for job in held if job.state is not State.LEASED]
+            shown = self._worker(record, nameless)
+        shown["jobs"] = [shown_id(job) for job in held if job.state is State.LEASED]
+        shown["stalled"] = [shown_id(job) for job in held if job.state is not State.LEASED]
         await self.answer(exchange, shown)
 
-    def _held_by(self, name: str) -> list[str]:
-        index = self._index
-        anonymous = [
-            job_id
-            for job_id in index.leased_by_holder(Holder(REALM, None))
-            if (lease := index.jobs[job_id].lease) is not None and lease.holder.address == name
-        ]
-        return [*index.leased_by_holder(Holder(REALM, name)), *anonymous]
+    def _nameless(self) -> dict[str, list[Job]]:
+        """What is held by workers without a name, by their addresses."""
+        found: dict[str, list[Job]] = {}
+        for job_id in self._index.leased_by_holder(Holder(REALM, None)):
+            job = self._index.jobs[job_id]
+            if job.lease is not None:
+                found.setdefault(job.lease.holder.address, []).append(job)
+        return found
 
-    def _worker(self, record: "WorkerRecord") -> dict[str, Any]:
-        held = [self._index.jobs[job_id].state for job_id in self._held_by(record.name)]
+    def _held_by(self, name: str, nameless: dict[str, list[Job]]) -> list[Job]:
+        index = self._index
+        own = [index.jobs[job_id] for job_id in index.leased_by_holder(Holder(REALM, name))]
+        return own + nameless.get(name, [])
+
+    def _worker(self, record: "WorkerRecord", nameless: dict[str, list[Job]]) -> dict[str, Any]:
+        held = [job.state for job in self._held_by(record.name, nameless)]
         return {
             "name": record.name,
             "address": record.address,

@@ -1,10 +1,11 @@
 """``GET /stats/<queue>``: what the log tells about how long jobs waited and ran.
 
-The log is read when somebody asks, from where the last one stopped: nobody else pays for it.
+The log is read when somebody asks, from the day that they ask for or from where the last one
+stopped: nobody else pays for it.
 """
 
 import asyncio
-from datetime import UTC, date, datetime
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
@@ -17,7 +18,7 @@ from manyhands.server.qless_pages import QlessPages
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
-_SLICE: Final = 500
+_SLICE: Final = 200
 _EPOCH: Final = date(1970, 1, 1)
 
 
@@ -29,6 +30,7 @@ class QlessStatistics:
         self._log = server.dispatcher.events
         self._pages = pages
         self._figures = Statistics()
+        self._first_day: int | None = None  # the figures begin there
         self._seq = 0
         self._reading = asyncio.Lock()
 
@@ -44,14 +46,19 @@ class QlessStatistics:
                 day = (date.fromisoformat(text) - _EPOCH).days
             except ValueError:
                 raise Problem(400, "invalid_query", "date is YYYY-MM-DD, in UTC") from None
-        await self._read_on()
+        await self._read_on(day)
         self._figures.forget_before(today - self._server.config.retention_days - 1)
         shown = self._figures.day(queue, day).shown()
-        named = datetime.fromtimestamp(day * DAY_MS / 1000, UTC).date() if day >= 0 else _EPOCH
-        await self._pages.answer(exchange, {"queue": queue, "date": named.isoformat(), **shown})
+        named = (_EPOCH + timedelta(day)).isoformat()
+        await self._pages.answer(exchange, {"queue": queue, "date": named, **shown})
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, day: int) -> None:
         async with self._reading:
+            if self._first_day is None or day < self._first_day:
+                # Whatever came later has to be read, too: it may have mended failures of that day.
+                self._figures = Statistics()
+                self._first_day = day
+                self._seq = self._last_before(day * DAY_MS)
             while True:
                 found = self._log.after(self._seq, _SLICE)
                 for row in found:
@@ -60,3 +67,15 @@ class QlessStatistics:
                     return
                 self._seq = found[-1].seq
                 await asyncio.sleep(0)
+
+    def _last_before(self, instant: int) -> int:
+        """The number of the last event before an instant, found by halving: events are in order."""
+        low, high = self._server.store.first_seq() - 1, self._log.last_seq
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._log.after(middle - 1, 1)
+            if found and found[0].event.at < instant:
+                low = middle
+            else:
+                high = middle - 1
+        return low

@@ -21,14 +21,15 @@ from manyhands.model.payload import Encoding
 from manyhands.model.policy import NO_POLICY
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless import answers, items
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.paths import RESERVED, check_queue, count_of, queue_name, segments
-from manyhands.protocols.qless.reading import BadItem, read_value
+from manyhands.protocols.qless.reading import BadItem, check_host, read_value
 from manyhands.protocols.qless.refusals import problem, was_revoked
 from manyhands.server.api_query import Query
 from manyhands.server.asking import ask_many
 from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Request
 from manyhands.server.http_exchange import HungUpError
+from manyhands.server.http_short_way import Request
 from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_batch import Batch, json_body, read_batch, see
 
@@ -39,14 +40,19 @@ if TYPE_CHECKING:
 WAIT_SECONDS_MAX: Final = 60.0
 _DEPRECATED: Final = ((b"deprecation", b"true"), (b"link", b'</heartbeat>; rel="alternate"'))
 
-Make = Callable[[Any, str, Proof, Encoding, int], Command]
+Make = Callable[[Any, str, Proof, Encoding, Rules], Command]
 
 
 class QlessWork:
     """Requests of workers and submitters."""
 
     def __init__(
-        self, server: "Server", answering: Answering, handing_out: HandingOut, book: "WorkerBook"
+        self,
+        server: "Server",
+        rules: Rules,
+        answering: Answering,
+        handing_out: HandingOut,
+        book: "WorkerBook",
     ) -> None:
         config = server.config
         self._server = server
@@ -57,7 +63,9 @@ class QlessWork:
         self._book = book
         self._take_max = config.qless_take_max
         self._batch_max = config.qless_batch_max
-        self._meta_max = min(config.qless_meta_bytes_max, config.payload_bytes_max)
+        self._rules = rules
+        self._many_from = 1 if config.qless_count_one == "array" else 2
+        self._nothing: object = {} if config.qless_empty == "object" else None
         self._tasks: set[asyncio.Task[None]] = set()
         self.routes: dict[bytes, Callable[[Request], None]] = {
             name: answering.guarded(serve)
@@ -87,7 +95,10 @@ class QlessWork:
         if not 2 <= len(parts) <= 3:
             raise Problem(404, "not_found", "the path is /get/<queue> or /get/<queue>/<count>")
         queue = queue_name(parts[1])
-        count = count_of(parts[2], self._take_max) if len(parts) == 3 else 1
+        count, many = 1, False
+        if len(parts) == 3:
+            count = count_of(parts[2], self._take_max)
+            many = count >= self._many_from
         host, wait, array = None, 0.0, False
         if request.method == "POST":
             data, host = read_value(json_body(request), items.TAKE)
@@ -95,21 +106,18 @@ class QlessWork:
             if not 0.0 <= wait <= WAIT_SECONDS_MAX:
                 raise Problem(400, "invalid_body", f"wait is 0 to {WAIT_SECONDS_MAX:g} seconds")
         elif request.query:
-            query = Query(request.query)
-            wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
-            array = query.text("array") == "1"
-        self._take(request, queue, (count, array or count > 1), host, wait)
+            host, wait, array = _wishes(request)
+        self._take(request, queue, (count, array or many), host, wait)
 
     def _get_short(self, request: Request) -> None:
         """``GET /<queue>/<count>``: only where the first segment cannot mean anything of ours."""
         parts = segments(request.path)
         assert len(parts) == 2
         assert parts[0].decode("latin-1") not in RESERVED
-        query = Query(request.query)
-        wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+        host, wait, array = _wishes(request)
         count = count_of(parts[1], self._take_max)
-        many = query.text("array") == "1" or count > 1
-        self._take(request, queue_name(parts[0]), (count, many), None, wait)
+        many = array or count >= self._many_from
+        self._take(request, queue_name(parts[0]), (count, many), host, wait)
 
     def _take(
         self, request: Request, queue: str, wanted: tuple[int, bool], host: str | None, wait: float
@@ -149,13 +157,13 @@ class QlessWork:
             self._answering.fail(request, problem(reply))
             return
         assert isinstance(reply, Claimed)
-        jobs = reply.jobs
         connection = request.connection
         if connection.is_gone:
-            self._handing_out.take_back(jobs)
+            self._handing_out.take_back(reply.jobs)
             return
+        jobs = self._handing_out.fit(reply.jobs)
         shown = [answers.taken(job, self._attempts_max(job)) for job in jobs]
-        results: object = shown if array else (shown[0] if shown else None)
+        results: object = shown if array else (shown[0] if shown else self._nothing)
         self._answering.answer(request, results)
         if not jobs:
             return
@@ -189,11 +197,11 @@ class QlessWork:
             try:
                 proof = items.proof_of(item.lease, name, address)
                 like = self._encoding_of(item.id)
-                batch.ask(index, item.id, item.renew(queue, proof, like, self._meta_max))
-                report = item.report(proof)
+                batch.ask(index, item.id, item.renew(queue, proof, like, self._rules))
+                report = item.report(proof, self._rules)
                 if report is not None:
                     reports[index] = report
-            except items.WrongItemError as error:
+            except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
         self._ask(
             request,
@@ -232,11 +240,11 @@ class QlessWork:
         queue, found, host = read_batch(request, items.COMPLETE, self._batch_max)
 
         def make(
-            item: items.CompleteItem, queue: str, proof: Proof, like: Encoding, bytes_max: int
+            item: items.CompleteItem, queue: str, proof: Proof, like: Encoding, rules: Rules
         ) -> Command:
             if item.next is not None:
                 check_queue(item.next)
-            return item.complete(queue, proof, like, bytes_max)
+            return item.complete(queue, proof, like, rules)
 
         self._turn_in(request, queue, found, host, make)
 
@@ -253,16 +261,18 @@ class QlessWork:
     ) -> None:
         """Complete, fail and retry: the answer has the ids for which it worked."""
         name, address = self._see(host, request)
+        by_name = items.proof_of(None, name, address)
         batch = Batch()
         for index, item in enumerate(found):
             if isinstance(item, BadItem):
                 batch.refuse(index, item)
                 continue
             try:
-                proof = items.proof_of(item.lease, name, address)
+                lease = item.lease
+                proof = by_name if lease is None else items.proof_of(lease, name, address)
                 like = self._encoding_of(item.id)
-                batch.ask(index, item.id, make(item, queue, proof, like, self._meta_max))
-            except items.WrongItemError as error:
+                batch.ask(index, item.id, make(item, queue, proof, like, self._rules))
+            except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
             except Problem as error:
                 batch.refuse(index, BadItem(error.code, error.message, item.id))
@@ -276,7 +286,7 @@ class QlessWork:
         results: list[str] = []
         for index, job_id, reply in batch.told(replies):
             if isinstance(reply, Changed) and not _differs(reply, queue, batch.command(index)):
-                results.append(reply.job.job_id)
+                results.append(shown_id(reply.job))
                 continue
             command: Any = batch.command(index)
             if isinstance(reply, Changed):
@@ -293,8 +303,18 @@ class QlessWork:
 
     def _encoding_of(self, job_id: str) -> Encoding:
         """How the job's meta is kept: a peer that sends bytes gets bytes back."""
-        job = self._index.jobs.get(job_id) or self._index.jobs.get(job_id.lower())
+        jobs = self._index.jobs
+        job = jobs.get(job_id) or jobs.get(self._rules.read_id(job_id))
         return Encoding.JSON if job is None else job.encoding
+
+
+def _wishes(request: Request) -> tuple[str | None, float, bool]:
+    """What the query of a take says: the host, how long to wait, whether to give an array."""
+    query = Query(request.query)
+    host = query.text("host")
+    wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
+    array = query.text("array") == "1"
+    return None if host is None else check_host(host), wait, array
 
 
 def _differs(reply: Changed, queue: str, command: Any) -> bool:  # noqa: ANN401 - Complete or Fail

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _JSON: Final = [(b"content-type", b"application/json; charset=utf-8")]
 _FILES: Final = resources.files("manyhands.protocols.taskcluster")
 _WAIT_SECONDS_MAX: Final = 20.0
+_RUN_DIGITS_MAX: Final = 9
 _SENT: Final = object()  # the handler has answered itself
 _NO_WORK: Final = [(b"retry-after", b"%d" % rest.SLEEP_SECONDS)]
 
@@ -72,12 +73,12 @@ class TaskclusterRoutes:
             ("GET", "/asyncapi.json", self._asyncapi),
             ("GET", "/store/{task}/task.json", self._definition),
             ("GET", "/store/{task}/resolution.json", self._resolution),
-            ("GET", "/store/{task}/runs/{run:int}/logs.json", self._logs),
-            ("GET", "/store/{task}/runs/{run:int}/result.json", self._result),
+            ("GET", "/store/{task}/runs/{run}/logs.json", self._logs),
+            ("GET", "/store/{task}/runs/{run}/result.json", self._result),
             # The layout's first name for it.
-            ("GET", "/store/{task}/runs/{run:int}/results.json", self._result),
-            ("GET", "/store/{task}/runs/{run:int}/artifacts/{name:path}", self._artifact),
-            ("PUT", "/store/{task}/runs/{run:int}/{name:path}", self._upload),
+            ("GET", "/store/{task}/runs/{run}/results.json", self._result),
+            ("GET", "/store/{task}/runs/{run}/artifacts/{name:path}", self._artifact),
+            ("PUT", "/store/{task}/runs/{run}/{name:path}", self._upload),
         )
         for method, path, handler in table:
             yield Route(f"/{VERSION}{path}", _Endpoint(handler), methods=[method])
@@ -325,7 +326,10 @@ def _parameter(exchange: Exchange, name: str) -> str:
 
 
 def _run(exchange: Exchange) -> int:
-    return int(exchange.scope["path_params"]["run"])
+    text = _parameter(exchange, "run")
+    if not (text.isascii() and text.isdigit() and len(text) <= _RUN_DIGITS_MAX):
+        raise RestError(404, "there is no such run")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SWEEP_SECONDS: Final = 3600.0
 _JSON_TYPE: Final = "application/json"
-_RANGE: Final = re.compile(r"bytes=([0-9]*)-([0-9]*)")
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 # Whatever a worker uploaded, a browser must not run it as if it were ours.
 _HARMLESS: Final = [
     (b"x-content-type-options", b"nosniff"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 
 class Sleeper:
-    """Somebody who wants to hear of work in some queues, once."""
+    """Somebody who wants to hear of work in some queues, once; without any: in whatever queue."""
 
     __slots__ = ("asleep", "queues", "wake")
 
@@ -23,6 +23,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self._asleep: dict[str, dict[Sleeper, None]] = {}
+        self.anywhere: dict[Sleeper, None] = {}  # those who do any work
         self.count = 0
 
     def sleep(self, sleeper: Sleeper) -> None:
@@ -31,6 +32,8 @@ class Waiters:
             return
         sleeper.asleep = True
         self.count += 1
+        if not sleeper.queues:
+            self.anywhere[sleeper] = None
         for queue in sleeper.queues:
             self._asleep.setdefault(queue, {})[sleeper] = None
 
@@ -40,6 +43,7 @@ class Waiters:
             return
         sleeper.asleep = False
         self.count -= 1
+        self.anywhere.pop(sleeper, None)
         for queue in sleeper.queues:
             found = self._asleep.get(queue)
             if found is not None:
@@ -49,7 +53,7 @@ class Waiters:
 
     def is_wanted(self, queue: str) -> bool:
         """Whether anybody sleeps for this queue."""
-        return queue in self._asleep
+        return queue in self._asleep or bool(self.anywhere)
 
     def queues(self) -> list[str]:
         """Queues that somebody sleeps for."""
@@ -59,7 +63,7 @@ class Waiters:
         """Wake up to ``count`` sleepers; gives how many were woken."""
         woken = 0
         while woken < count:
-            found = self._asleep.get(queue)
+            found = self._asleep.get(queue) or self.anywhere
             if not found:
                 break
             sleeper = next(iter(found))

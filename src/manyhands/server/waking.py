@@ -71,7 +71,10 @@ class Waking:
 
     def where_there_is_work(self) -> None:
         """Everybody for whom there is something, whatever happened."""
-        for queue in self._waiters.queues():
+        queues = self._waiters.queues()
+        if self._waiters.anywhere:
+            queues = [name for name, known in self._index.queues.items() if known.ready.count]
+        for queue in queues:
             if self.has_work((queue,)):
                 self._wake(queue, self.ready_count(queue))
 

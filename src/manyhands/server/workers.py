@@ -12,6 +12,7 @@ from manyhands.store.batch import Batch
 WORKER_MS_MAX: Final = 24 * 3600 * 1000  # a silent worker is forgotten after that
 # Beyond this many the longest silent ones are forgotten: names cost their sender nothing.
 WORKERS_COUNT_MAX: Final = 100_000
+_SEEN_MS: Final = 100  # who asks again within this time was just noted
 _LOSSES: Final = frozenset({EndReason.EXPIRED.value, EndReason.CUTOFF.value, "lapsed"})
 
 
@@ -40,6 +41,9 @@ class WorkerBook:
     def see(self, name: str | None, address: str, now: int) -> None:
         """A request of a worker, by its name or else by its address."""
         key = name or address
+        record = self._records.get(key)
+        if record is not None and now - record.seen_at < _SEEN_MS and record.address == address:
+            return
         record = self._records.pop(key, None) or WorkerRecord(key)
         self._records[key] = record
         record.address = address

@@ -25,6 +25,10 @@ _log = structlog.get_logger("manyhands.zeromq")
 _SLICE_COUNT: Final = 200
 # Messages that wait for one peer, each way; above, the peer is not read or counts as out of reach.
 _QUEUE_COUNT_MAX: Final = 1_000
+# Frames of one message, and how many of those above that are thrown away before others get their
+# turn: a message has to be read to its end before the next one can be.
+_FRAMES_MAX: Final = 64
+_THROWN_AWAY_COUNT: Final = 20_000
 # Room in a message for what is not its payload.
 _ENVELOPE_BYTES: Final = 1024 * 1024
 _SOCKETS_MAX: Final = 65_000
@@ -50,6 +54,9 @@ class Session(Protocol):
 
     def receive(self, frames: list[bytes]) -> None:
         """A message: the peer's identity and all its frames."""
+
+    def overflowed(self, peer: bytes) -> None:
+        """A message of more frames than any can have; what else it has is thrown away."""
 
     def is_overwhelmed(self) -> bool:
         """Too many replies are outstanding to read further requests."""
@@ -79,6 +86,7 @@ class RouterSocket:
         self._reading_soon = False
         self._flushing_soon = False
         self._deaf = False  # not read, until some of what was asked is answered
+        self._overflowing = False  # in the middle of a message that is thrown away
 
     def _make_socket(self, payload_bytes_max: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
@@ -136,6 +144,9 @@ class RouterSocket:
         router = self._socket
         self._reading = True
         for _ in range(_SLICE_COUNT):
+            if self._overflowing and not self._throw_away():
+                self._read_soon()
+                break
             if session.is_overwhelmed():
                 self._deaf = True
                 break
@@ -143,10 +154,14 @@ class RouterSocket:
                 frames = [_receive_frame(router, _NOW)]
             except zmq.Again:
                 break
-            while _get(router, _MORE_FOLLOWS):
+            while _get(router, _MORE_FOLLOWS) and len(frames) <= _FRAMES_MAX:
                 frames.append(_receive_frame(router, _NOW))
             try:
-                session.receive(frames)
+                if len(frames) > _FRAMES_MAX:
+                    self._overflowing = True
+                    session.overflowed(frames[0])
+                else:
+                    session.receive(frames)
             except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on
                 _log.exception("internal error", listener=self._name)
         self._reading = False
@@ -154,6 +169,16 @@ class RouterSocket:
             self._flush()
         elif not self._deaf:
             self._look_for_news()
+
+    def _throw_away(self) -> bool:
+        """Read on in a message that is too long; False: there is still more of it."""
+        router = self._socket
+        for _ in range(_THROWN_AWAY_COUNT):
+            if not _get(router, _MORE_FOLLOWS):
+                self._overflowing = False
+                return True
+            _receive_frame(router, _NOW)
+        return False
 
     def _look_for_news(self) -> None:
         if not self._deaf and int(_get(self._socket, _EVENTS)) & _READABLE:

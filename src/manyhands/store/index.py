@@ -454,10 +454,6 @@ class Index:
         """Namespaces that have unfinished jobs."""
         return [name for name, count in self._namespace_unfinished.items() if count > 0]
 
-    def unfinished_in(self, namespace: str) -> int:
-        """Unfinished jobs of a namespace."""
-        return self._namespace_unfinished.get(namespace, 0)
-
     def holders(self) -> dict[tuple[str, str | None], list[Job]]:
         """Workers that hold leases, by realm and name, with what they hold."""
         found: dict[tuple[str, str | None], list[Job]] = {}

@@ -9,10 +9,10 @@ from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
 from manyhands.model.commands import Claim, Command, NewJob, Submit
-from manyhands.model.identity import make_job_id
 from manyhands.model.job import Holder, Job
 from manyhands.model.outcome import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import Queue
+from manyhands.server.ids import Ids
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -20,6 +20,7 @@ from manyhands.store.store import Store
 
 START = 1_700_000_000_000
 WORKER = Holder("native", "worker")
+IDS = Ids()
 
 
 class Opened:
@@ -79,7 +80,7 @@ class Opened:
                 self.store.finish_commits()
 
     def submit(self, queue: str = "q", **fields: object) -> Job:
-        job_id = fields.pop("job_id", None) or make_job_id(self.now, os.urandom(10))
+        job_id = fields.pop("job_id", None) or IDS.job_id(self.now)
         reply = self.ask(Submit((NewJob(job_id=job_id, queue=queue, **fields),)))
         assert isinstance(reply, SubmittedMany)
         assert isinstance(reply.items[0], Submitted), reply

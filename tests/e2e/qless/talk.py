@@ -2,12 +2,13 @@
 
 import json
 import socket
-import time
 from urllib.parse import quote
 
 import httpx
 
-from tests.e2e.serving import Served
+from tests.e2e.serving import Served, wait_until
+
+__all__ = ["Qless", "Wire", "wait_until"]
 
 
 class Qless:
@@ -143,12 +144,3 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def wait_until(holds, seconds: float = 10.0):
-    """Look until it is so; gives what was found."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
-    return found

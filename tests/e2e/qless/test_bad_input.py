@@ -213,3 +213,20 @@ def test_a_server_that_stops_says_so(tmp_path):
             assert server.stop() == 0
             status, _, found = wire.answer()
     assert (status, json.loads(found)["results"]) in ((200, None), (503, None))
+
+
+def test_when_the_disk_is_nearly_full_adds_are_put_off_and_work_goes_on(tmp_path):
+    with serving(tmp_path) as server:
+        client = Qless(server, "w")
+        client.add_id("q", "aa")
+        client.close()
+        assert server.stop() == 0
+    with serving(tmp_path, "--disk-free-mib-min", str(1 << 30)) as server:
+        client = Qless(server, "w")
+        wait_until(lambda: "manyhands_store_full 1.0" in client.http.get("/metrics").text)
+        refused = client.post("/add/q", [{"meta": 1}])
+        assert client.problem(refused) == (503, "unavailable")
+        assert int(refused.headers["retry-after"]) > 0
+        assert client.take("q")["id"] == "aa"
+        assert client.complete("q", "aa") == ["aa"]
+        client.close()

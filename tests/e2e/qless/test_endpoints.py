@@ -397,6 +397,74 @@ def test_qi4_a_malformed_id_refuses_its_item(one, queue, bad):
     assert one.told(f"/heartbeat/{queue}", [{"id": bad}]) == ([False], {0: "invalid_id"})
 
 
+def test_qi4_any_text_is_an_id_where_the_server_is_told_so(tmp_path):
+    with serving(tmp_path, "--store", "memory", "--qless-id-policy", "any") as server:
+        worker = Qless(server, "w")
+        names = ["urn:a/b c", "é-1", "x" * 255, "-"]
+        assert worker.results("/add/q", [{"id": n, "meta": n} for n in names]) == names
+        again = worker.post("/add/q", [{"id": names[0], "meta": 1}]).json()
+        assert again["errors"][0] | {"message": ""} == {
+            "index": 0,
+            "id": names[0],
+            "code": "duplicate",
+            "message": "",
+            "state": "waiting",
+            "queue": "q",
+        }
+        assert [item["id"] for item in worker.take("q", 9)] == names
+        assert worker.beat("q", *names) == ([60] * 4, {})
+        assert worker.complete("q", names[0], meta="done") == [names[0]]
+        assert worker.results("/fail/q", [{"id": names[1], "group": "g"}]) == [names[1]]
+        assert worker.results("/cancel", [names[2]]) == [names[2]]
+        assert worker.results("/move", [{"id": names[3], "queue": "p"}]) == [names[3]]
+        for name, state in zip(names, ("complete", "failed", "cancelled", "waiting"), strict=True):
+            shown = worker.get(f"/job/{quote(name, safe='')}")
+            assert (shown["id"], shown["state"]) == (name, state)
+        assert [row["id"] for row in worker.get("/failed/g")] == [names[1]]
+        worker.add_id("q", "child", depends=["-"])
+        assert worker.job("child")["depends"] == ["-"]
+        assert worker.job("-")["dependents"] == ["child"]
+        worker.close()
+
+
+def test_qi4_digits_stay_what_they_are_among_any_text(tmp_path):
+    """QI2: they compare without case, and other text does not."""
+    with serving(tmp_path, "--store", "memory", "--qless-id-policy", "any") as server:
+        worker = Qless(server, "w")
+        items = [{"id": name, "meta": 1} for name in ("ABC", "abc", "Job", "job", "JOB")]
+        assert worker.told("/add/q", items) == (
+            ["abc", False, "Job", "job", "JOB"],
+            {1: "duplicate"},
+        )
+        assert worker.job("ABC")["id"] == "abc"
+        bad = ["", "x" * 256, "a\nb", "\x00", 7, []]
+        data = [{"id": name, "meta": 1} for name in bad]
+        assert set(worker.told("/add/q", data)[1].values()) == {"invalid_id"}
+        recurring = [{"id": "Job", "meta": 1, "interval": 60}]
+        assert worker.told("/recurring/q", recurring)[1] == {0: "duplicate"}
+        worker.results("/recurring/q", [{"id": "nightly", "meta": 1, "interval": 60, "offset": 60}])
+        assert worker.told("/add/q", [{"id": "nightly", "meta": 1}])[1] == {0: "duplicate"}
+        worker.close()
+
+
+def test_qi4_a_job_with_a_text_for_an_id_is_the_same_after_a_restart(tmp_path):
+    with serving(tmp_path, "--qless-id-policy", "any") as server:
+        worker = Qless(server, "w")
+        worker.add_id("q", "my job")
+        worker.add_id("q", "my other job")
+        worker.take("q")
+        worker.complete("q", "my job")
+        worker.close()
+        assert server.stop() == 0
+    with serving(tmp_path, "--qless-id-policy", "any") as server:
+        worker = Qless(server, "w")
+        assert worker.job("my job")["state"] == "complete"
+        assert worker.add_id("q", "my job") == "my job"
+        assert [item["id"] for item in worker.take("q", 5)] == ["my other job", "my job"]
+        assert [row["what"] for row in worker.job("my job")["history"]].count("put") == 1
+        worker.close()
+
+
 def test_qi5_jobs_of_every_protocol_are_shown(q, queue):
     made = q.http.post("/api/submit", json={"queue": queue, "payload": "x", "encoding": "text"})
     job_id = made.json()["results"]["id"]

@@ -35,6 +35,22 @@ def test_qa3_the_shape_follows_the_number_asked_for(q, queue):
     assert q.take(queue, 1) is None
 
 
+def test_qa3_the_shape_of_one_and_of_nothing_can_be_chosen(tmp_path):
+    """QA6: for those who read the first document otherwise."""
+    options = ("--qless-count-one", "array", "--qless-empty", "object")
+    with serving(tmp_path, "--store", "memory", *options) as other:
+        client = Qless(other)
+        client.add("q", 1, 2, 3)
+        assert [item["meta"] for item in client.take("q", 1)] == [1]
+        assert [item["meta"] for item in client.get("/q/1")] == [2]
+        assert client.take("q")["meta"] == 3
+        assert client.take("q", 1) == []
+        nothing = client.http.get("/get/q")
+        assert (nothing.status_code, nothing.json()["results"]) == (200, {})
+        assert "error" not in nothing.json()
+        client.close()
+
+
 @pytest.mark.parametrize("count", ["0", "-1", "abc", "1.5", "00", "%31", "\uff11", "+2", "0x1"])
 def test_qa39_a_count_that_is_none_is_refused(served, q, queue, count):
     q.add(queue, 1)
@@ -94,6 +110,15 @@ def test_qa13_the_first_named_request_adopts_an_anonymous_lock(q, one, two, queu
     assert two.beat(queue, job_id) == ([False], {0: "lock_lost"})
     assert q.beat(queue, job_id) == ([False], {0: "lock_lost"})
     assert one.job(job_id)["host"] == "worker-1"
+
+
+def test_qa13_who_has_no_name_goes_by_the_address(q, one, queue):
+    """A worker that calls itself by its address and one that says nothing there are the same."""
+    job_id = leased(q.also("127.0.0.1"), queue)
+
+    assert one.beat(queue, job_id) == ([False], {0: "lock_lost"})
+    assert q.beat(queue, job_id) == ([60], {})
+    assert q.complete(queue, job_id) == [job_id]
 
 
 def test_qa13_the_lease_token_proves_more_than_any_name(q, one, two, queue):
@@ -422,9 +447,11 @@ def test_qa37_what_a_client_never_acknowledged_is_handed_out_again(one, two, que
 
 
 def test_qa38_finished_jobs_are_kept_for_a_while(one, queue):
-    """QB33: by number here; by age and by number in the tests of the stores."""
+    """QB33: by number here; by age and by number in the tests of the stores. QB57: their tags
+    go with them.
+    """
     one.set(queue, keep_count=2)
-    ids = [leased(one, queue) for _ in range(4)]
+    ids = [leased(one, queue, tags=[queue]) for _ in range(4)]
     for job_id in ids:
         one.complete(queue, job_id)
 
@@ -432,6 +459,7 @@ def test_qa38_finished_jobs_are_kept_for_a_while(one, queue):
 
     assert one.problem(one.http.get(f"/job/{ids[0]}")) == (404, "not_found")
     assert one.state(ids[3]) == ("complete", None)
+    assert [row["id"] for row in one.get(f"/tags/{queue}", order="oldest")] == ids[2:]
 
 
 def test_qa40_as_long_as_there_is_no_ui_both_paths_say_so(q):

@@ -5,7 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.identity import _NAMESPACE, is_job_id, make_job_id, uid_of
+from manyhands.model.identity import _NAMESPACE, is_job_id, uid_of
 
 hexadecimal = st.text("0123456789abcdef", min_size=1, max_size=128)
 
@@ -51,28 +51,3 @@ def test_rule_14_the_uid_of_another_id_is_a_uuid_version_5(job_id):
 def test_uids_do_not_change_between_versions():
     assert uid_of("abc123") == uid_of("abc123")
     assert uid_of("1") == uuid.uuid5(uuid.UUID(bytes=b"manyhands.job.id"), "1").hex
-
-
-@given(now=st.integers(0, 2**48 - 1), randomness=st.binary(min_size=10, max_size=16))
-def test_a_made_id_is_a_uuid_version_7_of_its_time(now, randomness):
-    job_id = make_job_id(now, randomness)
-
-    made = uuid.UUID(job_id)
-    assert is_job_id(job_id)
-    assert made.version == 7
-    assert made.variant == uuid.RFC_4122
-    assert made.int >> 80 == now
-
-
-def test_made_ids_sort_by_time():
-    zeros, ones = bytes(10), b"\xff" * 10
-
-    earlier, later = make_job_id(1_000, ones), make_job_id(1_001, zeros)
-
-    assert earlier < later
-
-
-def test_made_ids_of_the_same_instant_differ_by_their_randomness():
-    ids = {make_job_id(1_000, bytes([number] * 10)) for number in range(64)}
-
-    assert len(ids) == 64

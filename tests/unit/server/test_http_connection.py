@@ -7,8 +7,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from manyhands.server.http_connection import Connection, ErrorCount, Request, ShortWay
+from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_peer import Proxies
+from manyhands.server.http_short_way import Request, ShortWay
 
 
 class Socket(asyncio.Transport):
@@ -155,3 +156,71 @@ def test_who_asks_again_has_read_the_last_answer(room):
     room.connection.connection_lost(ConnectionResetError())
 
     assert told == []
+
+
+def test_every_answer_that_a_broken_connection_swallowed_is_told_of(room):
+    told = []
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    for number in (1, 2):
+        room.connection.expect_receipt(lambda number=number: told.append(number))
+
+    room.connection.connection_lost(ConnectionResetError())
+
+    assert told == [1, 2]
+
+
+def test_a_connection_that_rests_too_long_is_closed_and_one_that_is_used_is_not(room):
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    now = room.loop.time()
+
+    room.connection.lose_patience(now + room.connection.timeout_keep_alive - 1)
+    assert not room.socket.closed
+    room.connection.data_received(post(0))
+    room.connection.lose_patience(now + 1000)
+    assert not room.socket.closed
+    room.asked[1].send(200, b"{}", ())
+    room.connection.lose_patience(now + 1000)
+
+    assert room.socket.closed
+
+
+@pytest.mark.parametrize("path", [b"/add/q", b"/queues"])
+def test_two_hosts_are_one_too_many(room, path):
+    room.connection.data_received(b"GET %s HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n" % path)
+
+    assert room.answer() == (400, "invalid_request")
+    assert room.asked == []
+    assert room.socket.closed
+
+
+def test_what_comes_after_a_close_is_not_listened_to(room):
+    head = b"GET /add/q HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    room.connection.data_received(head)
+    room.asked[0].send(200, b"{}", ())
+    assert room.socket.closed
+    room.connection.data_received(post(0))
+
+    assert len(room.asked) == 1
+
+
+def test_a_body_in_many_pieces_is_put_together(room):
+    room.connection.data_received(post(60))
+    for number in range(20):
+        room.connection.data_received(b"%03d" % number)
+
+    assert room.asked[0].body == b"".join(b"%03d" % number for number in range(20))
+
+
+def test_an_ordinary_answer_has_the_same_head_as_any_other(room):
+    room.connection.short_way.set_date(b"today")
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    first, room.socket.written = room.socket.written, b""
+    room.connection.server_state.default_headers = [(b"date", b"today")]
+    room.connection.data_received(post(0))
+    room.asked[1].send(200, b"{}", ((b"x-a", b"b"),))
+
+    lines = set(room.socket.written.split(b"\r\n")) - {b"x-a: b"}
+    assert set(first.split(b"\r\n")) == lines

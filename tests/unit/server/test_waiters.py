@@ -103,3 +103,37 @@ def test_one_queue_wakes_its_own_sleepers_only():
 
     assert heard == ["a"]
     assert waiters.queues() == ["b"]
+
+
+def test_a_sleeper_without_queues_hears_of_work_in_any():
+    waiters = Waiters()
+    heard: list[str] = []
+    waiters.sleep(Sleeper((), heard.append))
+    assert waiters.is_wanted("whatever")
+
+    assert waiters.wake("whatever", 3) == 1
+
+    assert heard == ["whatever"]
+    assert not waiters.is_wanted("whatever")
+    assert waiters.count == 0
+
+
+def test_those_who_sleep_for_the_queue_itself_come_first():
+    waiters = Waiters()
+    heard: list[str] = []
+    waiters.sleep(Sleeper((), lambda _queue: heard.append("any")))
+    waiters.sleep(Sleeper(("a",), lambda _queue: heard.append("a")))
+
+    waiters.wake("a", 2)
+
+    assert heard == ["a", "any"]
+
+
+def test_a_sleeper_without_queues_may_leave():
+    waiters = Waiters()
+    sleeper = Sleeper((), lambda _queue: None)
+    waiters.sleep(sleeper)
+
+    waiters.leave(sleeper)
+
+    assert (waiters.count, waiters.wake("a", 1)) == (0, 0)

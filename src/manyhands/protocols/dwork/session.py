@@ -77,8 +77,7 @@ class DworkSession:
             end = len(frames)
         if end == len(frames):
             # Nobody could tell where a reply is to go (D2).
-            self.dropped_count += 1
-            self.hub.report_dropped(self.dropped_count)
+            self.overflowed(frames[0])
             return
         route = tuple(frames[:end])
         if self._stealing.held:
@@ -94,6 +93,11 @@ class DworkSession:
             turn.refuse(str(error))
             return
         self._actions[query.kind](self, turn, query)
+
+    def overflowed(self, peer: bytes) -> None:
+        """A message without an end, or without a place for one: it is dropped and counted."""
+        self.dropped_count += 1
+        self.hub.report_dropped(self.dropped_count)
 
     def is_overwhelmed(self) -> bool:
         """So many replies are outstanding that no more requests should be read."""

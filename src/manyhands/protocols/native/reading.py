@@ -52,7 +52,10 @@ def read_payload(raw: Raw, encoding: Encoding) -> tuple[bytes, Encoding]:
         return b"", Encoding.BINARY
     payload = text
     if encoding is not Encoding.JSON:
-        value = _decode_any(text)
+        try:
+            value = _decode_any(text)
+        except (ValueError, RecursionError):  # beyond what the interpreter bears, and no string
+            value = None
         if isinstance(value, str):
             payload = value.encode()
         elif encoding is Encoding.BINARY and isinstance(value, dict) and set(value) == {"base64"}:
@@ -99,6 +102,8 @@ def decode(decoder: Callable[[bytes], _T], body: bytes) -> _T:
     except msgspec.DecodeError as error:
         sentence = "there is no body" if not body else _sentence(str(error))
         raise Problem(400, "invalid_json", sentence) from None
+    except ValueError:
+        raise bad_body("a number has too many digits") from None
 
 
 def _sentence(text: str) -> str:

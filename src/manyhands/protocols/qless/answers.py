@@ -1,5 +1,6 @@
 """Jobs, queues and workers in the words of this API. Durations go out in seconds."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from manyhands.model.job import Attempt, EndReason, Failure, Job, Lease, State
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import Queue
+from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.items import out_of_retries
 from manyhands.protocols.qless.refusals import STATES
 
@@ -64,7 +66,7 @@ def taken(job: Job, attempts_max: int) -> dict[str, Any]:
     lease = job.lease
     assert lease is not None
     found: dict[str, Any] = {
-        "id": job.job_id,
+        "id": shown_id(job),
         "queue": job.queue,
         "meta": as_json_value(job.payload, job.encoding),
         "lease": lease.token,
@@ -101,7 +103,7 @@ def listed(job: Job) -> dict[str, Any]:
     finished = job.state is State.COMPLETED
     lease = job.lease
     return {
-        "id": job.job_id,
+        "id": shown_id(job),
         "state": STATES[job.state],
         "detail": detail_of(job),
         "queue": None if finished else job.queue,
@@ -115,8 +117,10 @@ def listed(job: Job) -> dict[str, Any]:
     }
 
 
-def whole(job: Job, attempts_max: int, dependents: tuple[str, ...], now: int) -> dict[str, Any]:
-    """Everything about a job, but its lease's token."""
+def whole(
+    job: Job, attempts_max: int, edges: tuple[Sequence[str], Sequence[str]], now: int
+) -> dict[str, Any]:
+    """Everything about a job, but its lease's token. ``edges``: what it depends on, what on it."""
     lease = job.lease
     left = _seconds_left(lease, now) if lease is not None and not lease.lapsed else None
     unlimited = attempts_max == -1
@@ -128,8 +132,8 @@ def whole(job: Job, attempts_max: int, dependents: tuple[str, ...], now: int) ->
         "retries": -1 if unlimited else attempts_max - 1,
         "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
         "attempt": job.attempts_used + (job.state in (State.LEASED, State.COMPLETED)),
-        "depends": job.depends_on,
-        "dependents": dependents,
+        "depends": edges[0],
+        "dependents": edges[1],
         "limits": job.limits,
         "progress": None
         if progress is None

@@ -18,10 +18,10 @@ from manyhands.model.commands import (
     Renew,
     Report,
 )
-from manyhands.model.identity import is_job_id
 from manyhands.model.job import Failure, Origin
 from manyhands.model.payload import Encoding, from_json_text
 from manyhands.model.policy import DEFAULTS, TERMS, OnUnknownDependency, Terms
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, name_of
 from manyhands.protocols.qless.reading import ABSENT, BadItem, Items
 
 REALM: Final = "http"
@@ -31,23 +31,6 @@ _DEFAULTS: Final = DEFAULTS[REALM]
 _TERMS: Final = TERMS[REALM]
 _SHARED_TERMS_MAX: Final = 1_000
 _terms: dict[tuple[int | None, int | None, int | None], Terms] = {}
-
-
-class WrongItemError(Exception):
-    """An item whose form is right and whose content is not."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def job_id_of(text: str) -> str:
-    """Ids compare without regard to case and are kept in lower case."""
-    job_id = text.lower()
-    if not is_job_id(job_id):
-        sentence = f"an id has 1 to {limits.JOB_ID_DIGITS_MAX} hexadecimal digits"
-        raise WrongItemError("invalid_id", sentence)
-    return job_id
 
 
 def milliseconds(seconds: float, what: str) -> int:
@@ -115,19 +98,20 @@ class AddItem(Struct):
     move: bool = False
     limits: tuple[str, ...] = ()
 
-    def new_job(
-        self, queue: str, made_id: str, origin: Origin, now: int, meta_bytes_max: int
-    ) -> NewJob:
+    def new_job(self, queue: str, made_id: str, origin: Origin, now: int, rules: Rules) -> NewJob:
         """The command's item; ``made_id`` is its id unless the sender chose one."""
         chosen = self.id is not None
+        job_id = made_id if self.id is None else rules.read_id(self.id)
+        name = None if self.id is None else name_of(self.id, job_id)
         plain = not (self.delay or self.tags or self.depends or self.limits)
         if plain and self.deadline is None and not self.move:
             return NewJob(
-                job_id=job_id_of(self.id) if self.id is not None else made_id,
+                job_id=job_id,
                 queue=queue,
-                payload=check_size(self.meta, meta_bytes_max),
+                payload=check_size(self.meta, rules.meta_bytes_max),
                 encoding=Encoding.JSON,
                 id_chosen=chosen,
+                name=name,
                 terms=terms_of(self.retries, self.heartbeat, self.cutoff),
                 origin=origin,
                 priority=self.priority,
@@ -135,11 +119,12 @@ class AddItem(Struct):
         missing_ok = self.depends_missing == "ok"
         deadline = self.deadline
         return NewJob(
-            job_id=job_id_of(self.id) if self.id is not None else made_id,
+            job_id=job_id,
             queue=queue,
-            payload=check_size(self.meta, meta_bytes_max),
+            payload=check_size(self.meta, rules.meta_bytes_max),
             encoding=Encoding.JSON,
             id_chosen=chosen,
+            name=name,
             on_existing=OnExisting.MOVE if self.move else OnExisting.REFUSE,
             terms=terms_of(self.retries, self.heartbeat, self.cutoff),
             origin=origin,
@@ -148,7 +133,7 @@ class AddItem(Struct):
             deadline_at=None if deadline is None else now + milliseconds(deadline, "deadline"),
             tags=tuple(dict.fromkeys(self.tags)),
             limits=tuple(sorted(set(self.limits))),
-            depends_on=tuple(job_id_of(job_id) for job_id in self.depends),
+            depends_on=tuple(rules.read_id(text) for text in self.depends),
             on_unknown_dependency=(
                 OnUnknownDependency.SATISFIED if missing_ok else OnUnknownDependency.REFUSE
             ),
@@ -171,22 +156,22 @@ class HeartbeatItem(Struct):
     meta: Raw = ABSENT
     progress: ProgressPart | None = None
 
-    def renew(self, queue: str, proof: Proof, like: Encoding, bytes_max: int) -> Renew:
+    def renew(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Renew:
         """The command."""
         meta, encoding = None, Encoding.JSON
         if bytes(self.meta):
-            meta, encoding = from_json_text(check_size(self.meta, bytes_max), like)
+            meta, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
         return Renew(
-            job_id=job_id_of(self.id), proof=proof, queue=queue, payload=meta, encoding=encoding
+            job_id=rules.read_id(self.id), proof=proof, queue=queue, payload=meta, encoding=encoding
         )
 
-    def report(self, proof: Proof) -> Report | None:
+    def report(self, proof: Proof, rules: Rules) -> Report | None:
         """What is to be told besides, once the lock is renewed."""
         told = self.progress
         if told is None:
             return None
         return Report(
-            job_id=job_id_of(self.id),
+            job_id=rules.read_id(self.id),
             proof=proof,
             numerator=told.numerator,
             denominator=told.denominator,
@@ -205,13 +190,13 @@ class CompleteItem(Struct):
     delay: float = 0.0
     depends: tuple[str, ...] = ()
 
-    def complete(self, queue: str, proof: Proof, like: Encoding, bytes_max: int) -> Complete:
+    def complete(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Complete:
         """The command. The new meta is both the result and, from now on, the payload."""
         if self.next is None and (self.delay or self.depends):
             raise WrongItemError("invalid_item", "delay and depends need next")
-        result, encoding = from_json_text(check_size(self.meta, bytes_max), like)
+        result, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
         return Complete(
-            job_id=job_id_of(self.id),
+            job_id=rules.read_id(self.id),
             proof=proof,
             result=result,
             encoding=encoding,
@@ -219,7 +204,7 @@ class CompleteItem(Struct):
             queue=queue,
             next_queue=self.next,
             delay_ms=milliseconds(self.delay, "delay") if self.delay else 0,
-            depends_on=tuple(job_id_of(job_id) for job_id in self.depends),
+            depends_on=tuple(rules.read_id(text) for text in self.depends),
         )
 
 
@@ -232,13 +217,13 @@ class FailItem(Struct):
     meta: Raw = ABSENT
     lease: str | None = None
 
-    def fail(self, queue: str, proof: Proof, like: Encoding, bytes_max: int) -> Fail:
+    def fail(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Fail:
         """The command."""
         meta, encoding = None, Encoding.JSON
         if bytes(self.meta):
-            meta, encoding = from_json_text(check_size(self.meta, bytes_max), like)
+            meta, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
         return Fail(
-            job_id=job_id_of(self.id),
+            job_id=rules.read_id(self.id),
             proof=proof,
             failure=Failure(_group(self.group), self.message),
             queue=queue,
@@ -256,12 +241,12 @@ class RetryItem(Struct):
     message: str = ""
     lease: str | None = None
 
-    def fail(self, queue: str, proof: Proof, _like: Encoding, _bytes_max: int) -> Fail:
+    def fail(self, queue: str, proof: Proof, _like: Encoding, rules: Rules) -> Fail:
         """The command; without a group, the one for jobs that ran out of retries."""
         group = out_of_retries(queue) if self.group is None else _group(self.group)
         delay = self.delay
         return Fail(
-            job_id=job_id_of(self.id),
+            job_id=rules.read_id(self.id),
             proof=proof,
             failure=Failure(group, self.message),
             retry=True,

@@ -16,10 +16,9 @@ from manyhands.model.commands import (
     SetTags,
 )
 from manyhands.model.job import Job, State
+from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.items import (
-    WrongItemError,
     check_size,
-    job_id_of,
     milliseconds,
     proof_of,
 )
@@ -28,11 +27,11 @@ from manyhands.protocols.qless.reading import Items
 
 
 class Sender(Struct, frozen=True):
-    """Who sends a batch, and how large a piece may be."""
+    """Who sends a batch, and what it may say."""
 
     host: str | None
     address: str
-    meta_bytes_max: int
+    rules: Rules
 
 
 class RequeueItem(Struct):
@@ -42,14 +41,14 @@ class RequeueItem(Struct):
     queue: str | None = None
     delay: float = 0.0
 
-    def command(self, job: Job | None, _sender: Sender) -> Command:
+    def command(self, job: Job | None, sender: Sender) -> Command:
         """A cancelled job is gone for good; it can only be added anew."""
         if job is not None and job.state is State.CANCELLED:
             raise WrongItemError("cancelled", "a cancelled job cannot be requeued; add it anew")
         if self.queue is not None:
             check_queue(self.queue)
         delay_ms = milliseconds(self.delay, "delay")
-        return Requeue(job_id=job_id_of(self.id), queue=self.queue, delay_ms=delay_ms)
+        return Requeue(job_id=sender.rules.read_id(self.id), queue=self.queue, delay_ms=delay_ms)
 
 
 class MoveItem(Struct):
@@ -59,11 +58,11 @@ class MoveItem(Struct):
     queue: str
     delay: float = 0.0
 
-    def command(self, _job: Job | None, _sender: Sender) -> Command:
+    def command(self, _job: Job | None, sender: Sender) -> Command:
         """Whatever it does now."""
         check_queue(self.queue)
         delay_ms = milliseconds(self.delay, "delay")
-        return Move(job_id=job_id_of(self.id), queue=self.queue, delay_ms=delay_ms)
+        return Move(job_id=sender.rules.read_id(self.id), queue=self.queue, delay_ms=delay_ms)
 
 
 class PriorityItem(Struct):
@@ -72,9 +71,9 @@ class PriorityItem(Struct):
     id: str
     priority: float
 
-    def command(self, _job: Job | None, _sender: Sender) -> Command:
+    def command(self, _job: Job | None, sender: Sender) -> Command:
         """Higher goes first."""
-        return SetPriority(job_id_of(self.id), self.priority)
+        return SetPriority(sender.rules.read_id(self.id), self.priority)
 
 
 class TagItem(Struct):
@@ -84,9 +83,9 @@ class TagItem(Struct):
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
 
-    def command(self, _job: Job | None, _sender: Sender) -> Command:
+    def command(self, _job: Job | None, sender: Sender) -> Command:
         """In any state."""
-        return SetTags(job_id_of(self.id), self.add, self.remove)
+        return SetTags(sender.rules.read_id(self.id), self.add, self.remove)
 
 
 class DependsItem(Struct):
@@ -96,7 +95,7 @@ class DependsItem(Struct):
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
 
-    def command(self, job: Job | None, _sender: Sender) -> Command:
+    def command(self, job: Job | None, sender: Sender) -> Command:
         """Only while the job waits: for others, or for a worker that has not had it yet."""
         if job is not None and (
             job.state in (State.DELAYED, State.LEASED)
@@ -104,9 +103,9 @@ class DependsItem(Struct):
         ):
             raise WrongItemError("not_waiting", "dependencies change only while a job waits")
         return SetDependencies(
-            job_id=job_id_of(self.id),
-            add=tuple(job_id_of(job_id) for job_id in self.add),
-            remove=tuple(job_id_of(job_id) for job_id in self.remove),
+            job_id=sender.rules.read_id(self.id),
+            add=tuple(sender.rules.read_id(text) for text in self.add),
+            remove=tuple(sender.rules.read_id(text) for text in self.remove),
         )
 
 
@@ -115,9 +114,9 @@ class TimeoutItem(Struct):
 
     id: str
 
-    def command(self, _job: Job | None, _sender: Sender) -> Command:
+    def command(self, _job: Job | None, sender: Sender) -> Command:
         """The job is first in line then."""
-        return ExpireLease(job_id_of(self.id))
+        return ExpireLease(sender.rules.read_id(self.id))
 
 
 class PartialItem(Struct):
@@ -131,9 +130,9 @@ class PartialItem(Struct):
     def command(self, _job: Job | None, sender: Sender) -> Command:
         """By the holder only."""
         return SendPartial(
-            job_id=job_id_of(self.id),
+            job_id=sender.rules.read_id(self.id),
             proof=proof_of(self.lease, sender.host, sender.address),
-            payload=check_size(self.data, sender.meta_bytes_max),
+            payload=check_size(self.data, sender.rules.meta_bytes_max),
             warning=self.warning,
         )
 
@@ -145,16 +144,12 @@ class Operation(Struct, frozen=True):
     show: Callable[[Job], object]
 
 
-def _id(job: Job) -> object:
-    return job.job_id
-
-
 OPERATIONS: Final[dict[str, Operation]] = {
-    "requeue": Operation(Items(RequeueItem, ("id",)), _id),
-    "move": Operation(Items(MoveItem, ("id", "queue")), _id),
+    "requeue": Operation(Items(RequeueItem, ("id",)), shown_id),
+    "move": Operation(Items(MoveItem, ("id", "queue")), shown_id),
     "priority": Operation(Items(PriorityItem, ("id", "priority")), lambda job: job.priority),
     "tag": Operation(Items(TagItem, ("id",)), lambda job: job.tags),
     "depends": Operation(Items(DependsItem, ("id",)), lambda job: job.depends_on),
-    "timeout": Operation(Items(TimeoutItem, ("id",)), _id),
+    "timeout": Operation(Items(TimeoutItem, ("id",)), shown_id),
     "partial": Operation(Items(PartialItem, ("id", "data")), lambda job: job.partials_count),
 }

@@ -77,6 +77,15 @@ def queue_name(segment: bytes) -> str:
     return name
 
 
+@functools.lru_cache(maxsize=4096)
+def only_queue(raw_path: bytes) -> str:
+    """The queue of a path that names nothing else."""
+    parts = segments(raw_path)
+    if len(parts) != 2:
+        raise Problem(404, "not_found", "the path needs the name of one queue")
+    return queue_name(parts[1])
+
+
 def check_queue(name: str) -> None:
     """Raises a problem if no queue can be called that."""
     if not 0 < len(name.encode("utf-8", "replace")) <= limits.QUEUE_NAME_BYTES_MAX:

@@ -13,6 +13,10 @@ _T = TypeVar("_T")
 ABSENT: Final = Raw()
 
 
+# The interpreter reads no number beyond some thousands of digits. As a meta it passes unread.
+TOO_LONG_NUMBER: Final = "a number has too many digits"
+
+
 class _Outer(Struct):
     """The frame of every body; other keys are ignored."""
 
@@ -30,6 +34,7 @@ class BadItem(Struct, frozen=True):
 
 _decode_outer: Final = msgspec.json.Decoder(_Outer).decode
 _decode_any: Final = msgspec.json.Decoder().decode
+_decode_keys: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_raws: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
@@ -69,14 +74,13 @@ def _outer(body: bytes) -> _Outer:
 
 
 def _host(raw: Raw) -> str | None:
-    if not bytes(raw):
+    text = bytes(raw)
+    if not text or text == b"null":
         return None
-    value = _decode_any(raw)
-    if value is None:
-        return None
-    if not isinstance(value, str):
+    if not text.startswith(b'"'):
         raise Problem(400, "invalid_host", "host must be a string")
-    return check_host(value)
+    host: str = _decode_any(text)
+    return check_host(host)
 
 
 def read_value(body: bytes, decode: Callable[[Raw], _T]) -> tuple[_T, str | None]:
@@ -90,6 +94,8 @@ def read_value(body: bytes, decode: Callable[[Raw], _T]) -> tuple[_T, str | None
         return decode(outer.data), host
     except msgspec.ValidationError as error:
         raise Problem(400, "invalid_body", sentence_of(error)) from None
+    except ValueError:
+        raise Problem(400, "invalid_body", TOO_LONG_NUMBER) from None
 
 
 class Items(Generic[_T]):
@@ -111,7 +117,7 @@ class Items(Generic[_T]):
             found: Any = self._frame(body)
             items: list[_T | BadItem] | None = found.data
             host = found.host
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, RecursionError, ValueError):
             items, host = None, None
         if items is None:
             return self._read_slowly(body, count_max)
@@ -138,14 +144,18 @@ class Items(Generic[_T]):
             found: _T = self._one(raw)
         except msgspec.ValidationError as error:
             sentence = sentence_of(error)
+        except ValueError:
+            sentence = TOO_LONG_NUMBER
         else:
             return found
-        value = _decode_any(raw)
-        if not isinstance(value, dict):
+        try:
+            value = _decode_keys(raw)
+        except msgspec.ValidationError:
             return BadItem("invalid_item", "an item must be an object")
-        job_id = value.get("id")
-        if job_id is not None and not isinstance(job_id, str):
-            return BadItem("invalid_id", "an id is a string of hexadecimal digits")
+        text = bytes(value.get("id", ABSENT))
+        if text and text != b"null" and not text.startswith(b'"'):
+            return BadItem("invalid_id", "an id is a string")
+        job_id: str | None = _decode_any(text) if text else None
         for key in self._required:
             if key not in value:
                 code = "invalid_id" if key == "id" else f"missing_{key}"

@@ -12,8 +12,8 @@ from manyhands.model.job import Schedule
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import NO_POLICY, Backoff, Queue, QueuePolicy, Rate
 from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.identifiers import WrongItemError
 from manyhands.protocols.qless.items import (
-    WrongItemError,
     attempts_of,
     check_size,
     milliseconds,

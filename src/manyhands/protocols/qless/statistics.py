@@ -127,5 +127,10 @@ class Statistics:
 
     def forget_before(self, day: int) -> None:
         """Days that the log does not tell of any more."""
-        for key in [key for key in self._days if key[0] < day]:
-            del self._days[key]
+        old = [key for key in self._days if key[0] < day]
+        if not old:
+            return
+        gone = {id(self._days.pop(key)) for key in old}
+        self._failed = {
+            job_id: then for job_id, then in self._failed.items() if id(then) not in gone
+        }

@@ -9,6 +9,7 @@ from typing import Any, Final
 from manyhands.model.events import Event, Signal
 from manyhands.model.job import State
 from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.refusals import STATES
 
 _PATTERNS_MAX: Final = 50
@@ -60,7 +61,7 @@ def shown_loss(signal: Signal) -> dict[str, Any]:
     assert lease is not None
     return {
         "event": LOCK_LOST,
-        "id": signal.job.job_id,
+        "id": shown_id(signal.job),
         "queue": signal.job.queue,
         "host": lease.holder.name or lease.holder.address,
     }

@@ -98,6 +98,8 @@ class ArtifactsWanted(Struct, frozen=True, forbid_unknown_fields=True):
     artifacts: dict[str, str]
 
 
+# Also numbers of more digits, and nesting deeper, than the interpreter bears.
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _decode_wanted = msgspec.json.Decoder(ArtifactsWanted).decode
 _decode_definition = msgspec.json.Decoder(Definition).decode
 _decode_worker = msgspec.json.Decoder(Worker).decode
@@ -116,7 +118,7 @@ def read_task(body: bytes, job_id: str, address: str) -> NewJob:
     """A job from a posted definition."""
     try:
         posted = _decode_definition(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise RestError(400, "the body is no task definition", str(error)) from None
     problem = _fault_of(posted)
     if problem is not None:
@@ -168,7 +170,7 @@ def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
     """Who speaks."""
     try:
         worker = _decode_worker(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise RestError(400, "the body does not say which worker speaks", str(error)) from None
     if not (is_identifier(worker.worker_group) and is_identifier(worker.worker_id)):
         raise RestError(400, "worker_group and worker_id must be identifiers")
@@ -181,7 +183,7 @@ def read_wanted(body: bytes) -> tuple[Worker, dict[str, str]]:
     """Who speaks, and the artifacts to come with their types."""
     try:
         wanted = _decode_wanted(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise RestError(400, "the body does not say which artifacts", str(error)) from None
     if len(wanted.artifacts) > ARTIFACTS_COUNT_MAX:
         raise RestError(400, f"at most {ARTIFACTS_COUNT_MAX} artifacts at a time")

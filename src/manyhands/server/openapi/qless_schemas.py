@@ -1,53 +1,26 @@
 """The shapes of the qless API, for its OpenAPI document."""
 
-from typing import Any, Final
+from typing import Final
 
 from manyhands.model import limits
+from manyhands.server.openapi.words import (
+    ANY,
+    FLAG,
+    OBJECT,
+    SECONDS,
+    Schema,
+    array,
+    maybe,
+    number,
+    record,
+    ref,
+    text,
+    whole,
+)
 
-Schema = dict[str, Any]
-
-
-def text(**more: Any) -> Schema:  # noqa: ANN401 - keys of JSON Schema
-    """A string."""
-    return {"type": "string", **more}
-
-
-def number(**more: Any) -> Schema:  # noqa: ANN401
-    """Any number."""
-    return {"type": "number", **more}
-
-
-def whole(**more: Any) -> Schema:  # noqa: ANN401
-    """A whole number."""
-    return {"type": "integer", **more}
-
-
-def array(of: Schema) -> Schema:
-    """A list."""
-    return {"type": "array", "items": of}
-
-
-def maybe(schema: Schema) -> Schema:
-    """This, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def record(required: str, **properties: Schema) -> Schema:
-    """An object; the required keys are named with spaces between them."""
-    return {"type": "object", "required": required.split(), "properties": properties}
-
-
-def ref(name: str) -> Schema:
-    """A shape that has a name."""
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-ANY: Final[Schema] = {}
-FLAG: Final[Schema] = {"type": "boolean"}
 ID: Final = text(pattern=f"^[0-9A-Fa-f]{{1,{limits.JOB_ID_DIGITS_MAX}}}$")
 IDS: Final = array(text())
 ID_OR_FALSE: Final[Schema] = {"anyOf": [text(), {"const": False}]}
-SECONDS: Final = number(minimum=0, maximum=1_000_000)
 TAGS: Final = {**array(text(pattern="^[!-~]{1,200}$")), "maxItems": limits.TAGS_COUNT_MAX}
 _HISTORY: Final = record("what when", what=text(), when=number(), host=maybe(text()), detail=text())
 _LISTED: Final = {
@@ -106,7 +79,6 @@ _QUEUE: Final = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Error": record("code message", code=text(), message=text(), detail={"type": "object"}),
     "ItemError": record(
         "index id code message",
         index=whole(minimum=0),
@@ -116,8 +88,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         state=text(),
         queue=text(),
     ),
-    "Time": record("total", total=number(minimum=0)),
-    "Load": record("cpu memory", cpu=number(minimum=0), memory=number(minimum=0)),
     "Failure": record(
         "group message when host",
         group=text(),
@@ -151,7 +121,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         depends=IDS,
         dependents=IDS,
         limits=array(text()),
-        progress=maybe({"type": "object"}),
+        progress=maybe(OBJECT),
         result=ANY,
         due=maybe(number()),
         deadline=maybe(number()),
@@ -159,9 +129,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history=array(_HISTORY),
     ),
     "Queue": record(" ".join(_QUEUE), **_QUEUE),
-    "QueueWithSettings": record(
-        " ".join(_QUEUE) + " settings", **_QUEUE, settings={"type": "object"}
-    ),
+    "QueueWithSettings": record(" ".join(_QUEUE) + " settings", **_QUEUE, settings=OBJECT),
     "QueueSettings": record(
         "",
         heartbeat=maybe(SECONDS),

@@ -1,0 +1,75 @@
+"""`manyhands device`: carries WMP messages between workers and managers."""
+
+import signal
+from typing import Annotated
+
+import msgspec
+import typer
+
+from manyhands.cli.storing import fail
+
+
+def device(
+    *,
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", help="Where workers connect.", metavar="HOST:PORT")
+    ] = "127.0.0.1:7715",
+    managers: Annotated[
+        list[str],
+        typer.Option(
+            "--manager",
+            "-m",
+            help="A manager, or another device; may be repeated.",
+            metavar="HOST:PORT",
+        ),
+    ],
+    name: Annotated[
+        str, typer.Option(help="Name by which managers know it; else its host and address.")
+    ] = "",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Carry messages between WMP workers and managers, until interrupted.
+
+    It keeps nothing, so it may be stopped, replaced and chained at will. At its end it prints how
+    many messages it carried, and how many it dropped and why.
+
+    Examples:
+
+      manyhands device --listen 127.0.0.1:7715 --manager jobs-1:7714 --manager jobs-2:7714
+
+      manyhands device --listen 0.0.0.0:7715 --manager 127.0.0.1:7714 --insecure
+    """
+    from manyhands.config import Listen
+    from manyhands.server.logs import set_up_logs
+    from manyhands.server.wmp_device import DeviceProgram
+
+    try:
+        address = Listen("wmp").read(listen)
+    except ValueError as error:
+        fail(f"--listen cannot be {listen} because {error}.")
+    if address is None:
+        fail("--listen cannot be off.")
+    if not insecure and not address.is_loopback:
+        fail(f"other machines could reach {address}; allow that with --insecure.")
+    set_up_logs("auto", "info")
+    try:
+        program = DeviceProgram(str(address), managers, name)
+    except OSError as error:
+        fail(f"{error}.")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: program.stop())
+    if as_json:
+        typer.echo(msgspec.json.encode({"listen": program.address}).decode())
+    else:
+        typer.echo(f"device\t{program.address}")
+    program.run()
+    counts = {"carried": program.device.counts, "dropped": program.device.dropped}
+    if as_json:
+        typer.echo(msgspec.json.encode(counts).decode())
+        return
+    for what, found in counts.items():
+        for kind, count in found.items():
+            typer.echo(f"{what}\t{kind}\t{count}")

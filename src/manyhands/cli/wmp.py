@@ -1,0 +1,191 @@
+"""`manyhands wmp`: submit jobs, look at them and work on them, over ZeroMQ as any peer would."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from manyhands.cli.storing import fail
+
+if TYPE_CHECKING:
+    from manyhands.client.wmp_submitter import Answer, Submitter
+
+wmp = typer.Typer(
+    help="Submit jobs and work on them, over WMP (workers and managers on ZeroMQ).",
+    no_args_is_help=True,
+)
+
+Manager = Annotated[
+    str, typer.Option("--manager", "-m", help="The server's WMP address.", metavar="HOST:PORT")
+]
+Seconds = Annotated[float, typer.Option("--timeout", help="Seconds to wait for a reply.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the job's end.")]
+_MANAGER = "127.0.0.1:7714"
+_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def _submitter(manager: str, seconds: float) -> Iterator["Submitter"]:
+    from manyhands.client.wmp_submitter import RefusedError, Submitter, UnreachableError
+
+    try:
+        with contextlib.closing(Submitter(manager, seconds)) as submitter:
+            yield submitter
+    except UnreachableError as error:
+        fail(str(error))
+    except RefusedError as error:
+        fail(f"{str(error).rstrip('.')}.")
+
+
+def _show(answer: "Answer", *, as_json: bool) -> None:
+    payload = answer.payload.decode(errors="replace") if answer.payload is not None else None
+    facts = {
+        "job": answer.job,
+        "state": answer.state,
+        "progress": answer.progress,
+        "reason": answer.reason,
+        "payload": payload,
+    }
+    facts = {key: value for key, value in facts.items() if value}
+    if as_json:
+        typer.echo(msgspec.json.encode(facts).decode())
+    else:
+        typer.echo("\n".join(f"{key}\t{value}" for key, value in facts.items()))
+
+
+@wmp.command()
+def submit(  # noqa: PLR0913 - each is a flag
+    role: Annotated[str, typer.Argument(help="The role, which is a queue.")],
+    payload: Annotated[str, typer.Argument(help="Data for the worker; - is standard input.")] = "",
+    *,
+    name: Annotated[str, typer.Option(help="A name that the worker is told.")] = "",
+    priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
+    delay: Annotated[float, typer.Option(min=0, help="Seconds before it may be worked.")] = 0.0,
+    key: Annotated[
+        str | None, typer.Option(help="While a job of this key lives, no second one is made.")
+    ] = None,
+    attempts: Annotated[int | None, typer.Option(min=1, help="How often it may be tried.")] = None,
+    wait: Wait = 0.0,
+    manager: Manager = _MANAGER,
+    timeout: Seconds = _SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job, and print its id; it is on disk then. With --wait, also what became of it.
+
+    Examples:
+
+      manyhands wmp submit mail 'to: everybody' --priority 5
+
+      manyhands wmp submit resize - --key photo-17 --wait 60 < photo.jpg
+    """
+    data = sys.stdin.buffer.read() if payload == "-" else payload.encode()
+    with _submitter(manager, timeout) as submitter:
+        answer = submitter.submit(
+            role,
+            data,
+            name=name,
+            priority=priority,
+            delay_ms=int(delay * 1000),
+            key=key.encode() if key is not None else None,
+            attempts=attempts,
+        )
+        if wait:
+            answer = submitter.fetch(answer.job, wait)
+    if as_json or wait:
+        _show(answer, as_json=as_json)
+    else:
+        typer.echo(answer.job)
+    if wait and answer.state != "completed":
+        raise SystemExit(1)
+
+
+@wmp.command()
+def fetch(
+    job: Annotated[str, typer.Argument(help="The job's id.")],
+    *,
+    wait: Wait = 0.0,
+    manager: Manager = _MANAGER,
+    timeout: Seconds = _SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a job is, and its result if it has one; exits 1 unless it is completed.
+
+    Example:
+
+      manyhands wmp fetch 0192f0c8d1d57c3f8e1b2a3c4d5e6f70 --wait 60
+    """
+    with _submitter(manager, timeout) as submitter:
+        answer = submitter.fetch(job, wait)
+    _show(answer, as_json=as_json)
+    if answer.state != "completed":
+        raise SystemExit(1)
+
+
+@wmp.command()
+def close(
+    job: Annotated[str, typer.Argument(help="The job's id.")],
+    *,
+    manager: Manager = _MANAGER,
+    timeout: Seconds = _SECONDS,
+) -> None:
+    """Call a job off: its worker is told. One that has ended stays as it is.
+
+    Example:
+
+      manyhands wmp close 0192f0c8d1d57c3f8e1b2a3c4d5e6f70
+    """
+    with _submitter(manager, timeout) as submitter:
+        submitter.cancel(job)
+
+
+@wmp.command()
+def work(
+    *,
+    managers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--manager", "-m", help="A manager or device; may be repeated.", metavar="HOST:PORT"
+        ),
+    ] = None,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option("--role", "-r", help="A role to work for; may be repeated; none is any."),
+    ] = None,
+    command: Annotated[
+        str, typer.Option("--command", "-c", help="What to run; {job}, {role}, {name} are known.")
+    ],
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, max=1_000, help="At once.")] = 1,
+    identity: Annotated[str, typer.Option(help="What to be called; else the host's name.")] = "",
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop after so many.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run jobs as commands, for one manager or many, until interrupted; exits 1 if some failed.
+
+    A command gets the job's payload on standard input. What it prints becomes the result; with a
+    status other than 0 the job is tried again later. An interrupt lets running commands end; a
+    second one ends them and gives their jobs back. A job that is cancelled has its command ended.
+
+    Examples:
+
+      manyhands wmp work --role mail --command 'sendmail -t' -j 8
+
+      manyhands wmp work -m jobs-1:7714 -m jobs-2:7714 -c './{role} --job {job}' -j 32
+    """
+    import socket
+
+    from manyhands.cli.wmp_worker import Crew
+
+    crew = Crew(
+        managers or [_MANAGER],
+        command,
+        roles=roles or [],
+        slots=jobs,
+        identity=identity or socket.gethostname() or "localhost",
+        count=count,
+        as_json=as_json,
+    )
+    raise SystemExit(crew.run())

@@ -1,0 +1,1 @@
+"""What other programs import: workers that speak to a server over its own protocols."""

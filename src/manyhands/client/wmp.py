@@ -1,0 +1,254 @@
+"""A WMP worker to import: any number of managers, any number of jobs at once.
+
+    worker = Worker(["jobs-1:7714", "jobs-2:7714"], handle, roles=["mail"], slots=8)
+    worker.run()
+
+``handle`` gets a ``Job``, in a thread of its own, and gives the result as bytes. Whatever it raises
+is reported as an error, and tried again later; ``Failed`` is final.
+"""
+
+import contextlib
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from manyhands.client.wmp_rules import End, Held, Rules
+
+Handler = Callable[["Job"], bytes | None]
+
+_QUEUE_COUNT_MAX: Final = 1_000
+_HEARTBEAT_MS: Final = 10_000
+_SILENCE_MS: Final = 30_000
+_RECONNECT_MS: Final = 100
+_RECONNECT_MS_MAX: Final = 2_000
+_DRAIN_COUNT: Final = 200
+# How long a worker that stops waits to hear that its last results are recorded.
+_FAREWELL_SECONDS: Final = 10.0
+_MESSAGE_BYTES: Final = 2_000
+
+
+class Failed(Exception):  # noqa: N818 - it is what a handler says, no error of ours
+    """The job failed, and trying it again would not help."""
+
+
+class Refused(Exception):  # noqa: N818
+    """The job is given back; the attempt does not count."""
+
+
+class Job:
+    """One attempt at a job, as a handler sees it."""
+
+    def __init__(self, worker: "Worker", held: Held) -> None:
+        self.id = held.job_id.decode("ascii", "replace")
+        self.role = held.role
+        self.name = held.name
+        self.attempt = held.attempt
+        self.manager = held.manager.decode(errors="replace")
+        self.payload = held.data
+        self.cancelled = threading.Event()  # nobody wants the result any more
+        self.on_cancel: Callable[[], None] | None = None
+        self._worker = worker
+        self._held = held
+
+    def report(self, numerator: int, denominator: int, data: bytes | None = None) -> None:
+        """Say how far the work is; ``data`` is a piece of the result."""
+        rules = self._worker.rules
+        self._worker.post(lambda now: rules.progress(self._held, numerator, denominator, data, now))
+
+
+class Worker:
+    """Runs until ``stop`` is called. One thread for the sockets, one for each job."""
+
+    def __init__(
+        self,
+        managers: Sequence[str],
+        handler: Handler,
+        *,
+        roles: Sequence[str] = (),
+        slots: int = 1,
+        identity: str = "",
+        on_recorded: Callable[[Job, str], None] | None = None,
+    ) -> None:
+        if not managers:
+            raise ValueError("a worker needs at least one manager")
+        if slots < 1:
+            raise ValueError("a worker needs at least one slot")
+        self._urls = [url if "://" in url else f"tcp://{url}" for url in managers]
+        self._handler = handler
+        self._slots = slots
+        self._on_recorded = on_recorded
+        self._posts: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
+        self._jobs: dict[bytes, Job] = {}
+        self._stopping = threading.Event()
+        self._context = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._monitors: list[zmq.Socket[bytes]] = []
+        self._bell_lock = threading.Lock()
+        self._bell: zmq.Socket[bytes] | None = self._context.socket(zmq.PAIR)
+        self._bell.bind("inproc://bell")
+        self._pool = ThreadPoolExecutor(slots, "wmp-job")
+        self.rules = Rules(
+            self,
+            len(self._urls),
+            roles=tuple(roles),
+            slots=slots,
+            identity=identity,
+            chance=lambda: secrets.randbelow(1_001) / 1_000,
+        )
+
+    # What others call, from any thread.
+
+    def stop(self) -> None:
+        """Take no more jobs; ``run`` returns when those at hand are through and recorded."""
+        self._stopping.set()
+        self.post(lambda _now: None)
+
+    def post(self, what: Callable[[int], None]) -> None:
+        """Have something done in the thread of the sockets."""
+        self._posts.put(what)
+        with self._bell_lock:
+            if self._bell is not None:
+                with contextlib.suppress(zmq.Again):  # it rings already
+                    self._bell.send(b"", zmq.DONTWAIT)
+
+    # The thread of the sockets.
+
+    def run(self) -> None:
+        """Work. Returns some time after ``stop``."""
+        ear = self._context.socket(zmq.PAIR)
+        ear.connect("inproc://bell")
+        poller = zmq.Poller()
+        poller.register(ear, zmq.POLLIN)
+        try:
+            self._connect(poller)
+            self._work(poller, ear)
+        finally:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            with self._bell_lock:
+                if self._bell is not None:
+                    self._bell.close(linger=0)
+                    self._bell = None
+            for monitor in self._monitors:
+                monitor.close(linger=0)
+            self._context.destroy(linger=500)
+
+    def _connect(self, poller: zmq.Poller) -> None:
+        # Constant for the process, so that a connection that comes back is known.
+        routing_id = b"\1" + secrets.token_bytes(16)
+        for url in self._urls:
+            dealer = self._context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.ROUTING_ID, routing_id)
+            # What is sent while nobody is there would be old news when somebody is.
+            dealer.setsockopt(zmq.IMMEDIATE, 1)
+            dealer.setsockopt(zmq.SNDHWM, _QUEUE_COUNT_MAX)
+            dealer.setsockopt(zmq.RCVHWM, _QUEUE_COUNT_MAX)
+            dealer.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+            dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
+            dealer.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MS)
+            dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            dealer.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MS_MAX)
+            monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self._sockets.append(dealer)
+            self._monitors.append(monitor)
+            poller.register(dealer, zmq.POLLIN)
+            poller.register(monitor, zmq.POLLIN)
+            dealer.connect(url)
+
+    def _work(self, poller: zmq.Poller, ear: "zmq.Socket[bytes]") -> None:
+        numbers = {dealer: number for number, dealer in enumerate(self._sockets)}
+        watched = {monitor: number for number, monitor in enumerate(self._monitors)}
+        rules = self.rules
+        farewell_at: int | None = None
+        wait_ms = 0
+        while True:
+            found = [pair[0] for pair in poller.poll(wait_ms)]
+            now = _now()
+            for socket in found:
+                if socket is ear:
+                    self._drain_posts(ear, now)
+                elif socket in watched:
+                    recv_monitor_message(socket, zmq.DONTWAIT)
+                    rules.connected(watched[socket], now)
+                else:
+                    self._read(socket, numbers[socket], now)
+            if self._stopping.is_set():
+                rules.stopping = True
+                farewell_at = farewell_at or now + int(_FAREWELL_SECONDS * 1000)
+                if not rules.jobs and (not rules.kept or now >= farewell_at):
+                    return
+            wait_ms = rules.turn(now)
+            if rules.stopping:
+                wait_ms = min(wait_ms, 100)
+
+    def _drain_posts(self, ear: "zmq.Socket[bytes]", now: int) -> None:
+        with contextlib.suppress(zmq.Again):
+            while True:
+                ear.recv(zmq.DONTWAIT)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._posts.get_nowait()(now)
+
+    def _read(self, dealer: "zmq.Socket[bytes]", number: int, now: int) -> None:
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_DRAIN_COUNT):
+                self.rules.receive(number, dealer.recv_multipart(zmq.DONTWAIT), now)
+
+    # The outside of the rules.
+
+    def send(self, link: int, frames: list[bytes]) -> bool:
+        """To a manager or device; False if it is not there."""
+        try:
+            self._sockets[link].send_multipart(frames, zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    def begin(self, held: Held) -> None:
+        """A job came: a thread takes it."""
+        job = self._jobs[held.lease] = Job(self, held)
+        self._pool.submit(self._handle, job, held)
+
+    def cancel(self, held: Held) -> None:
+        """The handler may look, or be called."""
+        job = self._jobs.get(held.lease)
+        if job is not None:
+            job.cancelled.set()
+            if job.on_cancel is not None:
+                job.on_cancel()
+
+    def recorded(self, held: Held, reason: bytes) -> None:
+        """Whoever made the worker may want to know."""
+        job = self._jobs.pop(held.lease, None)
+        if job is not None and self._on_recorded is not None:
+            self._on_recorded(job, reason.decode("ascii", "replace"))
+
+    # The threads of the jobs.
+
+    def _handle(self, job: Job, held: Held) -> None:
+        data: bytes | None
+        try:
+            data, end = self._handler(job), End.OK
+        except Failed as failure:
+            data, end = str(failure).encode(), End.FAIL
+        except Refused:
+            data, end = None, End.REFUSED
+        except Exception as error:  # noqa: BLE001 - the manager hears of it
+            told = f"{type(error).__name__}: {error}"
+            data, end = told.encode()[:_MESSAGE_BYTES], End.ERROR
+        self.post(lambda now: self._finish(held, end, data, now))
+
+    def _finish(self, held: Held, end: End, data: bytes | None, now: int) -> None:
+        self.rules.finish(held, end, data, now)
+        if held.cancelled:
+            self.recorded(held, b"cancelled")
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,362 @@
+"""What a WMP worker does, without sockets, threads or a clock: messages in, messages out.
+
+Slots are free, locked (a GIVE is under way) or busy (a job). A worker says READY where none of its
+READYs stands any more, remembers who woke it while it was busy and asks those first, so that all
+managers get their turn; and keeps each result until the manager says that it is recorded.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from manyhands.wire.wmp import (
+    MANAGER,
+    Command,
+    Control,
+    Malformation,
+    Packet,
+    Path,
+    Property,
+    WireError,
+    decimal,
+    decode,
+    encode,
+    pack,
+    signature_of,
+    unpack,
+)
+
+LOCK_MS: Final = 5_000
+TTL_MS: Final = 60_000
+_READY_MS: Final = 5_000  # before READY is said again; doubled each time, up to half the ttl
+_RESEND_MS: Final = 1_000  # before DONE is said again; doubled each time
+_RESEND_MS_MAX: Final = 30_000
+_JITTER: Final = 0.2
+# Results that no manager has acknowledged; above, the oldest are given up.
+_KEPT_COUNT_MAX: Final = 10_000
+# A WAKE that came while all slots were busy is worth a GIVE for that long.
+_WANTED_MS: Final = 30_000
+
+
+class End(enum.Enum):
+    """How an attempt ended."""
+
+    OK = b"ok"
+    ERROR = b"error"  # try again
+    FAIL = b"fail"  # for good
+    REFUSED = b"refused"  # given back, not counted
+
+
+Where = tuple[int, Path]  # a link, and the trail behind it
+
+
+class Held:
+    """A job that this worker has."""
+
+    __slots__ = (
+        "attempt", "cancelled", "data", "job_id", "lease", "lease_ms", "manager", "name", "role",
+        "status_at", "where",
+    )  # fmt: skip
+
+    def __init__(self, where: Where, control: Control, data: bytes) -> None:
+        self.where = where
+        self.job_id = control.need(b"job")
+        self.lease = control.need(b"lease")
+        self.manager = control.need(b"manager")
+        self.lease_ms = control.number(b"timeout", 0, 2**40)  # 0: for as long as it takes
+        self.role = control.text(b"role") or ""
+        self.name = control.text(b"name") or ""
+        self.attempt = control.number(b"attempt", 1, 2**31)
+        self.data = data
+        self.status_at = 0
+        self.cancelled = False
+
+    def proof(self) -> tuple[Property, Property, Property]:
+        """What every message about it begins with."""
+        return (b"manager", self.manager), (b"job", self.job_id), (b"lease", self.lease)
+
+
+class Outside(Protocol):
+    """What carries out what the rules say."""
+
+    def send(self, link: int, frames: list[bytes]) -> bool:
+        """False: there is no connection now."""
+
+    def begin(self, job: Held) -> None:
+        """Work on it; ``finish`` is called when that is through."""
+
+    def cancel(self, job: Held) -> None:
+        """Nobody wants its result any more."""
+
+    def recorded(self, job: Held, reason: bytes) -> None:
+        """What the manager says about a result: ``recorded``, or why not."""
+
+
+class _Link:
+    """One connection, to a manager or to a device."""
+
+    __slots__ = ("ready_at", "ready_ms", "standing")
+
+    def __init__(self) -> None:
+        self.standing = False  # a READY stands behind it, as far as is known
+        self.ready_at = 0  # when READY is said again anyway
+        self.ready_ms = _READY_MS
+
+
+class _Lock:
+    """Slots that wait for the answer to a GIVE."""
+
+    __slots__ = ("expires_at", "is_fresh", "left", "where")
+
+    def __init__(self, where: Where, left: int, expires_at: int) -> None:
+        self.where = where
+        self.left = left
+        self.expires_at = expires_at
+        self.is_fresh = True  # no TAKE yet
+
+
+class _Kept:
+    """A result on its way."""
+
+    __slots__ = ("job", "packet", "resend_at", "resend_ms")
+
+    def __init__(self, job: Held, packet: Packet, resend_at: int) -> None:
+        self.job = job
+        self.packet = packet
+        self.resend_at = resend_at
+        self.resend_ms = _RESEND_MS
+
+
+class Rules:
+    """One worker. Every call gets the time in milliseconds, from whatever start."""
+
+    def __init__(
+        self,
+        outside: Outside,
+        links_count: int,
+        *,
+        roles: tuple[str, ...] = (),
+        slots: int = 1,
+        identity: str = "",
+        chance: Callable[[], float],
+    ) -> None:
+        self.jobs: dict[bytes, Held] = {}  # by lease
+        self.kept: dict[bytes, _Kept] = {}
+        self.stopping = False
+        self.dropped_count = 0
+        self._outside = outside
+        self._slots = slots
+        self._roles = roles
+        self._chance = chance  # a random number from 0 to 1
+        self._links = [_Link() for _ in range(links_count)]
+        self._locks: dict[bytes, _Lock] = {}
+        self._locked = 0
+        self._lock_number = 0
+        self._wanted: dict[Where, tuple[int, int]] = {}  # who woke a busy worker: count, until
+        self._role_properties = [(b"role", role.encode()) for role in roles]
+        self._identity: list[Property] = [(b"identity", identity.encode())] if identity else []
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return self._slots - len(self.jobs) - self._locked
+
+    # News.
+
+    def connected(self, link: int, now: int) -> None:
+        """A connection was made, perhaps anew: whoever is there knows nothing of us."""
+        self._links[link].standing = False
+        self._links[link].ready_ms = _READY_MS
+        self._links[link].ready_at = 0
+        for kept in self.kept.values():
+            if kept.job.where[0] == link:
+                kept.resend_at = now
+
+    def receive(self, link: int, frames: list[bytes], now: int) -> None:
+        """A message from a manager. What is not understood is dropped and counted."""
+        try:
+            packet = unpack(frames)
+            if packet.route or signature_of(packet.control) != MANAGER:
+                raise WireError(Malformation.SIGNATURE, "this is not for a worker")
+            control = decode(packet.control)
+            self._take((link, packet.trail), control, packet.payload or b"", now)
+        except WireError:
+            self.dropped_count += 1
+            return
+        known = self._links[link]
+        known.ready_ms = _READY_MS
+        known.ready_at = now + self._shaken(_READY_MS)
+
+    def _take(self, where: Where, control: Control, payload: bytes, now: int) -> None:
+        command = control.command
+        control.need(b"manager")
+        if command is Command.TAKE:
+            self._on_take(where, control, payload, now)
+        elif command is Command.WAKE:
+            self._on_wake(where, control, now)
+        elif command is Command.NO:
+            self._unlock(control.get(b"lock") or b"", control.number(b"n", 1, 2**31))
+        else:
+            self._on_cancel(control)
+
+    def _on_wake(self, where: Where, control: Control, now: int) -> None:
+        if self.stopping:
+            return
+        count = max(1, control.number(b"count", 1, self._slots))
+        if self.free > 0:
+            self._give(where, count, now)
+        else:
+            self._links[where[0]].standing = False
+            self._wanted[where] = (count, now + _WANTED_MS)
+
+    def _give(self, where: Where, count: int, now: int) -> None:
+        count = min(count, self.free)
+        self._lock_number += 1
+        lock = b"%x" % self._lock_number
+        properties: list[Property] = [(b"lock", lock), (b"timeout", decimal(LOCK_MS))]
+        properties += self._role_properties
+        if count > 1:
+            properties.append((b"n", decimal(count)))
+        control = encode(Command.GIVE, *properties, *self._identity)
+        if self._say(where, control):
+            self._locks[lock] = _Lock(where, count, now + LOCK_MS)
+            self._locked += count
+
+    def _unlock(self, lock: bytes, count: int) -> None:
+        found = self._locks.get(lock)
+        if found is None:
+            return
+        count = min(count, found.left)
+        self._locked -= count
+        found.left -= count
+        if not found.left:
+            del self._locks[lock]
+
+    def _on_take(self, where: Where, control: Control, payload: bytes, now: int) -> None:
+        job = Held(where, control, payload)
+        if job.lease in self.jobs or job.lease in self.kept:
+            return
+        name = control.get(b"lock") or b""
+        lock = self._locks.get(name)
+        if lock is None or lock.is_fresh:
+            # This is what the READY behind the link was good for.
+            self._links[where[0]].standing = False
+        if lock is not None:
+            lock.is_fresh = False
+            self._unlock(name, 1)
+        elif self.free <= 0:
+            self._report(job, End.REFUSED, None, now)
+            return
+        if self._roles and job.role and job.role not in self._roles:
+            self._report(job, End.REFUSED, None, now)
+            return
+        self.jobs[job.lease] = job
+        job.status_at = now + job.lease_ms // 3 if job.lease_ms else 0
+        self._outside.begin(job)
+
+    def _on_cancel(self, control: Control) -> None:
+        lease = control.need(b"lease")
+        reason = control.get(b"reason") or b"cancelled"
+        kept = self.kept.pop(lease, None)
+        if kept is not None:
+            self._outside.recorded(kept.job, reason)
+            return
+        job = self.jobs.get(lease)
+        if job is not None and reason != b"recorded" and not job.cancelled:
+            job.cancelled = True
+            self._outside.cancel(job)
+
+    # Work.
+
+    def finish(self, job: Held, end: End, data: bytes | None, now: int) -> None:
+        """An attempt is through. If nobody wants it any more, nobody hears of it."""
+        if self.jobs.pop(job.lease, None) is not None and not job.cancelled:
+            self._report(job, end, data, now)
+
+    def _report(self, job: Held, end: End, data: bytes | None, now: int) -> None:
+        control = encode(Command.DONE, *job.proof(), (b"status", end.value), (b"ack", b"1"))
+        link, trail = job.where
+        packet = Packet(trail, (), control, data or None)
+        self._outside.send(link, pack(packet))
+        self.kept[job.lease] = _Kept(job, packet, now + self._shaken(_RESEND_MS))
+        if len(self.kept) > _KEPT_COUNT_MAX:
+            oldest = self.kept.pop(next(iter(self.kept)))
+            self._outside.recorded(oldest.job, b"unheard")
+
+    def progress(
+        self, job: Held, numerator: int, denominator: int, data: bytes | None, now: int
+    ) -> None:
+        """How far a job is; that is a sign of life as well."""
+        if job.lease in self.jobs and not job.cancelled:
+            told = b"%d/%d" % (max(0, numerator), max(0, denominator))
+            self._status(job, now, data, (b"progress", told))
+
+    def _status(self, job: Held, now: int, data: bytes | None, *more: Property) -> None:
+        control = encode(Command.STATUS, *job.proof(), *more)
+        self._say(job.where, control, data)
+        if job.lease_ms:
+            job.status_at = now + job.lease_ms // 3
+
+    def _say(self, where: Where, control: bytes, data: bytes | None = None) -> bool:
+        link, trail = where
+        return self._outside.send(link, pack(Packet(trail, (), control, data)))
+
+    # Time.
+
+    def turn(self, now: int) -> int:
+        """Everything that is due; to be called after news and when the time has come. Gives the
+        milliseconds until something is due again.
+        """
+        for lock, found in list(self._locks.items()):
+            if found.expires_at <= now:
+                self._unlock(lock, found.left)
+        due = now + _RESEND_MS_MAX
+        for job in self.jobs.values():
+            if job.lease_ms and not job.cancelled:
+                if job.status_at <= now:
+                    self._status(job, now, None)
+                due = min(due, job.status_at)
+        for kept in self.kept.values():
+            if kept.resend_at <= now:
+                self._outside.send(kept.job.where[0], pack(kept.packet))
+                kept.resend_ms = min(kept.resend_ms * 2, _RESEND_MS_MAX)
+                kept.resend_at = now + self._shaken(kept.resend_ms)
+            due = min(due, kept.resend_at)
+        if not self.stopping:
+            self._use_slots(now)
+            due = min(due, self._announce(now))
+        for found in self._locks.values():
+            due = min(due, found.expires_at)
+        return max(0, due - now)
+
+    def _use_slots(self, now: int) -> None:
+        """Those who have work and were put off come first, in the order of their asking."""
+        while self._wanted and self.free > 0:
+            where = next(iter(self._wanted))
+            count, until = self._wanted.pop(where)
+            if until > now:
+                self._give(where, count, now)
+
+    def _announce(self, now: int) -> int:
+        """READY where none stands, and now and then where one does: it may be forgotten there."""
+        if self.free <= 0:
+            return now + _RESEND_MS_MAX
+        due = now + _RESEND_MS_MAX
+        control: bytes | None = None
+        for number, link in enumerate(self._links):
+            if not link.standing or link.ready_at <= now:
+                if control is None:
+                    slots = (b"slots", decimal(self.free))
+                    control = encode(Command.READY, *self._role_properties, slots, *self._identity)
+                if link.standing:
+                    link.ready_ms = min(link.ready_ms * 2, TTL_MS // 2)
+                # Without a connection there is nobody to wait for: `connected` will tell.
+                self._outside.send(number, pack(Packet((), (), control)))
+                link.standing = True
+                link.ready_at = now + self._shaken(link.ready_ms)
+            due = min(due, link.ready_at)
+        return due
+
+    def _shaken(self, ms: int) -> int:
+        """A little more or less, so that many workers do not speak all at once."""
+        return int(ms * (1 + _JITTER * (2 * self._chance() - 1)))

@@ -1,0 +1,1 @@
+"""WMP: workers and managers over ZeroMQ. Clause ids (W…) are in docs/protocols/wmp.md."""

@@ -1,0 +1,167 @@
+"""The WMP listener: a socket, a session, and what the session needs. This server is a manager."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from manyhands.config import Address
+from manyhands.model.job import State
+from manyhands.protocols.session import Ask
+from manyhands.protocols.wmp.readiness import Choose, oldest
+from manyhands.protocols.wmp.session import Settings, WmpSession
+from manyhands.server.traffic import Flow
+from manyhands.server.waiters import Sleeper
+from manyhands.server.zeromq import RouterSocket
+from manyhands.store.batch import Batch
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+_log = structlog.get_logger("manyhands.wmp")
+
+# Peers whose first bad message is in the log. A routing id costs its sender nothing, so beyond
+# this many only the count is told, when it has doubled.
+_LOGGED_PEERS_MAX: Final = 1_000
+_READY: Final = State.READY
+
+
+class WmpListener:
+    """The ``Hub`` of its session."""
+
+    def __init__(self, server: "Server", address: Address) -> None:
+        config = server.config
+        self._dispatcher = server.dispatcher
+        self._index = server.store.index
+        self._ids = server.ids
+        self._socket = RouterSocket(server, address, "wmp")
+        self._loop = self._socket.loop
+        self.send = self._socket.send
+        self.ask: Ask = server.dispatcher.ask
+        self.now = server.clock.now
+        self.token = server.ids.token
+        self.ready_count = server.dispatcher.ready_count
+        self._dropped: dict[str, int] = {}
+        self._logged: set[bytes] = set()
+        # Queues in which jobs may be ready; those that have none leave it when somebody asks.
+        self._with_work = dict.fromkeys(
+            name for name, known in self._index.queues.items() if known.ready.count
+        )
+        self._session = WmpSession(
+            self,
+            Settings(
+                manager=config.server_name,
+                lease_ms=config.wmp_lease_seconds * 1000,
+                wake_all=config.wmp_wake == "all",
+                choose=load_function(config.wmp_choose),
+                payload_bytes_max=config.payload_bytes_max,
+            ),
+        )
+        server.metrics.sources.append(self._metrics)
+        server.traffic.sources["wmp"] = self._flow
+
+    def _flow(self) -> Flow:
+        return Flow(errors=sum(self._dropped.values()))
+
+    async def start(self) -> str:
+        """Bind; gives the address that was bound."""
+        address = self._socket.start(self._session)
+        self._dispatcher.on_batch.append(self._on_batch)
+        return str(address)
+
+    async def drain(self) -> None:
+        """Nobody waits any longer; what workers report meanwhile is taken in."""
+        await self._socket.drain()
+
+    def _on_batch(self, batch: Batch, _elapsed_ms: float) -> None:
+        committed, with_work = self._session.committed, self._with_work
+        for _, event in batch.events:
+            if event.state is _READY:
+                with_work[event.queue] = None
+            committed(event)
+
+    # The session's side.
+
+    @property
+    def draining(self) -> bool:
+        return self._dispatcher.draining
+
+    def job_id(self) -> str:
+        return self._ids.job_id(self.now())
+
+    def has_work(self, queue: str) -> bool:
+        return self._dispatcher.has_work((queue,))
+
+    def queues_with_work(self) -> list[str]:
+        found = []
+        for queue in list(self._with_work):
+            if self.ready_count(queue):
+                found.append(queue)
+            else:
+                del self._with_work[queue]
+        return found
+
+    def sleep(self, queues: tuple[str, ...], wake: Callable[[str], None]) -> Callable[[], None]:
+        sleeper = Sleeper(queues, wake)
+        waiters = self._dispatcher.waiters
+        waiters.sleep(sleeper)
+        return lambda: waiters.leave(sleeper)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        if seconds <= 0.0:
+            return self._loop.call_soon(call).cancel
+        return self._loop.call_later(seconds, call).cancel
+
+    def report_dropped(self, kind: str, peer: bytes, sentence: str) -> None:
+        count = self._dropped[kind] = self._dropped.get(kind, 0) + 1
+        is_new = peer not in self._logged and len(self._logged) < _LOGGED_PEERS_MAX
+        if is_new:
+            self._logged.add(peer)
+        if is_new or (count & (count - 1) == 0 and len(self._logged) >= _LOGGED_PEERS_MAX):
+            _log.warning(
+                "a message was dropped", kind=kind, peer=peer.hex(), reason=sentence, count=count
+            )
+
+    def _metrics(self) -> Iterator[Metric]:
+        session = self._session
+        messages = CounterMetricFamily(
+            "manyhands_wmp_messages", "Messages of WMP peers.", labels=["command"]
+        )
+        for command, count in session.received.items():
+            if count:
+                messages.add_metric([command.name.lower()], count)
+        yield messages
+        yield CounterMetricFamily(
+            "manyhands_wmp_wakes", "WAKE messages sent.", session.readiness.wakes_count
+        )
+        dropped = CounterMetricFamily(
+            "manyhands_wmp_dropped", "Messages that were not understood.", labels=["kind"]
+        )
+        for kind, count in self._dropped.items():
+            dropped.add_metric([kind], count)
+        yield dropped
+        numbers = {
+            "ready": ("Paths to workers that are ready.", len(session.readiness.entries)),
+            "held": ("GIVEs that wait for work.", len(session.giving.held)),
+            "leases": ("Leases whose holders can be reached.", len(session.holdings)),
+            "watches": ("FETCHes that wait.", session.submitting.watches_count),
+        }
+        for name, (text, number) in numbers.items():
+            yield GaugeMetricFamily(f"manyhands_wmp_{name}", text, number)
+
+
+def load_function(name: str | None) -> Choose:
+    """The function of that name; raises OSError, with a sentence, if there is none."""
+    if name is None:
+        return oldest
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise OSError(f"wmp_choose: {name} cannot be loaded: {error}") from None
+    if not callable(found):
+        raise OSError(f"wmp_choose: {name} is no function")
+    chosen: Choose = found
+    return chosen
