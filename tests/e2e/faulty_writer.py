@@ -96,5 +96,5 @@ if __name__ == "__main__":
     writer.Applier = DyingApplier
     if is_told("behind"):
         writer._WINDOW_SECONDS = writer._IDLE_SECONDS = 3600.0
-        writer._WINDOW_BYTES = 1 << 60
+        writer._WINDOW_BYTES = writer._WINDOW_BYTES_MAX = 1 << 60
     writer.main(sys.argv[1:])

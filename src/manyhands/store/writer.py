@@ -35,7 +35,11 @@ _BUSY_MS: Final = 5_000
 _WINDOW_SECONDS: Final = 0.1
 _WINDOW_BYTES: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 0.02
-# So far may the database be behind; then the server has to wait.
+_WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+# So long is the database written to before the link is looked at again. The further it is behind,
+# the longer; and beyond a bound the server has to wait.
+_TURN_SECONDS: Final = 0.001
+_TURN_SECONDS_A_BYTE: Final = 0.001 / (2 * 1024 * 1024)
 _BEHIND_BYTES_MAX: Final = 64 * 1024 * 1024
 # Frames in the log from which it is copied into the file when nothing waits, or in any case. A
 # thousand pages take about 3 ms: rather often and short than rarely and long.
@@ -94,13 +98,22 @@ class Writer:
             raise StoreError(f"its journal failed: {error.strerror}") from error
         view = memoryview(body)
         self._unapplied += [(number, view[start:end]) for number, start, end in spans]
-        self.unapplied_bytes += len(body)
+        self.unapplied_bytes += sum(end - start for _, start, end in spans)
         self.durable = spans[-1][0]
 
     def apply(self) -> Iterator[None]:
-        """Have in the database what waits now, in steps between which more may be kept."""
-        frames, self._unapplied = self._unapplied, []
-        self.unapplied_bytes = 0
+        """Have in the database what is durable now, or as much of it as makes a window, in steps
+        between which more may be kept.
+        """
+        frames = []
+        weight = 0
+        for frame in self._unapplied:
+            frames.append(frame)
+            weight += len(frame[1])
+            if weight >= _WINDOW_BYTES_MAX:
+                break
+        del self._unapplied[: len(frames)]
+        self.unapplied_bytes -= weight
         assert self._applier is not None
         assert self._journal is not None
         yield from self._applier.apply(frames)
@@ -139,7 +152,8 @@ class _Service:
         self._poll_all.register(link, select.POLLIN)
         self._poll_all.register(hurry, select.POLLIN)
         self._ended = False
-        self._oldest_at = 0.0  # when the first of the waiting frames came
+        self._oldest_at = 0.0  # when the first of the frames came that are not applied
+        self._hurried_to = 0  # up to this number somebody waits for them
 
     def run(self) -> None:
         """Until the other end is closed."""
@@ -149,16 +163,17 @@ class _Service:
             ready = dict(self._poll_all.poll(self._patience_ms() if waits else None))
             if self._link.fileno() in ready:
                 self._take_in()
-            hurried = self._hurry.fileno() in ready and self._is_hurried()
+            if self._hurry.fileno() in ready:
+                self._be_hurried()
             if writer.applied < writer.durable and (
-                hurried
+                writer.applied < self._hurried_to
                 or not ready
                 or writer.unapplied_bytes >= _WINDOW_BYTES
                 or time.perf_counter() - self._oldest_at >= _WINDOW_SECONDS
             ):
                 self._apply()
                 writer.tidy(idle=not self._poll.poll(0))
-        if writer.applied < writer.durable:
+        while writer.applied < writer.durable:
             self._apply()
         writer.close()
 
@@ -166,11 +181,11 @@ class _Service:
         left = self._oldest_at + _WINDOW_SECONDS - time.perf_counter()
         return max(0.0, min(left, _IDLE_SECONDS)) * 1000
 
-    def _is_hurried(self) -> bool:
-        """Somebody waits for what is not applied yet."""
+    def _be_hurried(self) -> None:
+        """Somebody waits for what is durable and not applied yet."""
+        self._hurried_to = self._writer.durable
         if not self._hurry.recv(_READ_BYTES):
             self._poll_all.unregister(self._hurry)  # the end: the link tells it too
-        return True
 
     def _take_in(self) -> None:
         try:
@@ -183,23 +198,27 @@ class _Service:
         body, spans = self._buffer.feed(chunk)
         if spans:
             writer = self._writer
-            if not writer.unapplied_bytes:
+            if not writer.unapplied_bytes:  # else those that are there came earlier
                 self._oldest_at = time.perf_counter()
             writer.keep(body, spans)
             self._answer()
 
     def _apply(self) -> None:
-        """While it is going on, what arrives is kept and answered, unless too much waits."""
-        writer, poll = self._writer, self._poll.poll
+        """In turns with the link: what arrives meanwhile is kept and answered."""
+        writer, now = self._writer, time.perf_counter
+        turn_until = now() + _TURN_SECONDS
         for _ in writer.apply():
-            if writer.unapplied_bytes < _BEHIND_BYTES_MAX and not self._ended and poll(0):
+            if now() < turn_until or self._ended or writer.unapplied_bytes >= _BEHIND_BYTES_MAX:
+                continue
+            if self._poll.poll(0):
                 self._take_in()
+            turn_until = now() + _TURN_SECONDS + _TURN_SECONDS_A_BYTE * writer.unapplied_bytes
         self._answer()
 
     def _answer(self) -> None:
         writer = self._writer
         # Nobody may be there to hear it: reading tells, once all that was sent has been read.
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ConnectionError):
             self._link.sendall(pack(Answer(writer.durable, applied=writer.applied)))
 
 
