@@ -20,11 +20,11 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-re
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
 TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman \
-	rabbitmq-server
-TEST_PROGRAMS := gearman gearadmin gearmand php epmd
+	rabbitmq-server openssl chromium
+TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium
 
-# Clients from npm that some tests talk to, and where they are put.
-TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1
+# Packages from npm that some tests talk to or check pages with, and where they are put.
+TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 axe-core@4.14.0
 TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.
@@ -46,6 +46,10 @@ setup-test: $(READY_TO_TEST) ## add the tools of check and test to .venv
 .PHONY: serve
 serve: setup ## start the server
 	@exec $(BIN)/manyhands serve
+
+.PHONY: demo
+demo: setup-test ## start a server with lively sample work over every protocol, to look at
+	@exec $(BIN)/python examples/demo.py
 
 .PHONY: check
 check: setup-test ## lint, types, import directions, unit and tidy tests; under a minute
@@ -92,7 +96,7 @@ format: setup-test ## format the source and fix what ruff can fix
 .PHONY: clean
 clean: ## remove .venv and caches; the server's data stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-		$(TEST_CLIENTS_FOLDER)
+		$(TEST_CLIENTS_FOLDER) screenshots
 	find bench docs src tests tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # pip is asked for, and not only python, because an interrupted attempt leaves one without the other.

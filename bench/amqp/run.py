@@ -1,8 +1,8 @@
 """What watchers cost: a delivery by the endpoint, a confirmed publish by the relay with aio-pika's
 beside it in the same run, and the speed of the engine while they listen.
 
-    python bench/amqp/run.py            about two minutes
-    python bench/amqp/run.py --jobs 3000
+    python bench/amqp/run.py                            about ten minutes
+    python bench/amqp/run.py --cycles-only --rounds 9
 
 Needs Debian's rabbitmq-server and a C compiler; starts a RabbitMQ of its own.
 """
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -26,13 +27,14 @@ from rich.table import Table  # noqa: E402
 
 from bench.gearman import run as gearman  # noqa: E402
 from tests.amqp.rabbit import Rabbit  # noqa: E402
-from tests.amqp.watching import bind_all, run_jobs, until  # noqa: E402
+from tests.amqp.watching import EXCHANGES, bind_all, run_jobs, until  # noqa: E402
 from tests.e2e.serving import Served, serving  # noqa: E402
 
 HERE = Path(__file__).parent
 ENDPOINT = ("--amqp", "127.0.0.1:0")
 CYCLE = gearman.Workload("cycle-4", "life cycle", "cycle", 30_000, 4, 16, 4)
-ROUNDS = 3
+KINDS = ("no watcher", "1 watcher", "10 watchers", "relay")
+PUBLISHERS = ("relay", "aio-pika")
 
 
 @contextlib.contextmanager
@@ -122,37 +124,95 @@ def measure_cycle(root: Path, generator: Path, rabbit: Rabbit, kind: str) -> lis
     return [cell["server_cpu_us_per_job"], cell["jobs_per_second"]]
 
 
+class Cells:
+    """Figures by what was measured, round by round."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[list[float]]] = {}
+
+    def add(self, what: str, cell: list[float]) -> None:
+        self.found.setdefault(what, []).append(cell)
+        print(what, *(f"{figure:.1f}" for figure in cell), file=sys.stderr, flush=True)
+
+    def show(self) -> None:
+        table = Table(
+            "what", title="medians over rounds, with least and most", title_justify="left"
+        )
+        for title in ("CPU µs", "a second", "of no watcher, a second", "of no watcher, CPU"):
+            table.add_column(title, justify="right")
+        base = self.found.get(f"{CYCLE.about}, {KINDS[0]}", [])
+        for what, cells in self.found.items():
+            row = [
+                what,
+                spread([c[0] for c in cells], ".1f"),
+                spread([c[1] for c in cells], ",.0f"),
+            ]
+            if what.startswith(CYCLE.about):
+                # Within a round, so that a slow minute of the machine hits both.
+                pairs = list(zip(cells, base, strict=True))
+                row.append(spread([cell[1] / other[1] for cell, other in pairs], ".2f"))
+                row.append(spread([cell[0] / other[0] for cell, other in pairs], ".2f"))
+            table.add_row(*row)
+        Console(width=140).print(table)
+
+
+def spread(figures: list[float], form: str) -> str:
+    return f"{median(figures):{form}} ({min(figures):{form}} to {max(figures):{form}})"
+
+
+def measure_round(cells: Cells, root: Path, number: int, jobs: int, rabbit: Rabbit) -> None:
+    """Publishers side by side: their order changes from round to round."""
+    for watching, ack_every in ((1, 0), (1, 1), (1, 100), (10, 100)):
+        acks = f"acks by {ack_every}" if ack_every else "no acks"
+        with tempfile.TemporaryDirectory(dir=root) as folder:
+            cell = measure_deliveries(Path(folder), jobs, watching, ack_every)
+        cells.add(f"delivery, {watching} watchers, {acks}", cell)
+    for publisher in PUBLISHERS if number % 2 == 0 else PUBLISHERS[::-1]:
+        if publisher == "aio-pika":
+            cell = measure_aio_pika(jobs, rabbit)
+        else:
+            with tempfile.TemporaryDirectory(dir=root) as folder:
+                cell = measure_relay(Path(folder), jobs, rabbit)
+        cells.add(f"{publisher}, confirmed publish", cell)
+
+
+def measure_cycles(cells: Cells, root: Path, number: int, generator: Path, rabbit: Rabbit) -> None:
+    """What listening costs the engine: each kind once a round, each time another one first."""
+    first = number % len(KINDS)
+    found = {
+        kind: measure_cycle(root, generator, rabbit, kind)
+        for kind in (*KINDS[first:], *KINDS[:first])
+    }
+    for kind in KINDS:
+        cells.add(f"{CYCLE.about}, {kind}", found[kind])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=6_000, help="three messages each")
-    jobs = parser.parse_args().jobs
-    table = Table("what", "CPU µs", "a second")
-
-    def show(what: str, cell: list[float]) -> None:
-        table.add_row(what, f"{cell[0]:.1f}", f"{cell[1]:,.0f}")
-        print(what, *(f"{figure:.1f}" for figure in cell), flush=True)
-
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cycles-only", action="store_true", help="only the cost for the engine")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    options = parser.parse_args()
+    cells = Cells()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         rabbit = Rabbit(root / "rabbit")
         rabbit.start()
         try:
-            for number, ack_every in ((1, 0), (1, 1), (1, 100), (10, 100)):
-                folder = root / f"deliver-{number}-{ack_every}"
-                folder.mkdir()
-                acks = f"acks by {ack_every}" if ack_every else "no acks"
-                what = f"delivery, {number} watchers, {acks}"
-                show(what, measure_deliveries(folder, jobs, number, ack_every))
-            (root / "relay").mkdir()
-            show("relay, confirmed publish", measure_relay(root / "relay", jobs, rabbit))
-            show("aio-pika, confirmed publish", measure_aio_pika(jobs, rabbit))
+            with pika.BlockingConnection(pika.URLParameters(rabbit.url)) as connection:
+                for exchange in EXCHANGES:
+                    connection.channel().exchange_declare(exchange, "topic", durable=True)
             generator = gearman.compile_generator(root)
-            for _ in range(ROUNDS):
-                for kind in ("no watcher", "1 watcher", "10 watchers", "relay"):
-                    show(f"life cycle, {kind}", measure_cycle(root, generator, rabbit, kind))
+            for number in range(options.rounds):
+                if not options.cycles_only:
+                    measure_round(cells, root, number, options.jobs, rabbit)
+                measure_cycles(cells, root, number, generator, rabbit)
         finally:
             rabbit.stop()
-    Console().print(table)
+    if options.json is not None:
+        options.json.write_text(json.dumps(cells.found, indent=1))
+    cells.show()
 
 
 if __name__ == "__main__":

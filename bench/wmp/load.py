@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 import zmq
 
-from manyhands.client.wmp_rules import End, Held, Rules
+from manyhands.client.wmp_held import End, Held
+from manyhands.client.wmp_rules import Rules
 from manyhands.wire.wmp import Command, Packet, decode, encode, pack, unpack
 
 IN_FLIGHT = 500

@@ -11,7 +11,7 @@ from tests.e2e.serving import Api, serving
 @pytest.fixture(scope="session")
 def rabbit(tmp_path_factory):
     if not is_installed():
-        reason = "rabbitmq-server is not installed"
+        reason = "rabbitmq-server or openssl is not installed"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)

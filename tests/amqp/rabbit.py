@@ -16,7 +16,7 @@ START_SECONDS_MAX = 60.0
 
 
 def is_installed() -> bool:
-    return SERVER.exists() and shutil.which("epmd") is not None
+    return SERVER.exists() and all(map(shutil.which, ("epmd", "openssl")))
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,12 +28,22 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine that vouches for itself, and its key."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return certificate, key
+
+
 class Rabbit:
     """Can be stopped, killed and started again on the same data and ports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self._distribution_port, self._mapper_port = free_ports(3)
+        self.port, self.tls_port, self._distribution_port, self._mapper_port = free_ports(4)
         self._process: subprocess.Popen[bytes] | None = None
         self._mapper: subprocess.Popen[bytes] | None = None
         for name in ("home", "mnesia", "log"):
@@ -41,9 +51,13 @@ class Rabbit:
         cookie = folder / "home" / ".erlang.cookie"
         cookie.write_text("test" + os.urandom(12).hex())
         cookie.chmod(0o400)
+        self.certificate, self.key = make_certificate(folder)
         (folder / "enabled_plugins").write_text("[].\n")
         (folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.local = 127.0.0.1:{self.port}\n"
+            f"listeners.ssl.local = 127.0.0.1:{self.tls_port}\n"
+            f"ssl_options.certfile = {self.certificate}\n"
+            f"ssl_options.keyfile = {self.key}\n"
             "loopback_users.guest = true\n"
             "disk_free_limit.absolute = 50MB\n"
             "log.console = true\nlog.console.level = warning\nlog.file = false\n"
@@ -53,6 +67,10 @@ class Rabbit:
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def tls_url(self) -> str:
+        return f"amqps://guest:guest@127.0.0.1:{self.tls_port}/"
 
     def _environment(self) -> dict[str, str]:
         folder = self.folder

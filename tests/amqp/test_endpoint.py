@@ -141,7 +141,6 @@ def test_a_durable_queue_goes_on_after_the_server_was_killed(tmp_path):
         until(lambda: position in saved_cursor(served), "the acknowledgements were not written")
     served.process.kill()
     served.process.wait()
-    served.ready_file.unlink()
     with serving(tmp_path, "--amqp", "127.0.0.1:0") as again, connect(url_of(again)) as connection:
         channel = connection.channel()
         assert channel.queue_declare("mine", durable=True).method.message_count == 20
@@ -410,7 +409,26 @@ REFUSED = {
     ),
     "an argument is not honoured": (
         406,
-        lambda c: c.queue_declare("two", arguments={"x-max-length": 5}),
+        lambda c: c.queue_declare("two", arguments={"x-message-ttl": 5}),
+    ),
+    "a bound is no number above 0": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-max-length": 0}),
+    ),
+    "a bound on bytes is no number": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-max-length-bytes": "all"}),
+    ),
+    "what is too much is to be rejected": (
+        406,
+        lambda c: c.queue_declare("two", arguments={"x-overflow": "reject-publish"}),
+    ),
+    "a queue changes its bounds": (
+        406,
+        lambda c: (
+            c.queue_declare("four", arguments={"x-max-length": 5}),
+            c.queue_declare("four", arguments={"x-max-length": 6}),
+        ),
     ),
     "an expiry is no number": (
         406,

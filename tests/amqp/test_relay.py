@@ -129,7 +129,6 @@ def test_a_killed_server_goes_on_where_the_broker_had_confirmed(broker, tmp_path
         run_jobs(served, "relayed", 300)
         served.process.kill()
         served.process.wait()
-        served.ready_file.unlink()
         with serving(tmp_path, "--amqp-relay", broker.url):
             found = collect(channel, "all", all_seen(900))
 
@@ -201,3 +200,56 @@ def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
 
     assert "403" in served.log()
     assert "wrong" not in served.log()
+
+
+def figure(served, name: str) -> float:
+    text = httpx.get(f"{served.url}/metrics").text
+    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_that_was_away_for_too_long_is_told_what_the_log_still_has(broker, tmp_path):
+    """T17, T32."""
+    with connect(broker.url) as connection:
+        bind_all(connection.channel(), "all", durable=True)
+    options = ("--amqp-relay", broker.url, "--retention-events", "60")
+    with serving(tmp_path, *options) as served:
+        run_jobs(served, "before", 1)
+        until(lambda: figure(served, "manyhands_relay_backlog") == 0, "it was not relayed")
+        broker.stop()
+        try:
+            run_jobs(served, "meanwhile", 100)
+            until(lambda: figure(served, "manyhands_relay_connected") == 0, "nobody noticed")
+            until(lambda: events_kept(served) <= 60, "the log was not cut")
+        finally:
+            broker.start()
+        until(lambda: figure(served, "manyhands_relay_backlog") == 0, "it did not catch up")
+        dropped = figure(served, "manyhands_relay_dropped_events_total")
+        with connect(broker.url) as connection:
+            found = collect(connection.channel(), "all", all_seen(63))
+
+    numbers = sorted({int(properties.message_id) for _, properties, _ in found})
+    assert numbers == [1, 2, 3, *range(244, 304)]
+    assert dropped == 240
+    assert "events were gone before the broker took them" in served.log()
+
+
+def events_kept(served) -> int:
+    facts = httpx.get(f"{served.url}/api/about").json()["results"]["store"]
+    return int(facts["events"])
+
+
+def test_an_exchange_that_is_something_else_is_told_once_and_hurts_nobody(broker, tmp_path):
+    """T32."""
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("task_pending_v1", "fanout", durable=True)
+        with serving(tmp_path, "--amqp-relay", broker.url) as served:
+            run_jobs(served, "relayed", 5)
+            until(lambda: "no broker to relay to" in served.log(), "nothing was said")
+            assert figure(served, "manyhands_relay_connected") == 0
+            assert figure(served, "manyhands_relay_backlog") == 15
+        channel.exchange_delete("task_pending_v1")
+
+    assert "406" in served.log()
+    assert served.log().count("no broker to relay to") == 1

@@ -81,7 +81,7 @@ def start(folder: Path, *arguments: str) -> Served:
             command(*given, *arguments), env=environment(), stdout=out, stderr=err
         )
     deadline = time.monotonic() + START_SECONDS_MAX
-    while not ready.exists():
+    while (addresses := _addresses_of(process, ready)) is None:
         if process.poll() is not None:
             raise AssertionError(
                 f"ended with {process.returncode}: {Served(process, folder, {}).log()}"
@@ -91,7 +91,16 @@ def start(folder: Path, *arguments: str) -> Served:
             process.wait()
             raise AssertionError("the server was not ready in time")
         time.sleep(0.02)
-    return Served(process, folder, json.loads(ready.read_text()))
+    return Served(process, folder, addresses)
+
+
+def _addresses_of(process: subprocess.Popen[bytes], ready: Path) -> dict[str, str | None] | None:
+    """What the server wrote when it was ready; a killed one before it may have left such a file."""
+    try:
+        found = json.loads(ready.read_text())
+    except FileNotFoundError:
+        return None
+    return found if found["pid"] == process.pid else None
 
 
 @contextlib.contextmanager

@@ -79,3 +79,39 @@ def test_each_protocol_tells_its_connections_jobs_and_errors(tmp_path):
     assert rows["dwork"]["connections"] == 0
     assert rows["dwork"]["address"] == served.addresses["dwork"]
     assert rows["gearman"]["address"] is None
+
+
+def test_failures_are_grouped_by_what_went_wrong_and_their_jobs_are_found(api, queue):
+    api.results("submit", items=[{"queue": queue} for _ in range(3)])
+    for index, job in enumerate(api.results("claim", queue=queue, count=3)):
+        message = f"row {index} is wrong\nTraceback" if index else "no such box"
+        lease = {"id": job["id"], "token": job["token"]}
+        api.results("fail", **lease, code="boom", message=message, retry=False)
+
+    answer = api.http.get(f"/api/failures?queue={queue}").json()
+
+    assert (answer["groups"], answer["failed"]) == (2, 3)
+    first = answer["results"][0]
+    assert (first["code"], first["message"], first["count"]) == ("boom", "row <number> is wrong", 2)
+    assert first["queues"] == {queue: 2}
+    assert sum(first["trend"]) == 2
+    assert first["first_at"] <= first["last_at"]
+    found = api.get(f"jobs?failure={first['group']}")
+    assert [job["id"] for job in found] == first["jobs"]
+    only = api.get(f"failures?group={first['group']}")
+    assert [row["group"] for row in only] == [first["group"]]
+    assert api.http.get("/api/failures?order=best").status_code == 400
+
+
+def test_failures_of_lost_leases_stand_in_the_group_of_their_queue(api):
+    name = "lost-leases"
+    api.results("submit", items=[{"queue": name, "attempts_max": 1} for _ in range(3)])
+    for job in api.results("claim", queue=name, count=3):
+        api.results("expire", id=job["id"])
+
+    assert api.http.get("/failed").json()["results"][f"failed-retries-{name}"] == 3
+    page = api.http.get(f"/failed/failed-retries-{name}?count=2").json()
+    assert len(page["results"]) == 2
+    rest = api.http.get(f"/failed/failed-retries-{name}?count=2&after={page['next']}").json()
+    assert len(rest["results"]) == 1
+    assert rest["next"] is None

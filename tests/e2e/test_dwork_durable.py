@@ -2,13 +2,15 @@
 
 import random
 import signal
+import subprocess
 import threading
 
 import pytest
 
 from manyhands.wire.dwork import Kind
-from tests.e2e.dwork_talk import Talk, a_task
-from tests.e2e.serving import Served, serving, start
+from tests.e2e.dwork_talk import Talk, a_task, addresses
+from tests.e2e.gearman_talk import wait_until
+from tests.e2e.serving import Served, command, environment, run, serving, start
 
 WIDTH, STEPS = 1_000, 100
 STOLEN_AT_ONCE = 100
@@ -108,7 +110,6 @@ def test_d7_a_graph_of_100000_tasks_survives_a_kill_half_done_and_keeps_its_orde
         served.process.wait()
     for thread in threads:
         thread.join()
-    served.ready_file.unlink()  # a killed server leaves it behind
     told_before = dict(records.told)
     killed = records.tick()
     assert total // 2 <= len(told_before) < total
@@ -135,3 +136,100 @@ def test_d7_a_graph_of_100000_tasks_survives_a_kill_half_done_and_keeps_its_orde
             began = records.began[name_of(step, place)][-1]
             assert all(records.ended[name_of(*pred)] < began for pred in preds_of(step, place))
     assert not [name for name in told_before if records.began[name][-1] > killed]
+
+
+def graph_file(folder, count: int):
+    """A chain of ten after each other, many of them."""
+    file = folder / "graph.txt"
+    lines = [f"t{n},t{n - 1}" if n % 10 else f"t{n}" for n in range(count)]
+    file.write_text("\n".join(lines))
+    return file
+
+
+def active(talk: Talk) -> int:
+    return int((talk.ask(Kind.OK).name or "").split()[1])
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("number", "total"), [(signal.SIGKILL, 100_000), (signal.SIGTERM, 60_000)])
+def test_d36_an_end_of_the_server_while_a_graph_is_loaded_loses_nothing_and_loading_goes_on(
+    tmp_path, number, total
+):
+    file = graph_file(tmp_path, total)
+    served = start(tmp_path, "--dwork", "127.0.0.1:0")
+    address = addresses(served)["dwork"]
+    load = ("dwork", "load", str(file), "--server", address, "--timeout", "60")
+    loader = subprocess.Popen(
+        command(*load), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        with Talk(served) as talk:
+            wait_until(lambda: active(talk) >= 10_000, "loading began")
+            acknowledged = active(talk)
+    finally:
+        served.process.send_signal(number)
+        served.process.wait()
+    assert acknowledged < total, "it was loaded before it could be killed"
+
+    with serving(tmp_path, "--dwork", address) as again:
+        with Talk(again) as talk:
+            assert active(talk) >= acknowledged
+        told, complaints = loader.communicate(timeout=100)
+        assert loader.returncode == 0, complaints
+        assert told.startswith(f"loaded {total} tasks")
+        with Talk(again) as talk:
+            reply = talk.ask(Kind.OK)
+            assert reply.name == f"dhub: {total} active tasks, {total // 10} ready."
+            # The order that the file asks for holds, over what was loaded before and after.
+            last = talk.ask(Kind.LOOKUP, name=f"t{total - 1}").tasks[0]
+            assert [dep.name for dep in last.preds] == [f"t{total - 2}"]
+        # And it can be loaded again: what exists stays as it is.
+        assert run(*load, "--skip", "50000").stdout.startswith(f"loaded {total - 50_000} ")
+        assert run(*load).returncode == 0
+        with Talk(again) as talk:
+            assert active(talk) == total
+
+
+def test_d36_a_load_that_cannot_go_on_says_where_to(tmp_path):
+    file = graph_file(tmp_path, 5)
+
+    silent = run("dwork", "load", str(file), "--server", "127.0.0.1:1", "--timeout", "0.2")
+
+    assert (silent.returncode, silent.stderr) == (
+        1,
+        "manyhands: tcp://127.0.0.1:1 does not answer. 0 tasks are loaded; go on with --skip 0.\n",
+    )
+
+
+def test_d25_and_d31_a_restart_does_not_change_what_is_known_of_graphs(tmp_path):
+    def answers(talk: Talk) -> list[object]:
+        return [
+            talk.complete("a", location="w1"),  # said before, by the same
+            talk.complete("a", location="w2"),
+            talk.complete("b", location="w2"),
+            talk.complete("nobody", location="w1"),
+            talk.ask(Kind.LOOKUP, name="a").kind,  # of a graph that is drained
+            talk.ask(Kind.LOOKUP, name="c").kind,  # ended, in the graph that is open
+            talk.ask(Kind.LOOKUP, name="d").kind,
+        ]
+
+    expected = [
+        *(Kind.OK, Kind.NOT_FOUND, Kind.OK, Kind.NOT_FOUND),
+        *(Kind.NOT_FOUND, Kind.OK, Kind.OK),
+    ]
+    served = start(tmp_path, "--dwork", "127.0.0.1:0")
+    try:
+        with Talk(served) as talk:
+            talk.create(a_task("a"), a_task("b"))
+            assert talk.steal("w1", n=2) == ["a", "b"]
+            assert talk.complete("a", location="w1") is Kind.OK
+            assert talk.complete("b", location="w2") is Kind.OK
+            talk.create(a_task("c"), a_task("d"))
+            assert talk.complete("c") is Kind.OK
+            before = answers(talk)
+    finally:
+        served.process.kill()
+        served.process.wait()
+
+    with serving(tmp_path, "--dwork", "127.0.0.1:0") as again, Talk(again) as talk:
+        assert (before, answers(talk)) == (expected, expected)

@@ -99,6 +99,11 @@ class Record:
             event = json.decode(body, type=Event)
             self.note_end(event, disk.job(event.job_id))
 
+    def states(self) -> dict[int, str]:
+        """The state that each event on disk tells of, by sequence number."""
+        found = enumerate(self.events, start=1)
+        return {seq: json.decode(body, type=Event).state.value for seq, body in found}
+
     def note_end(self, event: Event, job: Job | None) -> None:
         if event.state not in FINISHED or job is None:
             return
@@ -375,7 +380,38 @@ def check_settings(record: Record, store: FaultyStore) -> None:
         require(queues.get(name) == queue, f"queue {name} was {queue} and is {queues.get(name)}")
     for kind in ("limits", "schedules", "cursors"):
         found, wanted = getattr(index, kind), record.settings[kind]
+        if kind == "cursors":
+            wanted = {name: value for name, value in wanted.items() if ":" not in name}
+            found = {name: value for name, value in found.items() if ":" not in name}
         require(found == wanted, f"{kind} were {wanted} and are {found}")
+
+
+def check_names(record: Record, store: FaultyStore) -> None:
+    """After a start, a name means something only if its job is of the graph that is open: once
+    all jobs of a namespace had ended, their names were given up for good.
+    """
+    members: dict[str, set[str]] = {}
+    unfinished: dict[str, set[str]] = {}
+    for body in record.events:
+        event = json.decode(body, type=Event)
+        namespace = record.jobs[event.job_id].namespace
+        if namespace is None:
+            continue
+        live = unfinished.setdefault(namespace, set())
+        if event.state in FINISHED:
+            live.discard(event.job_id)
+        else:
+            live.add(event.job_id)
+        if live:
+            members.setdefault(namespace, set()).add(event.job_id)
+        else:
+            members.pop(namespace, None)
+    for namespace, ids in members.items():
+        names = store.index._names.get(namespace, {})
+        for name, job_id in names.items():
+            require(job_id in ids, f"{name} of {namespace} came back after its graph had ended")
+        for job_id in unfinished[namespace]:
+            require(names.get(record.jobs[job_id].name or "") == job_id, f"{job_id} lost its name")
 
 
 def check_acknowledged(record: Record, disk: Disk) -> None:

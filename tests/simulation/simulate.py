@@ -31,7 +31,7 @@ from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.schedules import Calendar
 from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch
-from tests.simulation import actors, checkers, wmp_peers
+from tests.simulation import actors, checkers, watching, wmp_peers
 from tests.simulation.world import Disk, FaultyStore, SeededIds, ServerLoop, Time, VirtualClock
 
 _SECOND_US = 1_000_000
@@ -193,6 +193,7 @@ class Simulation:
             wmp_peers.WmpWorker(self, number)
         for _ in range(options.operators):
             actors.Operator(self)
+        self.watcher = watching.Watcher(self)
 
     # Running.
 
@@ -223,6 +224,7 @@ class Simulation:
         checkers.check_disk(self.record, self.disk)
         checkers.check_acknowledged(self.record, self.disk)
         checkers.check_finished_once(self.record)
+        self.watcher.check_complete()
 
     def _is_quiet(self) -> bool:
         index = self.server.store.index
@@ -399,6 +401,7 @@ class Simulation:
         checkers.check_disk(self.record, self.disk)
         checkers.check_acknowledged(self.record, self.disk)
         checkers.check_finished_once(self.record)
+        self.watcher.check_saved()
         self.record.forget_undecided(self.disk, self.server.store.durable)
         self.server = self._new_server()
         self.check_now_and_then()
@@ -407,6 +410,7 @@ class Simulation:
         server = Server(self)
         self.server = server
         checkers.check_settings(self.record, server.store)
+        checkers.check_names(self.record, server.store)
         server.store.on_load = self._load
         server.store.on_write = self._write
         server.store.on_written = self._written

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import typing
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,13 @@ import pytest
 from manyhands.engine import graph, holding
 from manyhands.model import commands
 from manyhands.model.events import Signal
+from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.queues import WatchQueue
 from manyhands.server.dispatcher import Dispatcher
+from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.store.collect import Collector
+from manyhands.store.index import Index
 from tests.simulation.checkers import Violation
 from tests.simulation.simulate import FAULTS, simulate
 
@@ -51,6 +55,7 @@ def test_every_command_and_every_fault_really_occurs():
 
     wanted = {kind.__name__ for kind in typing.get_args(commands.Command)}
     wanted.update(FAULTS)
+    wanted.update(["delivered", "redelivered"])
     wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
     wanted.update(["wmp take", "wmp recorded", "wmp lost", "wmp cancelled", "wmp lost message"])
 
@@ -151,7 +156,7 @@ def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
 
 
 def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
-    monkeypatch.setattr(Dispatcher, "notice_stall", lambda *_: None)
+    monkeypatch.setattr(Timekeeper, "notice_stall", lambda *_: None)
 
     assert_noticed("expired after")
 
@@ -160,3 +165,48 @@ def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
     monkeypatch.setattr(Waiters, "wake", lambda *_: 0)
 
     assert_noticed("although there is work|did not end")
+
+
+def test_a_place_in_the_log_that_is_ahead_of_what_was_read_is_noticed(monkeypatch):
+    save = WatchQueue.save
+
+    def hasty(self):
+        ahead, self._ahead = self._ahead, deque()
+        try:
+            return save(self)
+        finally:
+            self._ahead = ahead
+
+    monkeypatch.setattr(WatchQueue, "save", hasty)
+
+    assert_noticed("counts as heard|never delivered")
+
+
+def test_a_place_in_the_log_that_forgets_what_is_not_acknowledged_is_noticed(monkeypatch):
+    give = WatchQueue.take
+
+    def careless(self):
+        taken = give(self)
+        self._owed.clear()
+        return taken
+
+    monkeypatch.setattr(WatchQueue, "take", careless)
+
+    assert_noticed("counts as heard|never delivered")
+
+
+def test_a_durable_queue_that_is_told_of_before_its_commit_is_noticed(monkeypatch):
+    def hasty(self, queue, then):
+        self.changed(queue)
+        then(None)
+
+    monkeypatch.setattr(Broker, "save", hasty)
+
+    assert_noticed("was not on disk|is gone")
+
+
+def test_names_that_come_back_after_their_graph_had_ended_are_noticed(monkeypatch):
+    restore = Index.restore_graphs
+    monkeypatch.setattr(Index, "restore_graphs", lambda self, _: restore(self, {}))
+
+    assert_noticed("came back after its graph had ended")

@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from manyhands.client.wmp_rules import End, Held, Rules
+from manyhands.client.wmp_held import End, Held
+from manyhands.client.wmp_rules import Rules
 from manyhands.protocols.wmp.session import Settings, WmpSession
 from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch

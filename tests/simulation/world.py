@@ -17,7 +17,7 @@ from manyhands.model.policy import NamedLimit, Queue
 from manyhands.server.clock import Clock
 from manyhands.server.ids import Ids
 from manyhands.store.batch import Batch
-from manyhands.store.collect import Collector
+from manyhands.store.collect import GRAPH_PREFIX, Collector
 from manyhands.store.ready import entry_order
 from manyhands.store.rows import decode_record, decode_terms, encode_record, encode_terms
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
@@ -307,9 +307,13 @@ class FaultyStore:
         for body in disk.schedules.values():
             schedule = _decode_schedule(body)
             index.schedules[schedule.schedule_id] = schedule
+        graphs: dict[str, int] = {}
         for body in disk.cursors.values():
             cursor = _decode_cursor(body)
-            index.cursors[cursor.name] = cursor
+            if cursor.name.startswith(GRAPH_PREFIX):
+                graphs[cursor.name.removeprefix(GRAPH_PREFIX)] = cursor.seq
+            else:
+                index.cursors[cursor.name] = cursor
         jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)
         live = [job for job in jobs if job.state not in FINISHED]
         ready = sorted((job for job in live if job.state is State.READY), key=entry_order)
@@ -319,9 +323,10 @@ class FaultyStore:
         for job in [job for job in live if job.state is not State.READY] + ready:
             index.put(job)
         # Names of graphs that are still being worked on keep their outcome.
-        open_graphs = set(index.namespaces())
+        index.restore_graphs(graphs)
         for job in jobs:
-            if job.state in FINISHED and job.namespace in open_graphs:
+            began = index.graphs.get(job.namespace or "")
+            if job.state in FINISHED and began is not None and job.serial >= began:
                 index.keep(job)
                 index.forget(job.job_id)
         index.serial, index.position = disk.counters

@@ -50,7 +50,8 @@ def test_help_of_serve_names_every_option_that_has_a_choice(capsys):
     _, out, _ = run(capsys, "serve", "--help")
 
     for option in OPTIONS.values():
-        assert (f"{option.flag} " in out) is (option.kind.accepted != "off")
+        shown = option.kind.accepted != "off" and not option.secret
+        assert (f"{option.flag} " in out) is shown
     assert "example 127.0.0.1:8080" in out
     assert "\x1b[" not in out
 

@@ -217,11 +217,27 @@ def test_a_dwork_endpoint_that_others_can_reach_is_refused_unless_insecure():
     assert "other machines could reach" in refusal({"dwork": "127.0.0.1:1,x=0.0.0.0:2"})
 
 
+def test_tls_needs_a_certificate_and_its_key():
+    assert "TLS needs a certificate and its key" in refusal({"amqps": "127.0.0.1:1"})
+    assert "TLS needs" in refusal({"amqps": "127.0.0.1:1", "tls_certificate": "c.pem"})
+
+    given = {"amqps": "127.0.0.1:1", "tls_certificate": "c.pem", "tls_key": "k.pem"}
+    assert load_config(given, {}, None).config.amqps == Address("127.0.0.1", 1)
+
+
+def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
+    assert "other machines could reach" in refusal({"amqp": "0.0.0.0:1"})
+    assert load_config({"amqp": "0.0.0.0:1", "amqp_users": "u"}, {}, None).config.amqp is not None
+    assert "other machines could reach" in refusal({"http": "0.0.0.0:1", "amqp_users": "u"})
+
+
 def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch):
     listeners = [name for name, option in OPTIONS.items() if isinstance(option.kind, Listen)]
 
     for name in listeners:
-        assert (OPTIONS[name].default == "off") is (name not in LISTENERS_BUILT)
+        # Without a certificate there is no TLS, so that listener waits for somebody who has one.
+        is_on = name in LISTENERS_BUILT and name != "amqps"
+        assert (OPTIONS[name].default == "off") is not is_on
     monkeypatch.setattr(kinds, "LISTENERS_BUILT", ())
     assert refusal({"http": "127.0.0.1:1"}) == (
         'flag --http: http cannot be "127.0.0.1:1" because this version has no such listener yet; '

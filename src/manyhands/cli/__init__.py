@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from manyhands.cli.backup import backup
+from manyhands.cli.bulk import bulk, cancel, move, priority, retry
 from manyhands.cli.device import device
 from manyhands.cli.dwork import dwork
 from manyhands.cli.export_jobs import export_jobs
@@ -32,6 +33,11 @@ app.command(name="config")(show_config)
 app.command(name="backup")(backup)
 app.command(name="export")(export_jobs)
 app.command(name="import")(import_jobs)
+app.command(name="retry")(retry)
+app.command(name="cancel")(cancel)
+app.command(name="move")(move)
+app.command(name="priority")(priority)
+app.command(name="bulk")(bulk)
 app.command(name="version")(version)
 app.command(name="device")(device)
 app.add_typer(dwork, name="dwork")

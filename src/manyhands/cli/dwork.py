@@ -96,15 +96,24 @@ def create(
 def load(
     file: Annotated[Path, typer.Argument(help="File of lines NAME,DEP,DEP…; - is standard input.")],
     *,
+    skip: Annotated[
+        int, typer.Option("--skip", min=0, help="Leave out so many tasks: they are loaded already.")
+    ] = 0,
     server: Server = _SERVER,
     timeout: Seconds = _SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Load a graph: one task a line, its name and those that come before it, with commas.
 
+    If the server goes away meanwhile, loading goes on when it is back within the timeout. What
+    was loaded is kept: it can be left out of another try, or loaded again as long as nobody has
+    worked on it.
+
     Examples:
 
       manyhands dwork load graph.txt
+
+      manyhands dwork load graph.txt --skip 42000
 
       generate-graph | manyhands dwork load -
     """
@@ -123,21 +132,21 @@ def load(
     started_ms = clock.monotonic_ms()
     link = Link(server, timeout)
     with progress("loading") as tell:
-        for first in range(0, len(tasks), _BATCH_COUNT):
+        for first in range(skip, len(tasks), _BATCH_COUNT):
             batch = tuple(tasks[first : first + _BATCH_COUNT])
             try:
-                reply = link.ask(Query(kind=Kind.CREATE, tasks=batch))
+                reply = link.ask_patiently(Query(kind=Kind.CREATE, tasks=batch))
             except UnreachableError as error:
-                fail(f"{error} {first} tasks were loaded; loading all again does no harm.")
+                fail(f"{error} {first} tasks are loaded; go on with --skip {first}.")
             trouble = told_off(reply)
             if trouble is not None:
-                fail(f"lines {first + 1} to {first + len(batch)} were refused: {trouble}.")
+                fail(f"tasks {first + 1} to {first + len(batch)} were refused: {trouble}.")
             tell(first + len(batch), len(tasks))
     seconds = (clock.monotonic_ms() - started_ms) / 1000
     if as_json:
-        _print_json({"tasks": len(tasks), "seconds": round(seconds, 3)})
+        _print_json({"tasks": max(0, len(tasks) - skip), "seconds": round(seconds, 3)})
     else:
-        typer.echo(f"loaded {len(tasks)} tasks in {seconds:.1f} s")
+        typer.echo(f"loaded {max(0, len(tasks) - skip)} tasks in {seconds:.1f} s")
 
 
 def _tasks_of(text: str, file: str) -> Iterator["Task"]:

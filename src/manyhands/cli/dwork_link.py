@@ -2,6 +2,7 @@
 
 import zmq
 
+from manyhands.server.clock import Clock
 from manyhands.wire.dwork import Kind, Query, WireError, decode, encode
 
 
@@ -32,6 +33,43 @@ class Link:
         except WireError as error:
             raise UnreachableError(f"{self._url} does not speak dwork: {error}.") from None
 
+    def ask_patiently(self, query: Query) -> Query:
+        """As `ask`, for what may be said twice: if the server goes away, or is about to, wait for
+        its return and say it again.
+        """
+        clock = Clock()
+        deadline_ms = clock.monotonic_ms() + self._milliseconds
+        while True:
+            if self._socket is None:
+                self._socket = self._connect()
+            monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._socket.send(encode(query))
+            reply = self._await(monitor, deadline_ms - clock.monotonic_ms())
+            if reply is not None and reply.kind is Kind.EXIT:
+                left_ms = deadline_ms - clock.monotonic_ms()
+                if not monitor.poll(max(0, int(left_ms))):
+                    return reply
+                reply = None
+            if reply is not None:
+                return reply
+            self.close()
+            if clock.monotonic_ms() >= deadline_ms:
+                raise UnreachableError(f"{self._url} does not answer.")
+
+    def _await(self, monitor: "zmq.Socket[bytes]", milliseconds: float) -> Query | None:
+        """The reply; None: the connection was lost, or the time is up."""
+        assert self._socket is not None
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
+        ready = dict(poller.poll(max(0, int(milliseconds))))
+        if self._socket not in ready:
+            return None
+        try:
+            return decode(self._socket.recv())
+        except WireError as error:
+            raise UnreachableError(f"{self._url} does not speak dwork: {error}.") from None
+
     def _connect(self) -> "zmq.Socket[bytes]":
         request = self._context.socket(zmq.REQ)
         request.setsockopt(zmq.LINGER, 0)
@@ -47,6 +85,7 @@ class Link:
     def close(self) -> None:
         """Let go of the socket; the next request makes another."""
         if self._socket is not None:
+            self._socket.disable_monitor()
             self._socket.close()
             self._socket = None
 

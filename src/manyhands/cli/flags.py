@@ -30,7 +30,10 @@ def with_config_flags(command: _Command) -> _Command:
         for parameter in inspect.signature(command).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    added = [_file_parameter(), *(_option_parameter(option) for option in OPTIONS.values())]
+    added = [
+        _file_parameter(),
+        *(_option_parameter(option) for option in OPTIONS.values() if not option.secret),
+    ]
     # Typer learns its options from the signature, so the signature is where they are added.
     command.__dict__["__signature__"] = inspect.Signature([*named, *added])
     return command

@@ -58,9 +58,14 @@ def _json(loaded: LoadedConfig) -> str:
 
 def _toml(loaded: LoadedConfig) -> str:
     return "\n".join(
-        f"{name} = {as_toml(loaded.plain(name))}  # {source}"
+        f"{_comment(loaded, name)}{name} = {as_toml(loaded.plain(name))}  # {source}"
         for name, source in loaded.sources.items()
     )
+
+
+def _comment(loaded: LoadedConfig, name: str) -> str:
+    """A secret is not shown, so its line cannot be read back."""
+    return "# " if OPTIONS[name].secret and getattr(loaded.config, name) is not None else ""
 
 
 def _print_table(loaded: LoadedConfig) -> None:

@@ -19,7 +19,8 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from manyhands.client.wmp_rules import End, Held, Rules
+from manyhands.client.wmp_held import End, Held
+from manyhands.client.wmp_rules import Rules
 
 Handler = Callable[["Job"], bytes | None]
 

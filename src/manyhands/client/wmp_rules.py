@@ -1,21 +1,20 @@
 """What a WMP worker does, without sockets, threads or a clock: messages in, messages out.
 
 Slots are free, locked (a GIVE is under way) or busy (a job). A worker says READY where none of its
-READYs stands any more, remembers who woke it while it was busy and asks those first, so that all
-managers get their turn; and keeps each result until the manager says that it is recorded.
+READYs stands any more, remembers who has more work and asks those first, one after the other, so
+that all managers get their turn; and keeps each result until the manager says that it is recorded.
 """
 
-import enum
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from manyhands.client.wmp_held import End, Held, Where
 from manyhands.wire.wmp import (
     MANAGER,
     Command,
     Control,
     Malformation,
     Packet,
-    Path,
     Property,
     WireError,
     decimal,
@@ -36,44 +35,6 @@ _JITTER: Final = 0.2
 _KEPT_COUNT_MAX: Final = 10_000
 # A WAKE that came while all slots were busy is worth a GIVE for that long.
 _WANTED_MS: Final = 30_000
-
-
-class End(enum.Enum):
-    """How an attempt ended."""
-
-    OK = b"ok"
-    ERROR = b"error"  # try again
-    FAIL = b"fail"  # for good
-    REFUSED = b"refused"  # given back, not counted
-
-
-Where = tuple[int, Path]  # a link, and the trail behind it
-
-
-class Held:
-    """A job that this worker has."""
-
-    __slots__ = (
-        "attempt", "cancelled", "data", "job_id", "lease", "lease_ms", "manager", "name", "role",
-        "status_at", "where",
-    )  # fmt: skip
-
-    def __init__(self, where: Where, control: Control, data: bytes) -> None:
-        self.where = where
-        self.job_id = control.need(b"job")
-        self.lease = control.need(b"lease")
-        self.manager = control.need(b"manager")
-        self.lease_ms = control.number(b"timeout", 0, 2**40)  # 0: for as long as it takes
-        self.role = control.text(b"role") or ""
-        self.name = control.text(b"name") or ""
-        self.attempt = control.number(b"attempt", 1, 2**31)
-        self.data = data
-        self.status_at = 0
-        self.cancelled = False
-
-    def proof(self) -> tuple[Property, Property, Property]:
-        """What every message about it begins with."""
-        return (b"manager", self.manager), (b"job", self.job_id), (b"lease", self.lease)
 
 
 class Outside(Protocol):
@@ -152,7 +113,7 @@ class Rules:
         self._locks: dict[bytes, _Lock] = {}
         self._locked = 0
         self._lock_number = 0
-        self._wanted: dict[Where, tuple[int, int]] = {}  # who woke a busy worker: count, until
+        self._wanted: dict[Where, tuple[int, int]] = {}  # who has more work: how much, until when
         self._role_properties = [(b"role", role.encode()) for role in roles]
         self._identity: list[Property] = [(b"identity", identity.encode())] if identity else []
 
@@ -250,6 +211,11 @@ class Rules:
         if self._roles and job.role and job.role not in self._roles:
             self._report(job, End.REFUSED, None, now)
             return
+        more = control.number(b"more", 0, self._slots)
+        if more and not self.stopping:
+            # There is more where this came from: ask again, but after all others who have work.
+            self._wanted.pop(where, None)
+            self._wanted[where] = (more, now + _WANTED_MS)
         self.jobs[job.lease] = job
         job.status_at = now + job.lease_ms // 3 if job.lease_ms else 0
         self._outside.begin(job)

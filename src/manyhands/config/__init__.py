@@ -12,17 +12,23 @@ from manyhands.config.kinds import (
 )
 from manyhands.config.loading import (
     FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
     ConfigError,
     LoadedConfig,
     as_toml,
     load_config,
+    read_tokens_file,
 )
 from manyhands.config.options import OPTIONS, Config, Option
+from manyhands.config.tokens import Role, Token
 
 __all__ = [
     "FILE_VARIABLE",
     "LISTENERS_BUILT",
     "OPTIONS",
+    "TOKEN_VARIABLE",
+    "URL_VARIABLE",
     "Address",
     "Broker",
     "BrokerAddress",
@@ -34,6 +40,9 @@ __all__ = [
     "LoadedConfig",
     "Option",
     "Plain",
+    "Role",
+    "Token",
     "as_toml",
     "load_config",
+    "read_tokens_file",
 ]

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 # Listeners that exist in this version. The others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp")
+LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
 SERVER_NAME_BYTES_MAX: Final = 24

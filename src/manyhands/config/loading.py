@@ -12,11 +12,22 @@ from typing import Any, Final
 
 import msgspec
 
-from manyhands.config.kinds import Address, Endpoints, Plain, WrongValueError, as_plain
+from manyhands.config.kinds import (
+    Address,
+    Endpoints,
+    Plain,
+    WrongValueError,
+    as_plain,
+)
 from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.tokens import Token, Tokens
 
 # Names the TOML file itself, so it is no key of that file.
 FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
+# What commands that talk to a running server read; the server itself does not.
+URL_VARIABLE: Final = "MANYHANDS_URL"
+TOKEN_VARIABLE: Final = "MANYHANDS_TOKEN"  # noqa: S105 - its name, no token
+_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
 # A Kubernetes service called `manyhands` puts these into every container beside it.
 _FOREIGN_VARIABLE: Final = re.compile(r"MANYHANDS_(SERVICE|PORT)(_.*)?")
 
@@ -56,6 +67,7 @@ def load_config(
     config = Config(**values)
     sources = {name: raws[name][1] if name in raws else "default" for name in OPTIONS}
     _check_exposure(config, sources)
+    _check_tls(config, sources)
     return LoadedConfig(config, sources)
 
 
@@ -105,7 +117,7 @@ def _read_environ(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
             continue
         if variable in names:
             raws[names[variable]] = (raw, f"environment variable {variable}")
-        elif variable != FILE_VARIABLE and not _FOREIGN_VARIABLE.fullmatch(variable):
+        elif variable not in _OTHER_VARIABLES and not _FOREIGN_VARIABLE.fullmatch(variable):
             raise _unknown("environment", variable, names)
     return raws
 
@@ -121,6 +133,11 @@ def _read_value(option: Option, raw: object, source: str) -> object:
         return option.kind.read(raw)
     except WrongValueError as error:
         # An address of a database holds a password, which has no place on a screen or in a log.
+        if option.secret:
+            raise ConfigError(
+                f"{source}: {option.name} cannot be used because {error}; "
+                f"accepted is {option.kind.accepted}."
+            ) from None
         shown = "that address" if isinstance(raw, str) and "://" in raw else as_toml(raw)
         raise ConfigError(
             f"{source}: {option.name} cannot be {shown} because {error}; "
@@ -128,17 +145,35 @@ def _read_value(option: Option, raw: object, source: str) -> object:
         ) from None
 
 
+# Listeners that ask peers who they are, once there is a list of those who may come.
+_ASKING_WHO: Final = ("amqp", "amqps")
+
+
+def _check_tls(config: Config, sources: Mapping[str, str]) -> None:
+    if config.amqps is not None and (config.tls_certificate is None or config.tls_key is None):
+        raise ConfigError(
+            f'{sources["amqps"]}: amqps cannot be "{config.amqps}" because TLS needs a certificate '
+            "and its key; accepted is an address together with tls_certificate and tls_key."
+        )
+
+
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
     if config.insecure:
         return
+    asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
+        if name == "http" and asks_who:
+            continue
+        if name in _ASKING_WHO and config.amqp_users is not None:
+            continue
         for address in _addresses(getattr(config, name)):
             if address.is_loopback:
                 continue
+            remedy = "tokens_file or " if name == "http" else ""
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
                 "it and nobody would be asked who they are; accepted is a loopback address such as "
-                f"127.0.0.1:{address.port}, or any address together with insecure = true."
+                f"127.0.0.1:{address.port}, or any address together with {remedy}insecure = true."
             )
 
 
@@ -146,3 +181,18 @@ def _addresses(value: object) -> list[Address]:
     if isinstance(value, Endpoints):
         return [endpoint.address for endpoint in value.each]
     return [value] if isinstance(value, Address) else []
+
+
+def read_tokens_file(file: Path) -> list[Token]:
+    """The tokens in a file, one on each line; # begins a comment."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"tokens_file {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"tokens_file {file} is not UTF-8 text.") from None
+    try:
+        found = Tokens().read(text)
+    except WrongValueError as error:
+        raise ConfigError(f"tokens_file {file} cannot be used because {error}.") from None
+    return list(found.each) if found is not None else []

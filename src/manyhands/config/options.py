@@ -36,6 +36,7 @@ from manyhands.config.kinds import (
     Whole,
     as_plain,
 )
+from manyhands.config.tokens import TokenList, Tokens
 from manyhands.model import limits
 
 VARIABLE_PREFIX: Final = "MANYHANDS_"
@@ -47,6 +48,7 @@ LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Loop = Literal["auto", "uvloop", "asyncio"]
 RelayFrom = Literal["now", "earliest"]
+CloudEvents = Literal["ce", "cloudevents", "both", "none"]
 DworkExit = Literal["auto", "always", "never"]
 DworkUnknown = Literal["done", "wait"]
 WmpWake = Literal["needed", "all"]
@@ -62,6 +64,7 @@ class About(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool = False  # no flag: whoever lists processes would see it
 
 
 def _listen_default(listener: str, port: int) -> Address | None:
@@ -181,6 +184,47 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
     ] = _listen_default("amqp", 5673)
+    amqps: Annotated[
+        Address | None,
+        About(Listen("amqps"), "Address for AMQP consumers of events over TLS.", "0.0.0.0:5671"),
+    ] = None
+    amqp_users: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines USER:PASSWORD: who may watch over AMQP, from anywhere.",
+            "/etc/manyhands/amqp-users",
+        ),
+    ] = None
+    amqp_connections_max: Annotated[
+        int,
+        About(Whole(1, 100_000), "Most AMQP connections at a time.", "100"),
+    ] = 1_000
+    amqp_cloudevents: Annotated[
+        CloudEvents,
+        About(
+            Choice(get_args(CloudEvents)),
+            "Headers of CloudEvents in AMQP messages: ce- as on RabbitMQ, cloudEvents_ as in AMQP"
+            " 1.0, both or none.",
+            "both",
+        ),
+    ] = "ce"
+    amqp_cc: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Route AMQP messages by PROVISIONER.TYPE.ROUTING as well, so that PROVISIONER.# fits.",
+            "true",
+        ),
+    ] = False
+    amqp_aliases: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Have the AMQP exchanges under their later names, v1/queue:task-pending …, as well.",
+            "true",
+        ),
+    ] = False
     amqp_relay: Annotated[
         BrokerAddress | None,
         About(
@@ -197,6 +241,51 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "earliest",
         ),
     ] = "now"
+    amqp_relay_ca: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Certificates to trust of an amqps:// broker; none trusts those of the system.",
+            "/etc/manyhands/broker-ca.pem",
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Certificate of this server, and those that vouch for it, as PEM.",
+            "/etc/manyhands/server.pem",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Private key of the certificate, as PEM without a password.",
+            "/etc/manyhands/server.key",
+        ),
+    ] = None
+    tokens: Annotated[
+        TokenList | None,
+        About(
+            Tokens(),
+            "Who may use HTTP, with which secret; else see tokens_file.",
+            "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
+            secret=True,
+        ),
+    ] = None
+    tokens_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
+            "/etc/manyhands/tokens",
+        ),
+    ] = None
+    read_only: Annotated[
+        bool,
+        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
+    ] = False
     insecure: Annotated[
         bool,
         About(Switch(), "Allow addresses that other machines can reach.", "true"),
@@ -353,6 +442,7 @@ class Option(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
+    secret: bool
 
 
 def _options() -> dict[str, Option]:
@@ -368,6 +458,7 @@ def _options() -> dict[str, Option]:
             kind=about.kind,
             help=about.help,
             example=about.example,
+            secret=about.secret,
         )
     return found
 

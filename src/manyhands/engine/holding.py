@@ -26,6 +26,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import (
     FINISHED,
+    NOTED,
     Attempt,
     EndReason,
     Holder,
@@ -179,6 +180,8 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
     refusal = bad_payload(result)
     if refusal is not None:
         return refusal
+    if command.note:
+        job = _noted(effects, job, command.note)
     if command.next_queue is not None:
         return _complete_into(effects, job, command, command.next_queue)
     if command.depends_on or command.delay_ms:
@@ -195,6 +198,11 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
         ended = ending.ended_attempts(job, lease, effects.now, EndReason.CANCELLED, sentence)
         job = replace(job, lease=None, attempts=ended)
     return Changed(ending.complete(effects, job, speaker, result, command.encoding))
+
+
+def _noted(effects: Effects, job: Job, note: str) -> Job:
+    note = note[: limits.NOTE_CHARACTERS_MAX]
+    return replace(job, history=ending.with_history(job, effects.now, NOTED, note))
 
 
 def _speaker(proof: Proof) -> Holder:
@@ -277,6 +285,8 @@ def decide_fail(command: Fail, effects: Effects) -> Reply:
     if job.state is State.READY:
         # A lapsed lease speaks up: what follows is as if it had not lapsed.
         job = _renewed(effects, job, None, {})
+    if command.note:
+        job = _noted(effects, job, command.note)
     if command.retry:
         return Changed(ending.fail_and_retry(effects, job, failure, command.delay_ms))
     return Changed(ending.fail_for_good(effects, job, failure, "failed"))

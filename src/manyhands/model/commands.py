@@ -163,6 +163,7 @@ class Complete(Struct, frozen=True, gc=False, kw_only=True):
     next_queue: str | None = None  # go on there instead of ending
     delay_ms: int = 0
     depends_on: tuple[str, ...] = ()
+    note: str = ""  # of the worker's own, for the job's history
 
 
 class Fail(Struct, frozen=True, gc=False, kw_only=True):
@@ -176,6 +177,7 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True):
     queue: str | None = None
     payload: bytes | None = None
     encoding: Encoding = Encoding.JSON
+    note: str = ""
 
 
 class Release(Struct, frozen=True, gc=False, kw_only=True):

@@ -115,6 +115,8 @@ class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     detail: str = ""
 
 
+# An entry of the history that a worker wrote itself, with the end of an attempt.
+NOTED: Final = "noted"
 UNKNOWN_ORIGIN: Final = Origin("native")
 
 

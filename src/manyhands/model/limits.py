@@ -35,6 +35,8 @@ TIME_MS_MAX: Final = 100 * 366 * 24 * 3600 * 1000
 # History of one job: the first entry and the latest ones are kept.
 ATTEMPTS_KEPT_MAX: Final = 100
 HISTORY_KEPT_MAX: Final = 100
+# A worker's own note on an attempt; what is longer is cut.
+NOTE_CHARACTERS_MAX: Final = 1_000
 
 # Partial results kept for one job; older pieces give way.
 PARTIALS_KEPT_MAX: Final = 256
@@ -56,3 +58,10 @@ HISTORY_COARSE_MS: Final = 15 * 24 * 3600 * 1000
 HISTORY_QUEUES_MAX: Final = 500
 # Queues that are counted apart at a time; each takes more than a kilobyte of memory meanwhile.
 HISTORY_TALLIES_MAX: Final = 5_000
+
+# Operations on many jobs: finished ones that are kept, and those that may run or wait to.
+BULKS_KEPT_MAX: Final = 200
+BULKS_ACTIVE_MAX: Final = 20
+
+# Entries of the audit log that are kept; an entry has some 300 bytes.
+AUDIT_KEPT_MAX: Final = 100_000

@@ -56,6 +56,9 @@ class Peer(Protocol):
     def ask(self) -> Ask:
         """Let the engine decide; see the dispatcher."""
 
+    def operate(self, command: Command, settle: Settle) -> None:
+        """The same for what an operator does: it is put on record."""
+
     def now(self) -> int:
         """Server time."""
 

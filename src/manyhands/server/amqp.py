@@ -1,17 +1,20 @@
-"""The AMQP endpoint: watchers of events need no broker."""
+"""The AMQP endpoint: watchers of events need no broker. Over TCP, and over TLS."""
 
 import asyncio
-import ipaddress
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands import __version__
 from manyhands.config import Address
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.session import AmqpSession
-from manyhands.protocols.taskcluster.messages import EXCHANGES
+from manyhands.protocols.taskcluster.messages import ALIASES, EXCHANGES
+from manyhands.server.accounts import Accounts
 from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
 from manyhands.server.traffic import Flow
@@ -19,56 +22,67 @@ from manyhands.server.traffic import Flow
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
-# The account that every client tries by itself. It is good on this machine, as with RabbitMQ.
-_ACCOUNT: Final = ("guest", "guest")
+_log = structlog.get_logger("manyhands.amqp")
+
 _TICK_SECONDS: Final = 1.0
 _SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
 # Pieces that wait for the end of the turn; more are made when these are on their way.
 _UNSENT_COUNT_MAX: Final = 500
 
 
-class AmqpListener(TcpListener):
-    """What all AMQP connections share is the broker."""
+class AmqpEndpoint:
+    """What all AMQP connections share, whichever listener they came in by: the broker, who may
+    come, and the time that they take.
+    """
 
     product = "Manyhands"
     version = __version__
 
-    def __init__(self, server: "Server", address: Address) -> None:
-        super().__init__(server, address, "amqp", self._make)
-        self.server_name = server.config.server_name
-        self._insecure = server.config.insecure
+    def __init__(self, server: "Server") -> None:
+        config = server.config
+        self.server_name = config.server_name
+        self.connections_max = config.amqp_connections_max
+        self._server = server
+        self._accounts = Accounts(config.amqp_users, guest_from_anywhere=config.insecure)
+        self._loop = asyncio.get_running_loop()
         self._events = server.dispatcher.events
         self._sessions: dict[AmqpSession, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._pacer = Pacer(server.dispatcher, self.loop, _SHARE)
+        self._pacer = Pacer(server.dispatcher, self._loop, _SHARE)
         self._feeding = self._feeds_again = False
-        self.broker = Broker(EXCHANGES, server.messages, server.dispatcher.ask, self._feed_soon)
+        self._refused_count = 0
+        self.broker = Broker(
+            EXCHANGES,
+            server.messages,
+            server.dispatcher.ask,
+            self._feed_soon,
+            ALIASES if config.amqp_aliases else {},
+        )
         self.broker.restore(tuple(server.store.index.cursors.values()), server.clock.now())
-        self._events.watch(self.broker.news)
         server.metrics.sources.append(self._metrics)
         server.traffic.sources["amqp"] = self._flow
 
     def _flow(self) -> Flow:
-        return Flow(len(self.connections), self.broker.faults_count, self.broker.delivered_count)
+        return Flow(len(self._sessions), self.broker.faults_count, self.broker.delivered_count)
 
-    async def start(self) -> str:
-        address = await super().start()
-        self._tick()
-        return address
+    def start(self) -> None:
+        """Begin, if another listener has not begun already."""
+        if self._timer is None:
+            self._events.watch(self.broker.news)
+            self.broker.news()  # what is left from before
+            self._tick()
 
-    async def drain(self) -> None:
+    def stop(self) -> None:
+        """Say goodbye to everybody, and write down where their queues are."""
         self._events.unwatch(self.broker.news)
         if self._timer is not None:
             self._timer.cancel()
         for session in tuple(self._sessions):
             session.shut_down()
         self.broker.save_all()
-        await super().drain()
 
-    def make_connection(self) -> Connection:
-        return _WatcherConnection(self)
-
-    def _make(self, connection: Connection) -> Session:
+    def make_session(self, connection: Connection) -> Session:
+        """Somebody came."""
         assert isinstance(connection, _WatcherConnection)
         session = AmqpSession(connection, self.broker, self)
         connection.watcher = session
@@ -79,29 +93,44 @@ class AmqpListener(TcpListener):
         """A connection is gone."""
         self._sessions.pop(session, None)
 
-    def admits(self, user: str, password: str, address: str) -> bool:
-        """The one account there is, from this machine, or from anywhere if the operator said so."""
-        if (user, password) != _ACCOUNT:
-            return False
-        return self._insecure or ipaddress.ip_address(address).is_loopback
+    def refusal_of(self, user: str, password: str, address: str) -> str | None:
+        """Why somebody is not let in; None: welcome."""
+        refusal = self._accounts.refusal_of(user, password, address)
+        if refusal is not None:
+            self._refused_count += 1
+            _log.warning("a login was refused", peer=address, why=refusal)
+        return refusal
+
+    def is_full(self) -> bool:
+        """Whether nobody else may come; whoever asks counts already."""
+        return len(self._sessions) > self.connections_max
 
     def _metrics(self) -> Iterator[Metric]:
-        queues = self.broker.queues.values()
-        dropped = sum(queue.dropped_count for queue in queues)
+        broker = self.broker
         yield GaugeMetricFamily("manyhands_amqp_connections", "Watchers.", len(self._sessions))
-        yield GaugeMetricFamily("manyhands_amqp_queues", "Queues of watchers.", len(queues))
+        yield GaugeMetricFamily("manyhands_amqp_queues", "Queues of watchers.", len(broker.queues))
         yield CounterMetricFamily(
-            "manyhands_amqp_deliveries", "Messages delivered.", self.broker.delivered_count
+            "manyhands_amqp_deliveries", "Messages delivered.", broker.delivered_count
         )
-        yield GaugeMetricFamily(
-            "manyhands_amqp_skipped_events", "Events gone before a queue read them.", dropped
+        yield CounterMetricFamily(
+            "manyhands_amqp_skipped_events",
+            "Events gone before a queue read them.",
+            broker.dropped_count,
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_overflowed_messages",
+            "Messages that bounded queues let go of.",
+            broker.overflow_count,
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_refused_logins", "Peers that were not let in.", self._refused_count
         )
 
     def _feed_soon(self) -> None:
         if self._feeding:
             self._feeds_again = True  # how long to rest is not known before this time is over
         else:
-            self.loop.call_later(self._pacer.delay(), self._feed)
+            self._loop.call_later(self._pacer.delay(), self._feed)
 
     def _feed(self) -> None:
         self._feeding, self._feeds_again = True, False
@@ -113,11 +142,58 @@ class AmqpListener(TcpListener):
             self._feed_soon()
 
     def _tick(self) -> None:
-        now = self.server.clock.now()
+        now = self._server.clock.now()
         self.broker.tick(now)
         for session in tuple(self._sessions):
             session.tick(now)
-        self._timer = self.loop.call_later(_TICK_SECONDS, self._tick)
+        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+
+class AmqpListener(TcpListener):
+    """Watchers over TCP."""
+
+    def __init__(self, server: "Server", address: Address, name: str = "amqp") -> None:
+        self.endpoint = server.amqp_endpoint
+        super().__init__(server, address, name, self.endpoint.make_session)
+
+    async def start(self) -> str:
+        address = await super().start()
+        self.endpoint.start()
+        return address
+
+    async def drain(self) -> None:
+        self.endpoint.stop()
+        await super().drain()
+
+    def make_connection(self) -> Connection:
+        return _WatcherConnection(self)
+
+
+class AmqpsListener(AmqpListener):
+    """Watchers over TLS."""
+
+    def __init__(self, server: "Server", address: Address) -> None:
+        super().__init__(server, address, "amqps")
+        config = server.config
+        assert config.tls_certificate is not None
+        assert config.tls_key is not None
+        self.tls = server_context(config.tls_certificate, config.tls_key)
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What a listener over TLS shows to its peers. Raises OSError with a sentence."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a password would ask for it on the terminal, and wait for ever.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except FileNotFoundError:
+        missing = certificate if not certificate.exists() else key
+        raise OSError(f"the TLS file {missing} does not exist") from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        raise OSError(f"{certificate} and {key} cannot be used for TLS: {reason}") from None
+    return context
 
 
 class _WatcherConnection(Connection):
@@ -126,7 +202,7 @@ class _WatcherConnection(Connection):
     def __init__(self, listener: AmqpListener) -> None:
         super().__init__(listener)
         self.watcher: AmqpSession | None = None
-        self._amqp = listener
+        self._endpoint = listener.endpoint
         self._held_back = False
 
     def is_congested(self) -> bool:
@@ -153,4 +229,4 @@ class _WatcherConnection(Connection):
         watcher, self.watcher = self.watcher, None
         super().connection_lost(exc)
         if watcher is not None:
-            self._amqp.leave(watcher)
+            self._endpoint.leave(watcher)

@@ -19,6 +19,7 @@ from manyhands.server.api_query import Query
 from manyhands.server.finding import find_job
 from manyhands.server.http_exchange import Exchange, HungUpError
 from manyhands.server.naps import Naps
+from manyhands.server.waiting import why_waiting
 from manyhands.store.index import QueueIndex
 from manyhands.store.store import Filter, Order
 
@@ -44,7 +45,8 @@ class ApiQueries:
     async def job(self, exchange: Exchange, name: str) -> None:
         """One job, by its id, its uid, its UUID, or a handle that ends in its uid."""
         Query(exchange.scope["query_string"]).finish()
-        await exchange.answer(answers.whole(await self._find(name)))
+        job = await self._find(name)
+        await exchange.answer(answers.whole(job, why_waiting(self._server, job)))
 
     async def partials(self, exchange: Exchange, name: str) -> None:
         """The kept pieces of a job's result."""
@@ -83,6 +85,8 @@ class ApiQueries:
             name=query.text("name"),
             submitted_before=None if age_min is None else now - int(age_min * 1000),
             submitted_after=None if age_max is None else now - int(age_max * 1000),
+            failure=query.text("failure"),
+            failure_code=query.text("failure_code"),
             text=query.text("text"),
             order=_order(query.text("order")),
             after=query.whole("after", None, 0, _NEVER),

@@ -17,8 +17,11 @@ import structlog
 from manyhands import __version__
 from manyhands.config import Config
 from manyhands.model.commands import Recover
-from manyhands.server.amqp import AmqpListener
+from manyhands.server.access import access_of
+from manyhands.server.amqp import AmqpEndpoint, AmqpListener, AmqpsListener
+from manyhands.server.audit import AuditLog
 from manyhands.server.banner import print_banner
+from manyhands.server.bulk import BulkRunner
 from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.dwork import DworkListener
@@ -34,6 +37,7 @@ from manyhands.server.schedules import Calendar
 from manyhands.server.tallies import Tallies
 from manyhands.server.traffic import Traffic
 from manyhands.server.wmp import WmpListener
+from manyhands.server.workers import WorkerBook
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -41,10 +45,11 @@ from manyhands.store.store import Store, StoreError
 
 _log = structlog.get_logger("manyhands.server")
 
-LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp")
+LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 _MIB: Final = 1024 * 1024
 _HOUSEKEEPING_MS: Final = 1_000
 _PRUNE_COUNT: Final = 2_000  # records dropped at a time, between other work
+_SWEEP_MS: Final = 3_600_000
 # A wall clock that is set by less than this is not worth following.
 _DRIFT_MS: Final = 2_000
 # Young objects before a collection, and how rarely the old ones are looked at: with a million
@@ -87,15 +92,26 @@ class Server:
         self.metrics = Metrics(self.dispatcher, self.tallies)
         self.history = History(self, self.tallies)
         self.traffic = Traffic(self)
+        self.worker_book = WorkerBook("http")
+        self.bulk = BulkRunner(self)
+        self.access = access_of(config)
+        self.audit = AuditLog(self)
         self.calendar = Calendar(self.dispatcher, self.ids)
         self.addresses: dict[str, str | None] = dict.fromkeys(LISTENERS)
         self.listeners: list[Listener] = []
         self._expected_ms = 0.0
+        self._sweep_ms = self.clock.monotonic_ms() + _SWEEP_MS
+        self._sweeping: asyncio.Task[None] | None = None
 
     @cached_property
     def messages(self) -> MessageLog:
         """Events as messages, rendered once for all who read them. Needs to know its address."""
         return MessageLog(self)
+
+    @cached_property
+    def amqp_endpoint(self) -> AmqpEndpoint:
+        """What the AMQP listeners share."""
+        return AmqpEndpoint(self)
 
     def _fail(self, text: str) -> None:
         self.failure = text
@@ -121,6 +137,7 @@ class Server:
             listener = make(self, where)
             self.addresses[name] = await listener.start()
             self.listeners.append(listener)
+        self.bulk.resume()
         self.is_ready = True
 
     async def settled(self) -> None:
@@ -141,6 +158,7 @@ class Server:
             self._look_at_disk()
             self.calendar.look()
             self.history.look(self.clock.now())
+            self._sweep_now_and_then()
             self.dispatcher.keep_house()
             # A slice now, and more at once while there is more: never long, never far behind.
             pruned = self.store.prune(self.clock.now(), _PRUNE_COUNT)
@@ -148,6 +166,20 @@ class Server:
                 self.dispatcher.touch()  # what goes, goes with the next commit
             if pruned >= _PRUNE_COUNT:
                 self._expected_ms = self.clock.monotonic_ms() + _HOUSEKEEPING_MS / 20
+
+    async def sweep(self) -> None:
+        """Now and then: drop what no job refers to any more."""
+        self.store.begin_sweep()
+        await self.settled()
+        if self.failure is None:
+            self.store.end_sweep(await asyncio.to_thread(self.store.find_unused))
+            self.dispatcher.touch()
+
+    def _sweep_now_and_then(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        if now_ms >= self._sweep_ms and (self._sweeping is None or self._sweeping.done()):
+            self._sweep_ms = now_ms + _SWEEP_MS
+            self._sweeping = asyncio.create_task(self.sweep())
 
     def _look_at_clocks(self) -> None:
         self.dispatcher.notice_stall(self._expected_ms)
@@ -185,6 +217,7 @@ _LISTENER_KINDS: Final[dict[str, Callable[[Server, Any], Listener]]] = {
     "http": HttpListener,
     "gearman": GearmanListener,
     "amqp": AmqpListener,
+    "amqps": AmqpsListener,
     "amqp_relay": Relay,
     "dwork": DworkListener,
     "wmp": WmpListener,

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from manyhands.model.commands import Command
 from manyhands.model.outcome import Reply
+from manyhands.server.audit import current_action
 from manyhands.server.dispatcher import Dispatcher
 
 # Commands of one request that are decided before others get their turn.
@@ -21,8 +22,13 @@ async def ask(dispatcher: Dispatcher, command: Command) -> Reply:
         if not future.done():
             future.set_result(reply)
 
+    action = current_action()
+    entry = action.begin((command,)) if action is not None else None
     dispatcher.ask(command, settle)
-    return await future
+    reply = await future
+    if action is not None and entry is not None:
+        action.end(entry, (reply,))
+    return reply
 
 
 def ask_many(
@@ -65,5 +71,10 @@ async def ask_all(dispatcher: Dispatcher, commands: Sequence[Command]) -> list[A
         if not future.done():
             future.set_result(replies)
 
+    action = current_action()
+    entry = action.begin(commands) if action is not None else None
     ask_many(dispatcher, commands, finish)
-    return await future
+    replies = await future
+    if action is not None and entry is not None:
+        action.end(entry, replies)
+    return replies

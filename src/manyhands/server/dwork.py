@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from manyhands.config import Endpoint, Endpoints
-from manyhands.model.job import FINISHED, Holder, State
+from manyhands.model.job import FINISHED, Holder, Job, State
 from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.protocols.session import Ask
 from manyhands.server.traffic import Flow
 from manyhands.server.waiters import Sleeper
 from manyhands.server.zeromq import RouterSocket
 from manyhands.store.batch import Batch
+from manyhands.store.store import Store
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -56,6 +57,7 @@ class DworkHub:
         self.token = server.ids.token
         self._stuck_at: tuple[int, int, int] | None = None  # what was known when it was worked out
         self._stuck = False
+        self._records = _Records(server.store)
         self._session = DworkSession(
             self,
             Settings(
@@ -137,6 +139,11 @@ class DworkHub:
             return job.name or key
         return key.rpartition("\0")[2]
 
+    def find_ended(
+        self, namespace: str, names: Sequence[str], then: Callable[[Mapping[str, Job]], None]
+    ) -> None:
+        self._records.find(namespace, names, then)
+
     def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         sleeper = Sleeper((queue,), lambda _queue: wake())
         waiters = self._dispatcher.waiters
@@ -145,3 +152,35 @@ class DworkHub:
 
     def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
         return self.socket.loop.call_later(seconds, call).cancel
+
+
+class _Records:
+    """Questions to the records of one endpoint, which take a while: one at a time, in a thread,
+    and whatever is asked meanwhile is one question more. So a flood of them costs one thread.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._asked: list[tuple[str, Sequence[str], Callable[[Mapping[str, Job]], None]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    def find(
+        self, namespace: str, names: Sequence[str], then: Callable[[Mapping[str, Job]], None]
+    ) -> None:
+        """Look for the latest ends of these names, and tell."""
+        self._asked.append((namespace, names, then))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._asked:
+            asked, self._asked = self._asked, []
+            names = tuple(dict.fromkeys(name for _, some, _ in asked for name in some))
+            try:
+                found = await asyncio.to_thread(self._store.find_ended, asked[0][0], names)
+            except Exception:  # noqa: BLE001 - nobody knows then, and whoever asked is told so
+                _log.exception("records cannot be read")
+                found = {}
+            for _, _, then in asked:
+                then(found)
+        self._running = None

@@ -63,3 +63,12 @@ class EventLog:
             # By index: readers are near the end, and iterating would walk there from the start.
             return [StoredEvent(*recent[index]) for index in range(start, stop)]
         return self._store.events_after(seq, count_max)
+
+    def before(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        """The events that come before a sequence number, the latest ones, in order."""
+        start = max(0, seq - 1 - count_max)
+        return [row for row in self.after(start, count_max) if row.seq < seq]
+
+    def of_job(self, job_id: str) -> list[Event]:
+        """What the newest events tell about one job; older ones are not looked through."""
+        return [event for _, event in self._recent if event.job_id == job_id]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import uvicorn
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Receive, Scope, Send
@@ -18,10 +19,12 @@ from manyhands import __version__
 from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.server import openapi
+from manyhands.server.api_bulk import ApiBulk
 from manyhands.server.api_commands import ApiCommands
 from manyhands.server.api_operating import ApiOperating
 from manyhands.server.api_queries import ApiQueries
 from manyhands.server.handing_out import HandingOut
+from manyhands.server.http_changes import Change, kind_of
 from manyhands.server.http_connection import Connection, ErrorCount
 from manyhands.server.http_exchange import Defences, Exchange, HungUpError
 from manyhands.server.http_peer import Proxies
@@ -29,6 +32,7 @@ from manyhands.server.naps import Naps
 from manyhands.server.qless import QlessRoutes
 from manyhands.server.taskcluster import TaskclusterRoutes
 from manyhands.server.traffic import Flow
+from manyhands.server.ui.site import Ui
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -56,7 +60,9 @@ class HttpListener:
         self._commands = ApiCommands(server, handing_out)
         self._queries = ApiQueries(server, self._naps)
         self._operating = ApiOperating(server)
+        self._bulk = ApiBulk(server)
         self._qless = QlessRoutes(server, handing_out, self._naps)
+        self._ui = Ui(server, self._naps)
         self._short_way = self._qless.short_way()
         self._taskcluster = TaskclusterRoutes(server, handing_out)
         self._router = Router(routes=list(self._routes()), redirect_slashes=False)
@@ -67,6 +73,15 @@ class HttpListener:
         self._sockets: list[socket.socket] = []
         self._sweeper: asyncio.Task[None] | None = None
         server.traffic.sources["http"] = self._flow
+        server.metrics.sources.append(self._denied)
+
+    def _denied(self) -> Iterable[Metric]:
+        denied = CounterMetricFamily(
+            "manyhands_http_denied", "Requests that were not let in.", labels=["reason"]
+        )
+        for reason, count in self._server.access.denied.items():
+            denied.add_metric([reason], count)
+        return [denied]
 
     def _flow(self) -> Flow:
         state = self._uvicorn.server_state if self._uvicorn is not None else None
@@ -139,15 +154,22 @@ class HttpListener:
         try:
             assert self._defences is not None
             old = scope["http_version"] == "1.0"
-            self._defences.check(exchange.headers, host_needed=not old)
-            handler = self._commands.by_path.get(exchange.path)
-            if handler is None:
-                if not await self._qless.answer(exchange):
-                    await self._route(exchange, receive, send)
-            elif exchange.method == "POST":
-                await handler(exchange)
+            ours = Ui.owns(exchange.path)
+            linked = exchange.method == "GET" and (ours or exchange.path == "/")
+            self._defences.check(exchange.headers, host_needed=not old, linked=linked)
+            if ours:  # its forms are another way to ask for what is asked for elsewhere
+                await self._ui.answer(exchange)
+                return
+            change = kind_of(exchange.method, scope["raw_path"], exchange.path)
+            exchange.caller = self._server.access.check(
+                exchange.headers, changes=change is not Change.NONE, path=exchange.path
+            )
+            if change is Change.OPERATION:
+                request = f"{exchange.method} {exchange.path}"
+                with self._server.audit.action(exchange.caller, exchange.address, request):
+                    await self._dispatch(exchange, receive, send)
             else:
-                await exchange.fail(_wrong_method(exchange.method), "POST")
+                await self._dispatch(exchange, receive, send)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -158,6 +180,16 @@ class HttpListener:
             defect = Problem(500, "internal", "an internal error; see the server's log")
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
+
+    async def _dispatch(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        handler = self._commands.by_path.get(exchange.path)
+        if handler is None:
+            if not await self._qless.answer(exchange):
+                await self._route(exchange, receive, send)
+        elif exchange.method == "POST":
+            await handler(exchange)
+        else:
+            await exchange.fail(_wrong_method(exchange.method), "POST")
 
     async def _route(self, exchange: Exchange, receive: Receive, send: Send) -> None:
         scope = exchange.scope
@@ -220,12 +252,21 @@ class HttpListener:
             _Endpoint(PUT=commands.put_schedule, DELETE=commands.delete_schedule),
         )
         yield Route("/api/about", _Endpoint(GET=queries.about))
+        yield Route("/api/audit", _Endpoint(GET=operating.audit))
+        yield Route("/api/bulk", _Endpoint(GET=self._bulk.list_all, POST=self._bulk.begin))
+        yield Route("/api/bulk/{name}", _Endpoint(GET=self._bulk.show))
+        yield Route("/api/bulk/{name}/cancel", _Endpoint(POST=self._bulk.cancel))
         yield Route("/api/history", _Endpoint(GET=operating.history))
+        yield Route("/api/failures", _Endpoint(GET=operating.failures))
         yield Route("/api/protocols", _Endpoint(GET=operating.protocols))
         yield from self._taskcluster.routes()
 
     async def _index(self, exchange: Exchange) -> None:
-        """Where everything is."""
+        """Where everything is; people are shown the way to the pages."""
+        if b"text/html" in exchange.headers.get(b"accept", b""):
+            headers = [(b"location", b"/ui/"), (b"vary", b"accept")]
+            await exchange.send_bytes(302, headers, b"")
+            return
         found = [*self._qless.endpoints(), *(f"POST {path}" for path in self._commands.by_path)]
         for route in self._router.routes:
             assert isinstance(route, Route)

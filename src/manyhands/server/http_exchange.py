@@ -9,6 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from manyhands.config import Address
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
+from manyhands.server.access import ANYBODY
 from manyhands.server.clock import Clock
 from manyhands.server.http_connection import Connection
 
@@ -18,6 +19,11 @@ _JSON_HEADERS: Final = [
 ]
 _SAFE_SITES: Final = (b"same-origin", b"none")
 _HOSTS_KNOWN_MAX: Final = 1_000
+# Basic first: that is what browsers ask people for.
+_WHO: Final = (
+    (b"www-authenticate", b'Basic realm="manyhands", charset="UTF-8"'),
+    (b"www-authenticate", b'Bearer realm="manyhands"'),
+)
 _RETRY_AFTER: Final = {429: b"1", 503: b"5"}
 
 
@@ -34,6 +40,7 @@ class Exchange:
         "_send",
         "_started_ms",
         "body_bytes_max",
+        "caller",
         "connection",
         "headers",
         "method",
@@ -54,6 +61,7 @@ class Exchange:
         self._clock = clock
         self._started_ms = clock.monotonic_ms()
         self.body_bytes_max = body_bytes_max
+        self.caller = ANYBODY  # until it is known better
 
     @property
     def address(self) -> str:
@@ -99,23 +107,25 @@ class Exchange:
         sentence = f"a body may have at most {self.body_bytes_max} bytes"
         return Problem(413, "too_large", sentence)
 
+    def elapsed_ms(self) -> float:
+        """Since the request came."""
+        return self._clock.monotonic_ms() - self._started_ms
+
     async def answer(
         self, results: object, beside: dict[str, Any] | None = None, status: int = 200
     ) -> None:
         """Success, or what looks like it to a machine that only asks whether we live."""
-        elapsed_ms = self._clock.monotonic_ms() - self._started_ms
-        await self.send_bytes(status, _JSON_HEADERS, envelope(results, elapsed_ms, beside))
+        await self.send_bytes(status, _JSON_HEADERS, envelope(results, self.elapsed_ms(), beside))
 
     async def fail(self, problem: Problem, allow: str | None = None) -> None:
         """The sentence that says why not."""
-        elapsed_ms = self._clock.monotonic_ms() - self._started_ms
         headers = list(_JSON_HEADERS)
         if allow is not None:
             headers.append((b"allow", allow.encode()))
-        headers += retry_after(problem.status)
+        headers += headers_of(problem.status)
         if self.connection.has_unread_body:
             headers.append((b"connection", b"close"))
-        await self.send_bytes(problem.status, headers, error_envelope(problem, elapsed_ms))
+        await self.send_bytes(problem.status, headers, error_envelope(problem, self.elapsed_ms()))
 
     async def send_bytes(
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes
@@ -160,8 +170,10 @@ def is_json(content_type: bytes | None) -> bool:
     )
 
 
-def retry_after(status: int) -> Iterable[tuple[bytes, bytes]]:
-    """When to come back, for a status that passes."""
+def headers_of(status: int) -> Iterable[tuple[bytes, bytes]]:
+    """When to come back, for a status that passes; how to say who one is, where that is missing."""
+    if status == 401:
+        return _WHO
     return [(b"retry-after", _RETRY_AFTER[status])] if status in _RETRY_AFTER else ()
 
 
@@ -173,8 +185,12 @@ class Defences:
         self._any_address = _is_wildcard(bound.host)
         self._known: set[bytes] = set()
 
-    def check(self, headers: dict[bytes, bytes], *, host_needed: bool) -> None:
-        """Raises a problem if the request must not be listened to."""
+    def check(
+        self, headers: dict[bytes, bytes], *, host_needed: bool, linked: bool = False
+    ) -> None:
+        """Raises a problem if the request must not be listened to. ``linked``: a page of another
+        site may lead a person here, though it may not fetch, frame or embed what is here.
+        """
         host = headers.get(b"host")
         if host is None:
             if host_needed:
@@ -182,7 +198,7 @@ class Defences:
         elif host not in self._known:
             self._look_at(host)
         site = headers.get(b"sec-fetch-site")
-        if site is not None and site not in _SAFE_SITES:
+        if site is not None and site not in _SAFE_SITES and not (linked and _navigates(headers)):
             raise _cross_site("another site's page may not use this server")
         if b"sec-purpose" in headers:
             raise _cross_site("prefetching is not welcome here")
@@ -211,6 +227,12 @@ class Defences:
         except ValueError:
             return False
         return address.is_loopback or self._any_address
+
+
+def _navigates(headers: dict[bytes, bytes]) -> bool:
+    """Whether somebody followed a link: the answer is shown in a window of its own."""
+    mode = headers.get(b"sec-fetch-mode")
+    return mode == b"navigate" and headers.get(b"sec-fetch-dest") == b"document"
 
 
 def _cross_site(sentence: str) -> Problem:

@@ -4,7 +4,7 @@ import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from manyhands.model.job import Job
-from manyhands.protocols.taskcluster.messages import EXCHANGE_OF, Renderer
+from manyhands.protocols.taskcluster.messages import EXCHANGE_OF, Extras, Renderer
 from manyhands.wire.amqp import Message
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ class MessageLog:
     def __init__(self, server: "Server") -> None:
         self._events = server.dispatcher.events
         self._store = server.store
-        self._renderer = Renderer(server.config.server_name, base_url(server), self._find)
+        config = server.config
+        extras = Extras(config.amqp_cloudevents, config.amqp_cc)
+        self._renderer = Renderer(config.server_name, base_url(server), self._find, extras)
         self._kept: dict[int, Message] = {}
 
     @property

@@ -166,6 +166,15 @@ class Metrics(Collector):
         for reason, count in self._tallies.taken.items():
             taken.add_metric([reason], count)
         yield taken
+        realms = CounterMetricFamily(
+            "manyhands_realm_jobs",
+            "Jobs by the dialect they came or went by.",
+            labels=["realm", "way"],
+        )
+        for way, counts in (("in", self._tallies.jobs_in), ("out", self._tallies.jobs_out)):
+            for realm, count in counts.items():
+                realms.add_metric([realm, way], count)
+        yield realms
         total = self._tallies.total()
         yield _durations(
             "manyhands_job_wait_seconds", "From ready to leased.", total.wait, total.wait_ms

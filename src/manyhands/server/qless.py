@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.qless.identifiers import READ_ID, Rules
-from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange
@@ -20,7 +19,6 @@ from manyhands.server.qless_operating import QlessOperating
 from manyhands.server.qless_pages import Answer, QlessPages, Route
 from manyhands.server.qless_statistics import QlessStatistics
 from manyhands.server.qless_work import QlessWork
-from manyhands.server.workers import WorkerBook
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -36,7 +34,7 @@ class QlessRoutes:
 
     def __init__(self, server: "Server", handing_out: HandingOut, naps: Naps) -> None:
         self.answering = Answering(server)
-        book = WorkerBook(REALM)
+        book = server.worker_book
         server.dispatcher.on_batch.append(book.take)
         own_moves = OwnMoves()
         config = server.config

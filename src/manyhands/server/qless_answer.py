@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
-from manyhands.server.http_exchange import Defences, retry_after
+from manyhands.server.http_exchange import Defences, headers_of
 from manyhands.server.http_short_way import Headers, Request
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Answering:
 
     def __init__(self, server: "Server") -> None:
         self.defences: Defences | None = None
+        self._access = server.access
         self._ids = server.ids
         self._monotonic_ms = server.clock.monotonic_ms
         self._load = Load(server.clock.monotonic_ms)
@@ -39,6 +40,7 @@ class Answering:
             try:
                 assert self.defences is not None
                 self.defences.check(request.headers, host_needed=True)
+                self._access.check(request.headers, changes=True)
                 serve(request)
             except Problem as found:
                 self.fail(request, found)
@@ -81,7 +83,7 @@ class Answering:
         notes: Headers = request.notes
         if problem.status == 405:
             notes = (*notes, (b"allow", b"POST"))
-        notes = (*notes, *retry_after(problem.status))
+        notes = (*notes, *headers_of(problem.status))
         request.send(problem.status, error_envelope(problem, elapsed_ms), notes)
 
     def _fail_ourselves(self, request: Request) -> None:

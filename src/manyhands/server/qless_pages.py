@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from manyhands.engine.retry import attempts_max
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.outcome import Refusal
@@ -33,8 +35,6 @@ Route = tuple[str, int]
 _COUNT: Final = 25
 _COUNT_MAX: Final = 1_000
 _CURSOR_MAX: Final = 1 << 62
-# Records that one look at the failures walks over at most.
-_WALK_MAX: Final = 200_000
 _STATES: Final[dict[str, tuple[State, ...]]] = {
     "waiting": (State.READY,),
     "scheduled": (State.DELAYED,),
@@ -204,33 +204,20 @@ class QlessPages:
 
     def _groups(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for job in self._walk(Order.NEWEST, None):
-            assert job.failure is not None
-            group = answers.group_of(job, job.failure)
-            counts[group] = counts.get(group, 0) + 1
+        for code, queue, count in self._server.store.failure_codes():
+            group = answers.group_of_code(queue, code)
+            counts[group] = counts.get(group, 0) + count
         return dict(sorted(counts.items()))
 
     def failed_jobs(self, group: str, count: int, *, order: Order, after: int | None) -> Page:
         """Failed jobs of a group. Takes a while: call it in a thread."""
-        found: list[Job] = []
-        for job in self._walk(order, after):
-            assert job.failure is not None
-            if answers.group_of(job, job.failure) == group:
-                if len(found) == count:
-                    return Page(tuple(found), found[-1].serial)
-                found.append(job)
-        return Page(tuple(found), None)
-
-    def _walk(self, order: Order, after: int | None) -> Any:  # noqa: ANN401 - of jobs
-        seen = 0
-        while seen < _WALK_MAX:
-            wanted = Filter(states=(State.FAILED,), order=order, after=after, count_max=_COUNT_MAX)
-            page = self._server.store.search(wanted)
-            yield from (job for job in page.jobs if job.failure is not None)
-            seen += len(page.jobs)
-            after = page.next
-            if after is None:
-                return
+        wanted = Filter(failure_code=group, order=order, after=after, count_max=count)
+        pages = [self._server.store.search(wanted)]
+        queue = answers.queue_of_group(group)
+        if queue is not None:
+            lost = replace(wanted, failure_code=answers.LOST_CODE, queue=queue)
+            pages.append(self._server.store.search(lost))
+        return _joined(pages, count, order)
 
     # Workers, limits, recurring jobs.
 
@@ -303,6 +290,24 @@ class QlessPages:
         if name not in rows:
             raise Problem(404, "not_found", f"there is no recurring job {name[:200]!r}")
         await self.answer(exchange, settings.shown_schedule(rows[name]))
+
+
+def _joined(pages: list[Page], count: int, order: Order) -> Page:
+    """Pages of one order as one. Beyond the end of a page that stopped early nothing is known."""
+    newest = order is Order.NEWEST
+    ends = [page.next for page in pages if page.next is not None]
+    end = (max(ends) if newest else min(ends)) if ends else None
+    jobs = sorted((job for page in pages for job in page.jobs), key=_serial, reverse=newest)
+    if end is not None:
+        jobs = [job for job in jobs if (job.serial >= end if newest else job.serial <= end)]
+    complete = all(page.complete for page in pages)
+    if len(jobs) > count:
+        return Page(tuple(jobs[:count]), jobs[count - 1].serial, complete)
+    return Page(tuple(jobs), end, complete)
+
+
+def _serial(job: Job) -> int:
+    return job.serial
 
 
 def _paging(query: Query) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
@@ -17,7 +18,7 @@ from manyhands.config import BrokerAddress
 from manyhands.model.commands import SetCursor
 from manyhands.model.events import Cursor
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
-from manyhands.protocols.taskcluster.messages import EXCHANGES
+from manyhands.protocols.taskcluster.messages import ALIASES, EXCHANGES
 from manyhands.server.pacing import Pacer
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Relay:
         self._messages = server.messages
         self._loop = asyncio.get_running_loop()
         self._events = server.dispatcher.events
+        self._tls = _trust(server.config.amqp_relay_ca) if broker.secure else None
         self._name = f"amqp.relay:{broker.host}:{broker.port}/{broker.virtual_host}"
         self._confirmed = self._stored = self._first_position()
         self._position = self._confirmed  # everything up to here was sent
@@ -149,10 +151,9 @@ class Relay:
 
     async def _relay(self) -> None:
         """One connection, until it ends."""
-        context = ssl.create_default_context() if self._broker.secure else None
         _, link = await asyncio.wait_for(
             self._loop.create_connection(
-                lambda: _Link(self), self._broker.host, self._broker.port, ssl=context
+                lambda: _Link(self), self._broker.host, self._broker.port, ssl=self._tls
             ),
             _CONNECT_SECONDS,
         )
@@ -175,7 +176,8 @@ class Relay:
         broker = self._broker
         account = (broker.user, broker.password)
         now = self._server.clock.now()
-        return Publisher(link.write, EXCHANGES, account, broker.virtual_host, now)
+        aliases = ALIASES if self._server.config.amqp_aliases else {}
+        return Publisher(link.write, EXCHANGES, account, broker.virtual_host, now, aliases)
 
     # Publishing.
 
@@ -242,6 +244,15 @@ class Relay:
         if self._confirmed != self._stored:
             self._stored = self._confirmed
             self._server.dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
+
+
+def _trust(file: Path | None) -> ssl.SSLContext:
+    """Whom to believe that it is the broker. Raises OSError with a sentence."""
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        raise OSError(f"the certificates in {file} cannot be used: {reason}") from None
 
 
 class _Link(asyncio.Protocol):

@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
 
 from manyhands.config import Address
+from manyhands.model.commands import Command
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
-from manyhands.protocols.session import QueueSummary
+from manyhands.protocols.session import QueueSummary, Settle
 from manyhands.server.waiters import Sleeper
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _OUTPUT_BYTES_HIGH: Final = 1024 * 1024
 _DRAIN_SECONDS: Final = 1.0
 # How long a peer that is being closed may take to read what it was told.
 _LINGER_SECONDS: Final = 10.0
+_HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 CONNECTIONS_COUNT_MAX: Final = 100_000
 
 
@@ -77,12 +80,18 @@ class TcpListener:
         self._listening: asyncio.Server | None = None
         self._unsent: list[Connection] = []
         self._empty: asyncio.Event | None = None
+        self.tls: ssl.SSLContext | None = None
         self.loop = asyncio.get_running_loop()
 
     async def start(self) -> str:
         raise_open_files_limit()
         self._listening = await self.loop.create_server(
-            self.make_connection, self._address.host, self._address.port, backlog=4096
+            self.make_connection,
+            self._address.host,
+            self._address.port,
+            backlog=4096,
+            ssl=self.tls,
+            ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
         return str(Address(host, port))
@@ -225,7 +234,8 @@ class Connection(asyncio.Protocol):
         if self._session is None or self._closing:
             return False
         self._session.ended()
-        return True  # closed by the session, once everything is answered
+        # Closed by the session, once everything is answered; over TLS it ends at once.
+        return self._listener.tls is None
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -303,7 +313,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing() or self._lingering is not None:
             return
-        if self._ended:
+        if self._ended or not transport.can_write_eof():  # over TLS there are no half-closes
             transport.close()
             return
         # What the peer still sends is read and dropped until it hangs up: closing on unread
@@ -325,6 +335,10 @@ class Connection(asyncio.Protocol):
         """Without waiting for what was sent."""
         if self._transport is not None:
             self._transport.abort()
+
+    def operate(self, command: Command, settle: Settle) -> None:
+        listener = self._listener
+        listener.server.audit.ask(command, settle, self.address, f"{listener.name} admin")
 
     def now(self) -> int:
         return self._clock.now()

@@ -35,7 +35,7 @@ class WorkerBook:
     """All workers of one realm, the longest silent first."""
 
     def __init__(self, realm: str) -> None:
-        self._realm = realm
+        self.realm = realm
         self._records: dict[str, WorkerRecord] = {}
 
     def see(self, name: str | None, address: str, now: int) -> None:
@@ -55,7 +55,7 @@ class WorkerBook:
         """What was committed about leases of this realm."""
         for _, event in batch.events:
             holder = event.holder
-            if holder is None or holder.realm != self._realm:
+            if holder is None or holder.realm != self.realm:
                 continue
             record = self._records.get(holder.name or holder.address)
             if record is None:

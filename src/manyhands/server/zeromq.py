@@ -154,8 +154,13 @@ class RouterSocket:
                 frames = [_receive_frame(router, _NOW)]
             except zmq.Again:
                 break
-            while _get(router, _MORE_FOLLOWS) and len(frames) <= _FRAMES_MAX:
-                frames.append(_receive_frame(router, _NOW))
+            # An identity is never alone. A frame itself knows whether another one follows, which
+            # is four times cheaper than asking the socket.
+            more = True
+            while more and len(frames) <= _FRAMES_MAX:
+                frame = _receive_frame(router, _NOW, False)  # noqa: FBT003 - not copied
+                frames.append(frame.bytes)
+                more = frame.more
             try:
                 if len(frames) > _FRAMES_MAX:
                     self._overflowing = True

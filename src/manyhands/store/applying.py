@@ -27,6 +27,11 @@ _UPDATE_JOB: Final = (
 # Numbers start anew when a job is put to work again: later ones are from before.
 _DROP_PARTIALS: Final = "DELETE FROM partials WHERE serial = ? AND (number >= ? OR number < ?)"
 
+_DROP_GROUPS: Final = (
+    "DELETE FROM failure_groups WHERE NOT EXISTS"
+    " (SELECT 1 FROM failures WHERE failures.group_id = failure_groups.group_id)"
+)
+
 _Step = tuple[str, Iterable[Any]]
 
 
@@ -43,12 +48,19 @@ class Applier:
         """
         window = Window()
         weight = 0
-        for _, packed in frames:
+        for number, packed in frames:
             window.fold(decode_frame(packed))
             weight += len(packed)
             if weight > _FOLD_BYTES:
                 weight = 0
                 yield
+            if window.is_closed():
+                yield from self._write(window, number)
+                window = Window()
+        if window.counters:
+            yield from self._write(window, frames[-1][0])
+
+    def _write(self, window: Window, number: int) -> Iterator[None]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         for statement, rows in _steps(window):
@@ -57,7 +69,7 @@ class Applier:
                 connection.executemany(statement, some)
                 yield
         yield from self._write_partials(window)
-        mark = Mark(self._epoch, frames[-1][0])
+        mark = Mark(self._epoch, number)
         connection.executemany(
             "INSERT OR REPLACE INTO facts VALUES(?, ?)",
             (("counters", window.counters), ("journal", encode_mark(mark).decode())),
@@ -81,6 +93,8 @@ def _steps(window: Window) -> Iterator[_Step]:
     for table in ("jobs", "tags", "payloads"):
         yield f"DELETE FROM {table} WHERE serial = ?", gone  # noqa: S608 - our own words
     yield "DELETE FROM partials WHERE serial = ?", [(serial,) for serial in window.dropped]
+    mended = [(serial,) for serial in window.dropped | window.mended]
+    yield "DELETE FROM failures WHERE serial = ?", mended
     yield (
         "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?",
         [(serial,) for serial in window.dropped_results],
@@ -92,12 +106,20 @@ def _steps(window: Window) -> Iterator[_Step]:
     yield _INSERT_JOB, window.inserted.values()
     yield "INSERT INTO payloads VALUES(?, ?)", window.payloads.values()
     yield _UPDATE_JOB, window.updated.values()
+    yield "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)", window.failures.values()
+    groups = window.failure_groups.values()
+    yield "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)", groups
     yield "INSERT INTO tags VALUES(?, ?)", chain(*window.tagged.values())
     yield "INSERT INTO events VALUES(?, ?)", window.events
     yield "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)", window.samples.values()
+    if window.audit_dropped_to:
+        yield "DELETE FROM audit WHERE seq <= ?", [(window.audit_dropped_to,)]
+    yield "INSERT OR REPLACE INTO audit VALUES(?, ?)", window.audit.values()
     for table in SETTINGS:
         settings = window.settings[table].items()
         kept = [(name, record) for name, record in settings if record is not None]
         yield f"INSERT OR REPLACE INTO {table} VALUES(?, ?)", kept
         removed = [(name,) for name, record in settings if record is None]
         yield f"DELETE FROM {table} WHERE name = ?", removed  # noqa: S608
+    yield "DELETE FROM terms WHERE terms_id = ?", window.dropped_terms
+    yield _DROP_GROUPS, window.dropped_groups[:1]

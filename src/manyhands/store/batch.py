@@ -1,10 +1,16 @@
 """What one commit makes durable: the last value of each job that changed, events in order."""
 
+from typing import TYPE_CHECKING
+
 from manyhands.engine.effects import Partial, Settings
+from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Cursor, Event
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, Schedule
 from manyhands.model.policy import NamedLimit, Queue
+
+if TYPE_CHECKING:
+    from manyhands.store.bulk import Bulk
 
 
 class Batch:
@@ -12,6 +18,8 @@ class Batch:
 
     __slots__ = (
         "alive_at",
+        "audit",
+        "bulks",
         "cursors",
         "events",
         "forgotten_queues",
@@ -21,6 +29,7 @@ class Batch:
         "number",
         "partials",
         "queues",
+        "removed_bulks",
         "removed_cursors",
         "removed_limits",
         "removed_schedules",
@@ -43,6 +52,9 @@ class Batch:
         self.removed_schedules: dict[str, None] = {}
         self.cursors: dict[str, Cursor] = {}
         self.removed_cursors: dict[str, None] = {}
+        self.audit: dict[int, AuditEntry] = {}  # by number
+        self.bulks: dict[str, Bulk] = {}
+        self.removed_bulks: dict[str, None] = {}
         self.samples: list[StoredSample] = []
         self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
@@ -62,6 +74,9 @@ class Batch:
             or self.forgotten_queues
             or self.cursors
             or self.removed_cursors
+            or self.audit
+            or self.bulks
+            or self.removed_bulks
             or self.samples
         )
 

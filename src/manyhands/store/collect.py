@@ -4,13 +4,21 @@ jobs that have finished leave the index once their record can be read.
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
+from manyhands.model import limits
+from manyhands.model.audit import AuditEntry
+from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import Batch
+from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index import Index
+
+# Where the graph of a namespace began is kept among the cursors, under this and its name.
+GRAPH_PREFIX: Final = "graph:"
 
 
 class Collector:
@@ -22,6 +30,8 @@ class Collector:
         self.sealed: deque[Batch] = deque()
         # Durable, but not yet to be found where records are read.
         self.unapplied: deque[Batch] = deque()
+        self.bulks: dict[str, Bulk] = {}  # in the order of their beginning
+        self.audit_seq = 0
         self.seq = 0  # of the newest event, committed or not
 
     def write(self, effects: Effects) -> None:
@@ -55,11 +65,45 @@ class Collector:
                 seq += 1
                 events.append((seq, event))
             self.seq = seq
+        if index.turned_graphs:
+            self._note_graphs()
         if settings is not None:
             for partial in settings.partials:
                 batch.partials.append((index.jobs[partial.job_id].serial, partial))
             index.take_settings(settings)
             batch.take_settings(settings)
+
+    def _note_graphs(self) -> None:
+        """Which names count is known after a restart, too."""
+        batch = self.batch
+        for namespace, began in self.index.turned_graphs.items():
+            name = GRAPH_PREFIX + namespace
+            if began is None:
+                batch.cursors.pop(name, None)
+                batch.removed_cursors[name] = None
+            else:
+                batch.removed_cursors.pop(name, None)
+                batch.cursors[name] = Cursor(name, began)
+        self.index.turned_graphs.clear()
+
+    def take_audit_seq(self) -> int:
+        """The number of the next entry of the audit log."""
+        self.audit_seq += 1
+        return self.audit_seq
+
+    def keep_audit(self, entry: AuditEntry) -> None:
+        """An entry of the audit log as it is now."""
+        self.batch.audit[entry.seq] = entry
+
+    def keep_bulk(self, bulk: Bulk) -> None:
+        """An operation on many jobs as it is now; the oldest finished ones give way."""
+        self.bulks[bulk.bulk_id] = bulk
+        self.batch.bulks[bulk.bulk_id] = bulk
+        finished = [row for row in self.bulks.values() if row.state is not BulkState.ACTIVE]
+        for row in finished[: max(0, len(finished) - limits.BULKS_KEPT_MAX)]:
+            del self.bulks[row.bulk_id]
+            self.batch.bulks.pop(row.bulk_id, None)
+            self.batch.removed_bulks[row.bulk_id] = None
 
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the job's present value has not been committed yet."""

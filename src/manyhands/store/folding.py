@@ -18,20 +18,27 @@ _UPDATE_RESULT_UNTIL: Final = 4
 _UPDATE_RECORD: Final = 5
 _UPDATE_RESULT: Final = 6
 
-SETTINGS: Final = ("queues", "limits", "schedules", "cursors")
+SETTINGS: Final = ("queues", "limits", "schedules", "cursors", "bulks")
 
 
 class Window:
     """Frames that are written together."""
 
     __slots__ = (
+        "audit",
+        "audit_dropped_to",
         "counters",
         "dropped",
+        "dropped_groups",
         "dropped_results",
         "dropped_samples",
+        "dropped_terms",
         "events",
         "events_dropped_to",
+        "failure_groups",
+        "failures",
         "inserted",
+        "mended",
         "partials",
         "payloads",
         "replaced",
@@ -53,13 +60,24 @@ class Window:
         self.updated: dict[int, list[Any]] = {}
         self.tagged: dict[int, list[Row]] = {}
         self.partials: dict[int, list[Row]] = {}
+        self.failures: dict[int, Row] = {}
+        self.mended: dict[int, None] = {}  # jobs whose failures are gone
+        self.failure_groups: dict[str, Row] = {}
+        self.audit: dict[int, Row] = {}  # by number
+        self.audit_dropped_to = 0
         self.terms: list[Row] = []
+        self.dropped_terms: list[Row] = []
+        self.dropped_groups: list[Row] = []  # one without values: those that have no failures
         self.events: list[Row] = []
         self.events_dropped_to = 0
         self.samples: dict[tuple[str, int, int], Row] = {}  # by queue, step and time
         self.dropped_samples: dict[int, int] = {}  # step -> before when
         # By table and name: the record, or None if it goes.
         self.settings: dict[str, dict[str, str | None]] = {table: {} for table in SETTINGS}
+
+    def is_closed(self) -> bool:
+        """Nothing can be added: what is dropped at the end depends on what was there before."""
+        return bool(self.dropped_terms or self.dropped_groups)
 
     def fold(self, frame: ReceivedFrame) -> None:
         """Add the frame that follows."""
@@ -81,6 +99,8 @@ class Window:
                 job[_PLACE] = row[1:_UPDATE_RECORD]
                 job[_RECORD] = row[_UPDATE_RECORD]
                 job[_RESULT] = row[_UPDATE_RESULT]
+        if frame.mended or frame.failures or frame.failure_groups:
+            self._take_failures(frame)
         for row in frame.tagged:
             self.tagged.setdefault(row[1], []).append(row)
         for row in frame.partials:
@@ -89,15 +109,14 @@ class Window:
         self.events += frame.events
         if frame.events_dropped_to:
             self._drop_events(frame.events_dropped_to)
-        if frame.samples or frame.dropped_samples:
-            self._take_samples(frame)
-        self._take_settings(frame)
+        self._take_rarer(frame)
 
     def _take_away(self, frame: ReceivedFrame) -> None:
         """What a frame drops comes before what it writes."""
         for (serial,) in frame.dropped_jobs:
             self._forget(serial)
             self.partials.pop(serial, None)
+            self.failures.pop(serial, None)
             self.dropped[serial] = None
         for (serial,) in frame.dropped_results:
             if serial in self.inserted:
@@ -117,7 +136,27 @@ class Window:
         self.updated.pop(serial, None)
         self.tagged.pop(serial, None)
 
-    def _take_settings(self, frame: ReceivedFrame) -> None:
+    def _take_failures(self, frame: ReceivedFrame) -> None:
+        for (serial,) in frame.mended:
+            self.failures.pop(serial, None)
+            # A job that is new in this window has none in the database.
+            if serial not in self.inserted or serial in self.replaced or serial in self.dropped:
+                self.mended[serial] = None
+        for row in frame.failures:
+            self.failures[row[0]] = row
+        for row in frame.failure_groups:
+            self.failure_groups.setdefault(row[0], row)
+
+    def _take_rarer(self, frame: ReceivedFrame) -> None:
+        if frame.samples or frame.dropped_samples:
+            self._take_samples(frame)
+        for row in frame.audit:
+            self.audit[row[0]] = row
+        for (seq,) in frame.audit_dropped_to:
+            self.audit = {key: row for key, row in self.audit.items() if key > seq}
+            self.audit_dropped_to = max(self.audit_dropped_to, seq)
+        self.dropped_terms += frame.dropped_terms
+        self.dropped_groups += frame.dropped_groups
         for table, settings in self.settings.items():
             for name, record in getattr(frame, table):
                 settings[name] = record

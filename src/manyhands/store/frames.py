@@ -44,8 +44,17 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     removed_schedules: list[Row] = []
     cursors: list[Row] = []
     removed_cursors: list[Row] = []
+    failures: list[Row] = []
+    failure_groups: list[Row] = []
+    mended: list[Row] = []
+    bulks: list[Row] = []
+    removed_bulks: list[Row] = []
+    audit: list[Row] = []
+    audit_dropped_to: list[Row] = []
     samples: list[Row] = []
     dropped_samples: list[Row] = []
+    dropped_terms: list[Row] = []
+    dropped_groups: list[Row] = []
 
 
 # On arrival the body of an event stays as it is: that is what is stored.

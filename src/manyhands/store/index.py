@@ -5,7 +5,8 @@ rule: whatever it keeps can be worked out again from the jobs themselves.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TypeVar
 
 from manyhands.engine.effects import Settings
@@ -58,6 +59,11 @@ class Index:
         self._names: dict[str, dict[str, str]] = {}  # namespace -> name -> job id
         self._namespace_unfinished: dict[str, int] = {}
         self._namespace_finished: dict[str, list[str]] = {}  # ids kept until it is drained
+        # The graph that is open in a namespace is made of the jobs from this serial on: those of
+        # graphs before it ended with them, and their names mean nothing any more.
+        self.graphs: dict[str, int] = {}
+        # Graphs that began or ended (None) since somebody wrote that down.
+        self.turned_graphs: dict[str, int | None] = {}
         self._odd_uids: dict[str, str] = {}
         # Leases, by what ends them: a connection's end, or the word of a worker.
         self._by_connection: dict[str, dict[str, None]] = {}
@@ -308,11 +314,11 @@ class Index:
             queue.ready.add(job)
         if job.unique_key is not None and job.state not in FINISHED:
             queue.keys.put(job.unique_key, job.job_id)
+        if job.namespace is not None:
+            self._count_namespace(None, job)
         if job.name is not None:
             namespace = job.namespace or ""
             self._names.setdefault(namespace, {})[job.name] = job.job_id
-        if job.namespace is not None:
-            self._count_namespace(None, job)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
 
@@ -335,7 +341,19 @@ class Index:
         before = old is not None and old.state not in FINISHED
         after = job.state not in FINISHED
         if before != after:
-            counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
+            count = counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
+            if not count:
+                self.graphs.pop(job.namespace, None)
+                self.turned_graphs[job.namespace] = None
+            elif after and count == 1:
+                self._begin_graph(job.namespace, job.serial if old is None else self.serial + 1)
+
+    def _begin_graph(self, namespace: str, serial: int) -> None:
+        """Whatever of the graph before is still here, since it is not on disk yet, is over."""
+        self.graphs[namespace] = self.turned_graphs[namespace] = serial
+        self._names.pop(namespace, None)
+        for job_id in self._namespace_finished.pop(namespace, ()):
+            self._drop(job_id)
 
     def _put_lease(self, old: Job | None, job: Job) -> None:
         before = old.lease if old is not None else None
@@ -420,11 +438,13 @@ class Index:
             return
         namespace = job.namespace
         if namespace is not None:
-            if self._namespace_unfinished.get(namespace, 0) > 0:
+            began = self.graphs.get(namespace)
+            if began is not None and job.serial >= began:
                 self._namespace_finished.setdefault(namespace, []).append(job_id)
                 return
-            for other in self._namespace_finished.pop(namespace, ()):
-                self._drop(other)
+            if began is None:
+                for other in self._namespace_finished.pop(namespace, ()):
+                    self._drop(other)
         self._drop(job_id)
 
     def _drop(self, job_id: str) -> None:
@@ -454,6 +474,14 @@ class Index:
         """Namespaces that have unfinished jobs."""
         return [name for name, count in self._namespace_unfinished.items() if count > 0]
 
+    def restore_graphs(self, began: Mapping[str, int]) -> None:
+        """All unfinished jobs are here again. A file of an earlier version does not tell where
+        their graphs began: then everything belongs to them.
+        """
+        for namespace in self.namespaces():
+            self.graphs[namespace] = began.get(namespace, 0)
+        self.turned_graphs.clear()
+
     def holders(self) -> dict[tuple[str, str | None], list[Job]]:
         """Workers that hold leases, by realm and name, with what they hold."""
         found: dict[tuple[str, str | None], list[Job]] = {}
@@ -463,6 +491,23 @@ class Index:
             holder = job.lease.holder
             found.setdefault((holder.realm, holder.name), []).append(job)
         return found
+
+    def workers(self, workers_max: int, jobs_max: int) -> list[tuple[Holder, int, list[Job]]]:
+        """Some of those who hold leases: who, how many, and a few of them. Unlike ``holders`` its
+        cost does not grow with the number of leases; a connection counts as one worker.
+        """
+        found: list[tuple[Holder, int, list[Job]]] = []
+        groups = chain(self._by_holder.values(), self._by_connection.values())
+        for ids in islice(groups, workers_max):
+            jobs = [self.jobs[job_id] for job_id in islice(ids, jobs_max)]
+            lease = jobs[0].lease
+            assert lease is not None
+            found.append((lease.holder, len(ids), jobs))
+        return found
+
+    def workers_count(self) -> int:
+        """How many hold leases."""
+        return len(self._by_holder) + len(self._by_connection)
 
 
 def _discard(table: dict[_Key, dict[str, None]], key: _Key, job_id: str) -> None:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.bulk import Bulk
+from manyhands.store.collect import GRAPH_PREFIX
 from manyhands.store.index import Index
 from manyhands.store.opening import damaged
 from manyhands.store.packing import Counters, TermsBook
@@ -23,16 +25,21 @@ _decode_counters = msgspec.json.Decoder(Counters).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
+_decode_bulk = msgspec.json.Decoder(Bulk).decode
 _decode_cursor = msgspec.json.Decoder(Cursor).decode
 
 
-def load(file: Path, index: Index, terms: TermsBook) -> Counters | None:
+def load(file: Path, index: Index, terms: TermsBook, bulks: dict[str, Bulk]) -> Counters | None:
     """Fill an empty index. Gives how far the store had come; None: nothing was ever committed."""
     connection = open_reader(file)
     try:
         # One snapshot, and no collection while a million objects come into being.
         with _paused_collection(), connection:
             counters = _Loader(connection, index, terms).load()
+            rows = map(
+                _decode_bulk, (row[0] for row in connection.execute("SELECT record FROM bulks"))
+            )
+            bulks.update((row.bulk_id, row) for row in sorted(rows, key=_created_at))
     except (apsw.Error, msgspec.MsgspecError, KeyError, ValueError) as error:
         raise damaged(file, f"a record cannot be read ({error})") from None
     finally:
@@ -70,11 +77,16 @@ class _Loader:
             index.limits[name] = _decode_limit(record)
         for name, record in execute("SELECT name, record FROM schedules"):
             index.schedules[name] = _decode_schedule(record)
+        graphs: dict[str, int] = {}
         for name, record in execute("SELECT name, record FROM cursors"):
-            index.cursors[name] = _decode_cursor(record)
+            cursor = _decode_cursor(record)
+            if name.startswith(GRAPH_PREFIX):
+                graphs[name.removeprefix(GRAPH_PREFIX)] = cursor.seq
+            else:
+                index.cursors[name] = cursor
         unfinished = self._count()
         self._put(unfinished)
-        self._put_named()
+        self._put_named(graphs)
         found = execute("SELECT value FROM facts WHERE key = 'counters'").get
         if found is None:
             return None
@@ -113,17 +125,19 @@ class _Loader:
         for job in ready:
             put(job)
 
-    def _put_named(self) -> None:
+    def _put_named(self, graphs: dict[str, int]) -> None:
         """Names of graphs that are still being worked on keep their outcome here."""
+        index = self._index
+        index.restore_graphs(graphs)
         statement = (
-            f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND finished_at IS NOT NULL"  # noqa: S608
-            " ORDER BY serial"
+            f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND serial >= ?"  # noqa: S608
+            " AND finished_at IS NOT NULL ORDER BY serial"
         )
-        for namespace in self._index.namespaces():
-            for row in self._connection.execute(statement, (namespace,)):
+        for namespace, began in index.graphs.items():
+            for row in self._connection.execute(statement, (namespace, began)):
                 job = self._make_job(row)
-                self._index.keep(job)
-                self._index.forget(job.job_id)  # that is: as soon as the graph is finished
+                index.keep(job)
+                index.forget(job.job_id)  # that is: as soon as the graph is finished
 
     def _make_job(self, row: tuple[int, int, str, bytes, bytes | None]) -> Job:
         _, terms_id, record, payload, result = row
@@ -141,3 +155,7 @@ class _Loader:
 
 def _serial(job: Job) -> int:
     return job.serial
+
+
+def _created_at(bulk: Bulk) -> int:
+    return bulk.created_at

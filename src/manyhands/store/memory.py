@@ -1,6 +1,6 @@
 """The reference store: everything in memory, committed at once, gone with the process."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from manyhands.engine.ending import result_ms_of
 from manyhands.engine.view import View
 from manyhands.model import limits
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.history import STEPS, StoredSample
 from manyhands.model.identity import uid_of
@@ -16,13 +17,19 @@ from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.policy import NO_POLICY
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
+from manyhands.store.failing import count_failures
 from manyhands.store.matching import matches
 from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
 from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
+    FailureQuestion,
+    Failures,
     Filter,
     Order,
     Page,
     PartialResult,
+    Selection,
     StoredEvent,
     StoreError,
 )
@@ -40,10 +47,15 @@ class MemoryStore:
         self.index = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
+        self.bulks = self._collector.bulks
+        self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
         # By step, then by time and queue, in the order of time.
         self._samples: dict[int, dict[tuple[int, str], StoredSample]] = {step: {} for step in STEPS}
+        self._audit: dict[int, AuditEntry] = {}
         self._committed = 0
         self._last_seq = 0
 
@@ -68,6 +80,9 @@ class MemoryStore:
             while kept and kept[-1].number >= partial.number:
                 kept.pop()
             kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
+        self._audit.update(batch.audit)
+        while len(self._audit) > limits.AUDIT_KEPT_MAX:
+            del self._audit[next(iter(self._audit))]
         for row in batch.samples:
             self._samples[row.step_ms][row.at, row.queue] = row
         self._collector.committed(batch.number)
@@ -121,9 +136,32 @@ class MemoryStore:
             )
         return job
 
-    def search(self, wanted: Filter) -> Page:
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        wanted = frozenset(names)
+        found: dict[str, Job] = {}
+        for job in tuple(self._finished.values()):
+            if job.namespace != namespace or job.name is None or job.name not in wanted:
+                continue
+            other = found.get(job.name)
+            if other is None or other.serial < job.serial:
+                found[job.name] = job
+        return found
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        del seconds_max  # what is in memory is looked through quickly
+        counts = dict.fromkeys(State, 0)
+        anywhere = replace(wanted, states=(), payload_bytes=None)
+        for job in {**self._finished, **self.index.jobs}.values():
+            if matches(job, anywhere):
+                counts[job.state] += 1
+        return Counted(counts)
+
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
+        del seconds_max
         jobs = {**self._finished, **self.index.jobs}
         newest = wanted.order is Order.NEWEST
+        shown = wanted.payload_bytes
+        wanted = replace(wanted, payload_bytes=None)  # whole payloads are at hand to be looked into
         found: list[Job] = []
         for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
             if wanted.after is not None and (
@@ -133,8 +171,23 @@ class MemoryStore:
             if matches(job, wanted):
                 if len(found) == wanted.count_max:
                     return Page(tuple(found), found[-1].serial)
-                found.append(job)
+                found.append(job if shown is None else _cut(job, shown))
         return Page(tuple(found), None)
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        found = [row for seq, row in self._audit.copy().items() if before is None or seq < before]
+        return found[::-1][:count_max]
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        return count_failures(self._finished.copy().values(), wanted)
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        counts = Counter(
+            (job.failure.code, job.queue)
+            for job in self._finished.copy().values()
+            if job.state is State.FAILED and job.failure is not None
+        )
+        return [(code, queue, count) for (code, queue), count in sorted(counts.items())]
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         self._collector.batch.samples += samples
@@ -150,6 +203,10 @@ class MemoryStore:
         return [row for row in found if row.at < since][-1:] + [
             row for row in found if row.at >= since
         ]
+
+    def select(self, wanted: Filter) -> Selection:
+        page = self.search(wanted)
+        return Selection(tuple((job.serial, job.job_id) for job in page.jobs), page.next)
 
     def prune(self, now: int, count_max: int) -> int:
         count = 0
@@ -202,6 +259,15 @@ class MemoryStore:
             self._finished[job.job_id] = replace(job, result=None)
         return len(expired)
 
+    def begin_sweep(self) -> None:
+        """Nothing here outlives what refers to it."""
+
+    def find_unused(self) -> Sequence[int]:
+        return ()
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        return len(unused)
+
     def free_bytes(self) -> int | None:
         return None
 
@@ -218,3 +284,7 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+def _cut(job: Job, length: int) -> Job:
+    return replace(job, payload=job.payload[:length], result=None)

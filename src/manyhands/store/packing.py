@@ -1,5 +1,6 @@
 """Batches become frames: a row for each job, its terms by number, settings as records."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -7,13 +8,15 @@ from msgspec import Struct
 
 from manyhands.engine.ending import result_ms_of
 from manyhands.model import limits
+from manyhands.model.failures import group_of_job
 from manyhands.model.identity import uid_of
-from manyhands.model.job import Job
+from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
 from manyhands.store.frames import Frame, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
+_FAILED, _CANCELLED = State.FAILED, State.CANCELLED
 _QUICK_MAX: Final = 4_096
 _PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
 
@@ -33,17 +36,21 @@ class Counters(Struct, frozen=True):
 class Removals:
     """What retention lets go of, on its way into the next batch."""
 
-    __slots__ = ("events_to", "jobs", "results", "samples")
+    __slots__ = ("events_to", "groups", "jobs", "results", "samples", "terms")
 
     def __init__(self) -> None:
         self.jobs: dict[str, int] = {}  # job id -> serial
         self.results: list[int] = []  # serials
         self.events_to = 0
         self.samples: list[tuple[int, int]] = []  # step, and before when
+        self.terms: list[tuple[int]] = []  # numbers
+        self.groups = False  # whatever groups of failures have no job any more
 
     def is_empty(self) -> bool:
         """Nothing goes."""
-        return not (self.jobs or self.results or self.events_to or self.samples)
+        return not (
+            self.jobs or self.results or self.events_to or self.samples or self.terms or self.groups
+        )
 
 
 class TermsBook:
@@ -56,6 +63,8 @@ class TermsBook:
         self._numbers: dict[Terms, int] = {}
         # Most jobs share a few objects: those are recognised without being compared.
         self._quick: dict[int, tuple[Terms, int]] = {}
+        self._used: set[int] | None = None  # numbers given out since the watch began
+        self._dropped: list[int] = []  # still known to those who read, for a while
 
     def learn(self, number: int, record: str) -> None:
         """A row of the file."""
@@ -75,11 +84,33 @@ class TermsBook:
             self.by_number[number] = terms
             self._numbers[terms] = number
             self.fresh.append((number, encode_terms(terms).decode()))
+        if self._used is not None:
+            self._used.add(number)
         if len(self._quick) >= _QUICK_MAX:
             self._quick.clear()
         # Kept alive by this very entry, so its id is nobody else's.
         self._quick[id(terms)] = (terms, number)
         return number
+
+    def watch(self) -> None:
+        """From now on remember which numbers are given out."""
+        self._quick.clear()  # or they would be given out unseen
+        self._used = set()
+
+    def drop(self, numbers: Sequence[int]) -> list[int]:
+        """Forget terms that no row has and that were not given out meanwhile. Who reads may have
+        rows in hand that are gone already, so their meaning stays known until the next time.
+        """
+        for number in self._dropped:
+            del self.by_number[number]
+        used = self._used or set()
+        self._dropped = [
+            number for number in numbers if number not in used and number in self.by_number
+        ]
+        for number in self._dropped:
+            del self._numbers[self.by_number[number]]
+        self._used = None
+        return list(self._dropped)
 
 
 class Packer:
@@ -97,9 +128,15 @@ class Packer:
         updated: list[Any] = []
         payloads: list[Any] = []
         tagged: list[Any] = []
+        failed: list[Job] = []
+        mended: list[Any] = []  # serials of jobs that may have been failed before
         for job in batch.jobs.values():
             record = encode_record(job).decode()
             serial = job.serial
+            if job.state is _FAILED:
+                failed.append(job)
+            elif job.incarnation or job.state is _CANCELLED:
+                mended.append((serial,))
             if serial <= self._serial and job.job_id not in batch.full:
                 until = self._result_until(job)
                 updated.append(
@@ -114,6 +151,7 @@ class Packer:
             if job.tags:
                 tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
         self._serial = max(self._serial, counters.serial)
+        groups = [(job, group) for job in failed if (group := group_of_job(job)) is not None]
         frame = Frame(
             number=batch.number,
             counters=_encode(counters).decode(),
@@ -146,11 +184,23 @@ class Packer:
             removed_schedules=[(name,) for name in batch.removed_schedules],
             cursors=_records(batch.cursors),
             removed_cursors=[(name,) for name in batch.removed_cursors],
+            mended=mended,
+            failures=[
+                (job.serial, group.group_id, group.code, job.queue, job.finished_at)
+                for job, group in groups
+            ],
+            failure_groups=[(group.group_id, group.code, group.line) for _, group in groups],
+            audit=_records(batch.audit),
+            audit_dropped_to=[(seq - limits.AUDIT_KEPT_MAX,) for seq in batch.audit],
+            bulks=_records(batch.bulks),
+            removed_bulks=[(name,) for name in batch.removed_bulks],
             samples=[
                 (row.queue, row.step_ms, row.at, _encode_sample(row.sample))
                 for row in batch.samples
             ],
             dropped_samples=removals.samples,
+            dropped_terms=removals.terms,
+            dropped_groups=[()] if removals.groups else [],
         )
         packed = pack(frame)
         self._terms.fresh = []
@@ -183,5 +233,5 @@ class Packer:
         return None if kept is None else job.finished_at + kept
 
 
-def _records(settings: dict[str, Any]) -> list[Any]:
+def _records(settings: Mapping[Any, Any]) -> list[Any]:
     return [(name, _encode(value).decode()) for name, value in settings.items()]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Event
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
@@ -17,12 +18,14 @@ from manyhands.store.rows import decode_record
 from manyhands.store.store import PartialResult, StoredEvent
 
 _BUSY_MS: Final = 5_000
+_NAMES_AT_ONCE: Final = 1_000
 PAYLOAD: Final = (
     "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
 )
 # What makes a job, in the order that `make_job` takes it.
 COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
+_decode_entry = msgspec.json.Decoder(AuditEntry).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_sample = msgspec.msgpack.Decoder(Sample).decode
 
@@ -59,10 +62,28 @@ class Reader:
         """A job whose own id has not 32 digits."""
         return self._job("uid", uid)
 
-    def _job(self, column: str, value: str) -> Job | None:
+    def _job(self, column: str, value: str | int) -> Job | None:
         statement = f"SELECT {COLUMNS} FROM jobs WHERE {column} = ?"  # noqa: S608 - our own words
         rows = self.rows(statement, (value,))
         return self.make_job(rows[0]) if rows else None
+
+    def ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        """The latest jobs that ended under these names. Names have no index of their own, so this
+        walks over the namespace once, or once for each so many names.
+        """
+        found: dict[str, Job] = {}
+        for first in range(0, len(names), _NAMES_AT_ONCE):
+            some = names[first : first + _NAMES_AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            latest = (
+                "SELECT max(serial) FROM jobs WHERE namespace = ? AND finished_at IS NOT NULL"  # noqa: S608
+                f" AND name IN ({marks}) GROUP BY name"
+            )
+            for (serial,) in self.rows(latest, (namespace, *some)):
+                job = self._job("serial", serial)
+                if job is not None and job.name is not None:  # else it was pruned just now
+                    found[job.name] = job
+        return found
 
     def events(self, seq: int, count_max: int) -> list[StoredEvent]:
         """Events after a place in the log."""
@@ -102,6 +123,18 @@ class Reader:
             StoredSample(step_ms, at, name, _decode_sample(sample))
             for step_ms, at, name, sample in rows
         ]
+
+    def audit(self, before: int | None, count_max: int) -> list[AuditEntry]:
+        """Entries of the audit log, the newest first."""
+        rows = self.rows(
+            "SELECT record FROM audit WHERE seq < coalesce(?, seq + 1) ORDER BY seq DESC LIMIT ?",
+            (before, count_max),
+        )
+        return [_decode_entry(row[0]) for row in rows]
+
+    def last_audit_seq(self) -> int:
+        """The number of the newest entry of the audit log; 0: there is none."""
+        return int(self.rows("SELECT coalesce(max(seq), 0) FROM audit")[0][0])
 
 
 class ReaderPool:

@@ -5,12 +5,15 @@ cheap: a level for each priority, three queues in it for the three ranges of pos
 constant-time ends. Entries whose job has moved on are skipped and swept.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from manyhands.model.job import Job, State
 
 _READY = State.READY
+_position = attrgetter("position")
 _AHEAD_MAX = -(1 << 61)  # positions of jobs that go ahead lie far below those at the front
 
 
@@ -120,12 +123,21 @@ class ReadyQueue:
 
     def _head(self, level: _Level) -> Job | None:
         for entries in (level.ahead, level.front, level.tail):
-            while entries:
-                job = self._fresh(entries[0])
-                if job is not None:
-                    return job
-                entries.popleft()
-                self._entries -= 1
+            job = self._first_fresh(entries)
+            if job is not None:
+                return job
+        return None
+
+    def _first_fresh(self, entries: deque[Job]) -> Job | None:
+        """The first whose job still stands there. Those before it are dropped, so that nobody
+        looks at them again.
+        """
+        while entries:
+            job = self._fresh(entries[0])
+            if job is not None:
+                return job
+            entries.popleft()
+            self._entries -= 1
         return None
 
     def _fresh(self, entry: Job) -> Job | None:
@@ -143,6 +155,20 @@ class ReadyQueue:
             return job
         return None
 
+    def ahead_of(self, job: Job) -> int:
+        """About how many ready jobs go before this one: entries whose jobs have moved on count
+        until they are swept. Costs little, however long the queue is.
+        """
+        count = 0
+        for lane in self._lanes.values():
+            for priority, level in lane.items():
+                if priority > job.priority:
+                    count += len(level.ahead) + len(level.front) + len(level.tail)
+                elif priority == job.priority:
+                    for entries in (level.ahead, level.front, level.tail):
+                        count += bisect_left(entries, job.position, key=_position)
+        return min(count, max(0, self.count - 1))
+
     def oldest_at(self) -> int | None:
         """Since when the job has been ready that has been so the longest. Exact for jobs that
         stand in order of their coming; of those at the front the one next in line counts.
@@ -151,11 +177,9 @@ class ReadyQueue:
         for lane in self._lanes.values():
             for level in lane.values():
                 for entries in (level.ahead, level.front, level.tail):
-                    for entry in entries:
-                        job = self._fresh(entry)
-                        if job is not None:
-                            instants.append(job.entered_at)
-                            break
+                    job = self._first_fresh(entries)
+                    if job is not None:
+                        instants.append(job.entered_at)
         return min(instants, default=None)
 
     def count_by_priority(self) -> dict[float, int]:

@@ -6,13 +6,15 @@ every commit touch one page for each job as soon as there are many. Those are fo
 by a walk over the records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from manyhands.model.failures import group_of_job
 from manyhands.store.copying import copy_database, sync_file
+from manyhands.store.rows import decode_job
 from manyhands.store.store import StoreError
 
 FILE_NAME: Final = "manyhands.db"
@@ -78,12 +80,59 @@ CREATE TABLE history(
 CREATE INDEX history_by_time ON history(step_ms, at);
 """
 
+# A row for each failed job on record, so that alike failures are counted without reading jobs.
+_FAILURES: Final = """
+CREATE TABLE failures(
+    serial INTEGER PRIMARY KEY,
+    group_id TEXT NOT NULL,
+    code TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX failures_by_group ON failures(group_id, serial, at, queue);
+CREATE INDEX failures_by_code ON failures(code);
+CREATE TABLE failure_groups(
+    group_id TEXT PRIMARY KEY, code TEXT NOT NULL, line TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
+
+def _note_failures(connection: apsw.Connection) -> None:
+    connection.execute(_FAILURES)
+    rows = connection.execute("SELECT serial, record FROM jobs WHERE state = 'failed'")
+    for serial, record in rows:
+        job = decode_job(record)
+        group = group_of_job(job)
+        if group is not None:
+            connection.execute(
+                "INSERT INTO failures VALUES(?, ?, ?, ?, ?)",
+                (serial, group.group_id, group.code, job.queue, job.finished_at or 0),
+            )
+            connection.execute(
+                "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)",
+                (group.group_id, group.code, group.line),
+            )
+
+
+# What operators do: operations on many jobs, and who did what.
+_OPERATORS: Final = """
+CREATE TABLE bulks(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
+"""
+
 # From here on what is durable may be in a journal beside the file: an older program, which does
 # not know of it, must not open it. The row says how far the file has come with it.
 _JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
 
+Migration = str | Callable[[apsw.Connection], None]
 # What makes version n+1 out of version n. Entries are added, never changed.
-MIGRATIONS: Final[tuple[str, ...]] = (_FIRST, _HISTORY, _JOURNAL)
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    _FIRST,
+    _HISTORY,
+    _note_failures,
+    _OPERATORS,
+    _JOURNAL,
+)
 VERSION: Final = len(MIGRATIONS)
 
 
@@ -102,7 +151,7 @@ def create(file: Path) -> None:
     sync_file(file.parent)
 
 
-def migrate(file: Path, migrations: Sequence[str] = MIGRATIONS) -> None:
+def migrate(file: Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring an older file to this version, after a copy of it is safe on disk."""
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
@@ -123,9 +172,13 @@ def migrate(file: Path, migrations: Sequence[str] = MIGRATIONS) -> None:
         connection.close()
 
 
-def _run(connection: apsw.Connection, migrations: Sequence[str]) -> None:
+def _run(connection: apsw.Connection, migrations: Sequence[Migration]) -> None:
     for version in range(int(connection.pragma("user_version")), len(migrations)):
         # The version changes with what it stands for, or not at all.
         with connection:
-            connection.execute(migrations[version])
+            migration = migrations[version]
+            if isinstance(migration, str):
+                connection.execute(migration)
+            else:
+                migration(connection)
             connection.pragma("user_version", version + 1)

@@ -9,15 +9,15 @@ from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, State
 from manyhands.store.index import Index
 from manyhands.store.matching import matches
 from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
-from manyhands.store.store import Filter, Order, Page
+from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Order, Page, Selection
 
-_SEARCH_SECONDS_MAX: Final = 2.0
-_SLICE_ROWS: Final = 1_000
+_SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Beyond this many (queue, state) pairs it is cheaper to walk over all rows.
 _PLACES_MAX: Final = 500
 _SERIAL_MAX: Final = (1 << 63) - 1
@@ -27,11 +27,11 @@ _encode = msgspec.json.Encoder().encode
 _Step = tuple[int, Sequence[Any] | None]
 
 
-def search(reader: Reader, index: Index, wanted: Filter) -> Page:
+def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
     """A page of a listing. The index only helps to find: what is shown is what was committed."""
     newest = wanted.order is Order.NEWEST
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
-    give_up_at = time.perf_counter() + _SEARCH_SECONDS_MAX
+    give_up_at = time.perf_counter() + seconds_max
     streams = _Search(reader, wanted).streams(index)
     found: list[Job] = []
     for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
@@ -47,13 +47,55 @@ def search(reader: Reader, index: Index, wanted: Filter) -> Page:
     return Page(tuple(found), None)
 
 
+def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
+    """The ids of the jobs of a listing. Payloads are not read, and records only if need be."""
+    exact = _is_exact(wanted)
+    columns = "serial, jobs.job_id" if exact else "serial, terms_id, record, x'', NULL"
+    newest = wanted.order is Order.NEWEST
+    give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
+    streams = _Search(reader, wanted, columns).streams(index)
+    rest = replace(wanted, text=None)  # looked for by SQLite, and exactly so
+    found: list[tuple[int, str]] = []
+    for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
+        if row is None:
+            if time.perf_counter() > give_up_at:
+                return Selection(tuple(found), serial, complete=False)
+            continue
+        job_id = row[1] if exact else _id_if(reader.make_job(row), rest)
+        if job_id is None:
+            continue
+        if len(found) == wanted.count_max:
+            return Selection(tuple(found), found[-1][0])
+        found.append((serial, job_id))
+    return Selection(tuple(found), None)
+
+
+def _is_exact(wanted: Filter) -> bool:
+    """Whether SQLite checks every condition, and so that nothing is left to be looked at."""
+    beside = (wanted.tag, wanted.failure, wanted.failure_code)
+    return (
+        wanted.worker is None
+        and wanted.realm is None
+        and wanted.unique_key is None
+        and sum(value is not None for value in beside) <= 1
+    )
+
+
+def _id_if(job: Job, wanted: Filter) -> str | None:
+    return job.job_id if matches(job, wanted) else None
+
+
 class _Search:
     """One search: the conditions that SQLite can check, and the streams of rows to look at."""
 
-    def __init__(self, reader: Reader, wanted: Filter) -> None:
+    def __init__(self, reader: Reader, wanted: Filter, columns: str = COLUMNS) -> None:
         self._reader = reader
+        self._columns = columns
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
+        if wanted.payload_bytes is not None and columns is COLUMNS:
+            cut = f"substr({PAYLOAD}, 1, {wanted.payload_bytes})"
+            self._columns = f"serial, terms_id, record, {cut}, NULL"
         self._conditions: list[str] = []
         self._values: list[str | bytes | int] = []
         self._narrow()
@@ -76,6 +118,16 @@ class _Search:
         if wanted.submitted_after is not None:
             self._add("record ->> 'submitted_at' > ?", wanted.submitted_after)
 
+    def _narrow_place(self) -> None:
+        """Queue and states, where rows are not found by them."""
+        wanted = self._wanted
+        if wanted.queue is not None:
+            self._add("jobs.queue = ?", wanted.queue)
+        if wanted.states:
+            marks = ", ".join("?" * len(wanted.states))
+            self._conditions.append(f"jobs.state IN ({marks})")
+            self._values += wanted.states
+
     def _add(self, condition: str, value: str | bytes | int) -> None:
         self._conditions.append(condition)
         self._values.append(value)
@@ -87,8 +139,16 @@ class _Search:
     def streams(self, index: Index) -> list[Iterator[_Step]]:
         """Rows in order, from as few places as possible."""
         wanted = self._wanted
-        if wanted.tag is not None:
-            return [self._walk("tag = ?", (wanted.tag,), "tags CROSS JOIN jobs USING(serial)")]
+        beside = (
+            ("tags", "tag", wanted.tag),
+            ("failures", "group_id", wanted.failure),
+            ("failures", "code", wanted.failure_code),
+        )
+        for table, column, value in beside:
+            if value is not None:
+                self._narrow_place()
+                tables = f"{table} CROSS JOIN jobs USING(serial)"
+                return [self._walk(f"{table}.{column} = ?", (value,), tables)]
         states = wanted.states or tuple(State)
         known: list[str] = []
         if wanted.unique_key is not None:
@@ -115,7 +175,7 @@ class _Search:
         after = self._start()
         rows: list[Sequence[Any]] = []
         for job_id in job_ids:
-            statement = f"SELECT {COLUMNS} FROM jobs WHERE job_id = ?"  # noqa: S608
+            statement = f"SELECT {self._columns} FROM jobs WHERE job_id = ?"  # noqa: S608
             rows += self._reader.rows(statement, (job_id,))
         rows.sort(key=itemgetter(0), reverse=self._newest)
         for row in rows:
@@ -135,16 +195,20 @@ class _Search:
         direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
         bound = (
             f"SELECT serial FROM {tables} WHERE {place} AND serial {beyond} ?"  # noqa: S608
-            f" ORDER BY serial {direction} LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
+            f" ORDER BY serial {direction} LIMIT 1 OFFSET ?"
         )
         conditions = " AND ".join([place, f"serial {beyond} ?", f"serial {within} ?"])
         conditions = " AND ".join([conditions, *self._conditions])
-        rows = f"SELECT {COLUMNS} FROM {tables} WHERE {conditions} ORDER BY serial {direction}"  # noqa: S608
+        rows = (
+            f"SELECT {self._columns} FROM {tables} WHERE {conditions}"  # noqa: S608
+            f" ORDER BY serial {direction}"
+        )
         read = self._reader.rows
         start = self._start()
         last = 0 if self._newest else _SERIAL_MAX
+        length = min(_SLICE_ROWS, self._wanted.count_max + 1)
         while True:
-            ends = read(bound, (*values, start))
+            ends = read(bound, (*values, start, length - 1))
             stop = ends[0][0] if ends else last
             for row in read(rows, (*values, start, stop, *self._values)):
                 yield row[0], row
@@ -152,6 +216,7 @@ class _Search:
                 return
             yield stop, None
             start = stop
+            length = min(_SLICE_ROWS, 4 * length)
 
 
 def _key_holders(index: Index, key: bytes) -> list[str]:

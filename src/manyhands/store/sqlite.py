@@ -18,6 +18,7 @@ from typing import Final
 import apsw
 
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
 from manyhands.model.history import StoredSample
@@ -26,6 +27,8 @@ from manyhands.store import journal, schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
+from manyhands.store.counting import count_by_state
+from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
 from manyhands.store.opening import DirectoryLock, inspect
@@ -34,8 +37,22 @@ from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.recovery import read_mark, recover
 from manyhands.store.retention import Retention
-from manyhands.store.searching import search
-from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
+from manyhands.store.searching import search, select
+from manyhands.store.store import (
+    SEARCH_SECONDS_MAX,
+    Counted,
+    FailureQuestion,
+    Failures,
+    Filter,
+    Page,
+    PartialResult,
+    Selection,
+    StoredEvent,
+    StoreFailedError,
+)
+
+# Fewer terms than this are not worth a walk over all jobs.
+_TERMS_KEPT: Final = 1_000
 
 # For readers who wait until the file holds what is durable: a few milliseconds, as a rule.
 _CATCH_UP_REST_SECONDS: Final = 0.001
@@ -59,6 +76,10 @@ class SqliteStore:
         self.index = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
+        self.bulks = self._collector.bulks
+        self.keep_bulk = self._collector.keep_bulk
+        self.keep_audit = self._collector.keep_audit
+        self.take_audit_seq = self._collector.take_audit_seq
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
@@ -68,8 +89,10 @@ class SqliteStore:
         self.alive_at = counters.alive_at if counters is not None else None
         counters = counters or Counters()
         self._collector.seq = self._last_seq = self._applied_seq = counters.seq
+        self._collector.audit_seq = self._reader.last_audit_seq()
         self._durable = 0  # the number of the last durable batch
         self._applied = 0  # of the last batch that the file holds
+        self._swept = 0
         self._unapplied_events: deque[tuple[int, Event]] = deque()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
@@ -88,7 +111,7 @@ class SqliteStore:
         self._link = WriterLink(writer_command, self._file, descriptor, check=check)
         try:
             try:
-                counters = load(self._file, self.index, self._terms)
+                counters = load(self._file, self.index, self._terms, self.bulks)
             finally:
                 # Of a damaged file the check has more to say than what stumbled over it here.
                 self._link.wait_until_open()
@@ -202,9 +225,29 @@ class SqliteStore:
                 return batch.jobs[job_id]
         return None
 
-    def search(self, wanted: Filter) -> Page:
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
         with self._reading() as reader:
-            return search(reader, self.index, wanted)
+            return reader.ended(namespace, names)
+
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
+        with self._reading() as reader:
+            return search(reader, self.index, wanted, seconds_max)
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        with self._reading() as reader:
+            return count_by_state(reader, self.index, wanted, seconds_max)
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        with self._reading() as reader:
+            return reader.audit(before, count_max)
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        with self._reading() as reader:
+            return read_failures(reader, wanted)
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        with self._reading() as reader:
+            return read_codes(reader)
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         self._collector.batch.samples += samples
@@ -215,10 +258,16 @@ class SqliteStore:
         with self._reading() as reader:
             return reader.samples(step_ms, since, until, queue)
 
+    def select(self, wanted: Filter) -> Selection:
+        with self._reading() as reader:
+            return select(reader, self.index, wanted)
+
     @contextmanager
-    def _reading(self) -> Iterator[Reader]:
-        """A reader that is shown all that is durable now. It may take a while: not for the loop."""
-        number = self._durable
+    def _reading(self, number: int = 0) -> Iterator[Reader]:
+        """A reader that is shown all that is durable now, and what is not but has at most this
+        number. It may take a while: not for the loop.
+        """
+        number = max(number, self._durable)
         with self._pool.borrow() as reader:
             if self._applied < number:
                 self._catch_up(reader, number)
@@ -242,6 +291,25 @@ class SqliteStore:
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
         return count
+
+    def begin_sweep(self) -> None:
+        self._terms.watch()
+        # Terms that were given out before are to be found with the jobs of these batches.
+        self._swept = self._collector.batch.number - 1
+
+    def find_unused(self) -> Sequence[int]:
+        if len(self._terms.by_number) < _TERMS_KEPT:
+            return ()
+        with self._reading(self._swept) as reader:
+            rows = reader.rows("SELECT terms_id FROM terms EXCEPT SELECT terms_id FROM jobs")
+        return [row[0] for row in rows]
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        dropped = self._terms.drop(unused)
+        self._removals.terms += [(number,) for number in dropped]
+        self._removals.groups = True
+        self.touch()
+        return len(dropped)
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)

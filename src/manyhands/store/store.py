@@ -9,18 +9,26 @@ Nothing in here may know of asyncio or of protocols.
 
 import enum
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
+from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
 from manyhands.model.events import Event
+from manyhands.model.failures import Group
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job, State
 from manyhands.store.batch import Batch
 from manyhands.store.index import Index
+
+if TYPE_CHECKING:
+    from manyhands.store.bulk import Bulk
+
+# An effort's end, where nobody says otherwise.
+SEARCH_SECONDS_MAX: Final = 2.0
 
 
 class StoreError(Exception):
@@ -50,10 +58,15 @@ class Filter(Struct, frozen=True, kw_only=True):
     name: str | None = None
     submitted_before: int | None = None
     submitted_after: int | None = None
+    failure: str | None = None  # the id of a group of failures
+    failure_code: str | None = None  # the code of the failure that a job ended with
     text: str | None = None  # bytes that occur in the payload, as UTF-8
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
     count_max: int = 100
+    # Show no more of a payload than this, and no results: enough to tell jobs apart, whatever
+    # their size. None: everything.
+    payload_bytes: int | None = None
 
 
 class Page(Struct, frozen=True):
@@ -62,6 +75,51 @@ class Page(Struct, frozen=True):
     """
 
     jobs: tuple[Job, ...]
+    next: int | None
+    complete: bool = True
+
+
+class FailureGroup(Struct, frozen=True):
+    """Jobs on record that failed alike."""
+
+    group: Group
+    count: int
+    first_at: int
+    last_at: int
+    trend: tuple[int, ...]  # how many in each of the last 24 hours, the present one last
+    queues: tuple[tuple[str, int], ...]  # where most of them are
+    job_ids: tuple[str, ...]  # the newest
+
+
+class Failures(Struct, frozen=True):
+    """The largest groups, or the latest; and how much there is in all."""
+
+    groups: tuple[FailureGroup, ...]
+    groups_count: int
+    failed_count: int
+
+
+class FailureQuestion(Struct, frozen=True, kw_only=True):
+    """Which groups are wanted."""
+
+    now: int
+    queue: str | None = None
+    latest_first: bool = False  # else the largest
+    count_max: int = 100
+    group_id: str | None = None  # only this one
+
+
+class Counted(Struct, frozen=True):
+    """How many jobs a filter finds by state. Not ``complete``: there may be more of each."""
+
+    counts: dict[State, int]
+    complete: bool = True
+
+
+class Selection(Struct, frozen=True):
+    """Part of what a filter finds, by serial and id; ``next`` and ``complete`` as in a page."""
+
+    jobs: tuple[tuple[int, str], ...]
     next: int | None
     complete: bool = True
 
@@ -86,6 +144,7 @@ class Store(Protocol):
     """Where jobs are kept."""
 
     index: Index
+    bulks: dict[str, "Bulk"]  # operations on many jobs that run or ran, the oldest first
     alive_at: int | None  # server time of the last commit before this start; None: a new store
 
     def load(self, command: Command) -> View:
@@ -124,14 +183,45 @@ class Store(Protocol):
     def first_seq(self) -> int:
         """The sequence number of the oldest event that is still kept."""
 
-    def search(self, wanted: Filter) -> Page:
+    def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         """A page of a listing, from committed records. May take a while: call it in a thread."""
+
+    def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
+        """How many jobs there are by state that fit in everything but their state. May take as
+        long as is said: call it in a thread.
+        """
+
+    def select(self, wanted: Filter) -> Selection:
+        """The same, without the jobs themselves."""
 
     def partials(self, job_id: str) -> Sequence[PartialResult]:
         """The kept pieces of a job's result."""
 
     def find(self, job_id: str) -> Job | None:
         """A committed job by its id, by its uid, finished or not. May be called in a thread."""
+
+    def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
+        """The latest committed jobs that ended under these names, whatever graph they were of.
+        May take a while: call it in a thread.
+        """
+
+    def take_audit_seq(self) -> int:
+        """The number of the next entry of the audit log."""
+
+    def keep_audit(self, entry: AuditEntry) -> None:
+        """Let the open batch keep an entry of the audit log, in place of one of its number."""
+
+    def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
+        """Committed entries of the audit log, the newest first. May be called in a thread."""
+
+    def keep_bulk(self, bulk: "Bulk") -> None:
+        """Let the open batch keep an operation on many jobs as it is now."""
+
+    def failures(self, wanted: FailureQuestion) -> Failures:
+        """Failed jobs on record, by what went wrong. May take a while: call it in a thread."""
+
+    def failure_codes(self) -> Sequence[tuple[str, str, int]]:
+        """How many failed jobs are on record by code and queue. Call it in a thread."""
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
         """Let the open batch keep these, in place of earlier ones of the same span and queue."""
@@ -146,6 +236,17 @@ class Store(Protocol):
 
     def prune(self, now: int, count_max: int) -> int:
         """Drop a slice of records and results that outlived their retention; gives how many."""
+
+    def begin_sweep(self) -> None:
+        """Begin to look for what no job refers to any more. ``find_unused`` comes when everything
+        that was decided up to now is committed, ``end_sweep`` after it.
+        """
+
+    def find_unused(self) -> Sequence[int]:
+        """What no committed job refers to. Takes a while: call it in a thread."""
+
+    def end_sweep(self, unused: Sequence[int]) -> int:
+        """Drop what was found, unless it was used meanwhile; gives how many."""
 
     def free_bytes(self) -> int | None:
         """Room left where the store writes; None: it does not matter."""

@@ -72,6 +72,7 @@ class Message(Struct, frozen=True, gc=False):
     key: str
     header: bytes
     body: bytes
+    also: str | None = None  # a second key, by which it is routed as well
 
 
 # content type, content encoding, headers, delivery mode, message id, timestamp, type, app id
@@ -95,6 +96,13 @@ def pack_headers(pairs: Iterable[tuple[str, str]]) -> bytes:
         value = text.encode()
         parts.append(short(name) + b"S" + _COUNT.pack(len(value)) + value)
     return b"".join(parts)
+
+
+def pack_text_list(name: str, text: str) -> bytes:
+    """Part of a header table: a list of one text."""
+    value = text.encode()
+    item = b"S" + _COUNT.pack(len(value)) + value
+    return short(name) + b"A" + _COUNT.pack(len(item)) + item
 
 
 def header_start(name: str, value_bytes: int) -> bytes:

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from manyhands.model.commands import (
+    ByHolder,
     ByToken,
     Cancel,
     Complete,
@@ -11,10 +12,12 @@ from manyhands.model.commands import (
     PutSchedule,
     Release,
     RemoveSchedule,
+    Requeue,
     SetLimit,
     SetPriority,
     SetQueue,
 )
+from manyhands.model.identity import name_key
 from manyhands.model.job import (
     Failure,
     Schedule,
@@ -204,3 +207,87 @@ def test_serials_and_positions_go_on_after_a_restart_even_if_their_jobs_are_gone
     job = opened.submit()
     assert job.serial == last.serial + 1
     assert job.position > last.position
+
+
+def a_graph(opened, *names: str) -> None:
+    for name in names:
+        opened.submit(namespace="g", name=name, terms=TERMS["dwork"])
+
+
+def end(opened, *names: str) -> None:
+    for name in names:
+        key = name_key("g", name)
+        opened.ask(Complete(job_id=key, proof=ByHolder("dwork", "w1")))
+
+
+def known(opened, *names: str) -> list[str]:
+    return [name for name in names if opened.store.index.named("g", name) is not None]
+
+
+def test_names_of_a_drained_graph_stay_forgotten_over_a_restart(opened):
+    a_graph(opened, "a", "b")
+    end(opened, "a", "b")
+    opened.commit()
+    a_graph(opened, "c", "d")
+    end(opened, "c")
+    opened.commit()
+
+    assert known(opened, "a", "b", "c", "d") == ["c", "d"]
+    opened.reopen()
+    assert known(opened, "a", "b", "c", "d") == ["c", "d"]
+
+
+def test_a_graph_that_begins_in_the_commit_of_the_last_ones_end_is_a_new_one(opened):
+    a_graph(opened, "a")
+    end(opened, "a")
+    a_graph(opened, "b")
+
+    assert known(opened, "a", "b") == ["b"]
+    opened.commit()
+    assert known(opened, "a", "b") == ["b"]
+    opened.reopen()
+    assert known(opened, "a", "b") == ["b"]
+
+
+def test_a_graph_of_the_same_names_begins_anew_and_keeps_its_outcomes(opened):
+    a_graph(opened, "a", "b")
+    end(opened, "a", "b")
+    a_graph(opened, "a", "b")
+    end(opened, "b")
+    opened.reopen()
+
+    index = opened.store.index
+    states = [index.job(index.named("g", name)).state for name in ("a", "b")]
+    assert states == [State.READY, State.COMPLETED]
+
+
+def test_a_job_of_a_drained_graph_that_is_put_to_work_again_has_its_name_until_it_ends(opened):
+    a_graph(opened, "a", "b")
+    end(opened, "a", "b")
+    opened.commit()
+    (job,) = opened.store.search(Filter(name="a")).jobs
+    opened.ask(Requeue(job_id=job.job_id))
+    a_graph(opened, "c")
+    opened.reopen()
+
+    assert known(opened, "a", "b", "c") == ["a", "c"]
+    end(opened, "a")
+    opened.commit()
+    assert known(opened, "a", "b", "c") == ["c"]
+    opened.reopen()
+    assert known(opened, "a", "b", "c") == ["c"]
+
+
+def test_the_latest_end_under_a_name_is_found_whatever_became_of_its_graph(opened):
+    a_graph(opened, "a", "b")
+    end(opened, "a", "b")
+    opened.commit()
+    a_graph(opened, "a", "c")
+    opened.ask(Complete(job_id=name_key("g", "a"), proof=ByHolder("dwork", "w2")))
+    opened.reopen()
+
+    found = opened.store.find_ended("g", ["c", "b", "a", "nobody", *map(str, range(2_500))])
+
+    ends = {name: job.attempts[-1].holder.name for name, job in found.items()}
+    assert ends == {"a": "w2", "b": "w1"}
+    assert opened.store.find_ended("other", ["a"]) == {}

@@ -82,6 +82,7 @@ filters = st.builds(
     text=sometimes(TEXTS),
     order=st.sampled_from(Order),
     count_max=st.integers(1, 5),
+    payload_bytes=sometimes((1, 4)),
 )
 
 
@@ -98,10 +99,10 @@ def without_shared_keys(many):
     return kept
 
 
-def walk(opened, wanted):
-    pages = [opened.store.search(wanted)]
+def walk(opened, wanted, seconds_max=2.0):
+    pages = [opened.store.search(wanted, seconds_max)]
     while pages[-1].next is not None:
-        pages.append(opened.store.search(replace(wanted, after=pages[-1].next)))
+        pages.append(opened.store.search(replace(wanted, after=pages[-1].next), seconds_max))
     return pages
 
 
@@ -142,6 +143,17 @@ def test_pages_add_up_to_the_whole_listing_in_both_directions(opened, order, cou
         assert whole == (expected if order is Order.OLDEST else expected[::-1])
 
 
+def test_a_listing_may_show_the_beginnings_of_payloads_and_still_look_into_the_whole(opened):
+    opened.submit(payload=b"begins like this and has a needle at its end")
+    opened.submit(payload=b"begins like this, too")
+    opened.commit()
+
+    [found] = opened.store.search(Filter(text="needle", payload_bytes=6)).jobs
+
+    assert found.payload == b"begins"
+    assert len(opened.store.search(Filter(payload_bytes=6)).jobs) == 2
+
+
 def test_a_search_shows_what_is_committed_and_nothing_else(opened):
     if opened.kind == "memory":
         pytest.skip("a memory store commits at once")
@@ -155,11 +167,10 @@ def test_a_search_out_of_time_says_where_to_go_on(tmp_path, monkeypatch):
     opened = Opened("sqlite", tmp_path)
     many = [opened.submit("ab"[number % 2], payload=b"%d" % (number % 5)) for number in range(40)]
     opened.commit()
-    monkeypatch.setattr(searching, "_SEARCH_SECONDS_MAX", -1.0)
     monkeypatch.setattr(searching, "_SLICE_ROWS", 3)
 
     for order in Order:
-        pages = walk(opened, Filter(states=(State.READY,), text="4", order=order))
+        pages = walk(opened, Filter(states=(State.READY,), text="4", order=order), -1.0)
         found = [job.job_id for page in pages for job in page.jobs]
         expected = [job.job_id for job in many if job.payload == b"4"]
         assert len(pages) > 5

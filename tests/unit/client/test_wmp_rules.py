@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.client.wmp_rules import End, Held, Rules
+from manyhands.client.wmp_held import End, Held
+from manyhands.client.wmp_rules import Rules
 from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
 
 WAKE, TAKE, NO, CANCEL = Command.WAKE, Command.TAKE, Command.NO, Command.CANCEL
@@ -345,6 +346,24 @@ def test_w58_those_who_were_put_off_come_first_in_their_order():
     assert bench.words() == ["DONE", "GIVE1"]
     bench.hear(NO, link=1, lock="2")
     assert bench.words() == ["GIVE2"]
+
+
+def test_w58_a_manager_that_has_more_is_asked_again_after_all_others():
+    bench = Bench(links=2)
+    bench.hear(WAKE, link=0)
+    bench.hear(WAKE, link=1)
+    job = bench.take(1, lock=bench.last("GIVE")["lock"], more=5)
+    bench.words()
+
+    bench.finish(job)
+    assert bench.words() == ["DONE", "GIVE1"]
+    job = bench.take(2, link=1, lock="2", more=1)
+    bench.finish(job)
+    assert bench.words() == ["DONE1", "GIVE"]
+    job = bench.take(3, lock="3")
+    bench.finish(job)
+
+    assert bench.words() == ["DONE", "GIVE1"]
 
 
 def test_w58_a_manager_that_is_away_locks_nothing():

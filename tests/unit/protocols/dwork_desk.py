@@ -98,6 +98,9 @@ class Desk:
         job = self.store.index.jobs.get(key)
         return (job.name or key) if job is not None else key.rpartition("\0")[2]
 
+    def find_ended(self, namespace: str, names: Sequence[str], then) -> None:
+        then(self.store.find_ended(namespace, names))
+
     def sleep(self, queue: str, wake) -> Callable[[], None]:  # noqa: ARG002
         return self._remember(self._sleepers, wake)
 

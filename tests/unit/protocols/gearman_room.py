@@ -87,7 +87,7 @@ class Line:
         self.connection = room.ids.connection()
         self.number = int(self.connection.rpartition("/")[2])
         self.address = address
-        self.ask = room.dispatcher.ask
+        self.ask = self.operate = room.dispatcher.ask
         self.token = room.ids.token
         self.closed = False
         self.session = None

@@ -370,6 +370,62 @@ def test_row_31_completing_twice_is_fine_after_the_last_task_of_a_graph(desk):
     assert desk.complete("earlier", location="w1") is OK
 
 
+def test_row_31_completing_twice_is_fine_however_much_was_reported_since(desk):
+    """D25"""
+    names = [f"t{number}" for number in range(25_000)]
+    for first in range(0, len(names), 5_000):
+        desk.create(*map(a_task, names[first : first + 5_000]))
+    for first in range(0, len(names), 5_000):
+        assert desk.complete(*names[first : first + 5_000]) is Kind.OK
+
+    assert desk.complete("t0", "t24999", "x", "t12000") == ["x"]
+    assert desk.complete("t0", location="w2") == ["t0"]
+
+
+def test_row_31_failing_twice_is_fine_after_the_last_task_of_a_graph(desk):
+    """D25"""
+    desk.create(a_task("a"))
+    desk.steal()
+    failed = a_task("a", failure="no")
+
+    replies = [desk.query(Kind.COMPLETE, failed, location="w1").kind for _ in range(2)]
+
+    assert replies == [Kind.OK, Kind.OK]
+    assert desk.query(Kind.COMPLETE, failed, location="w2").kind is Kind.NOT_FOUND
+
+
+def test_a_log_that_comes_with_the_end_is_kept_and_shown(desk):
+    """D37"""
+    log = tuple(LogEntry(Phase.STARTED, 1_000_000 + number) for number in range(40))
+    desk.create(a_task("a"), a_task("b"))
+    desk.steal()
+
+    desk.query(Kind.COMPLETE, a_task("a", log=(*log, LogEntry(Phase.DONE, -7))), location="w1")
+
+    shown = desk.query(Kind.LOOKUP, name="a").tasks[0].log
+    phases = [entry.phase for entry in shown]
+    assert phases == [
+        *(Phase.READY, Phase.STOLEN),
+        *[Phase.STARTED] * 15,
+        *(Phase.DONE, Phase.DONE, Phase.RECORDED),
+    ]
+    assert [entry.at_us for entry in shown][2:18] == [*range(1_000_025, 1_000_040), -7]
+    (entry,) = desk.job("a").history
+    assert (entry.what, entry.detail[-8:]) == ("noted", ", done -7"[-8:])
+
+
+def test_a_log_that_comes_with_a_failure_is_kept_and_shown(desk):
+    """D37"""
+    desk.create(a_task("a"), a_task("b"))
+    desk.steal()
+
+    failed = a_task("a", failure="no", log=(LogEntry(Phase.STARTED, 5),))
+    desk.query(Kind.COMPLETE, failed, location="w1")
+
+    log = desk.query(Kind.LOOKUP, name="a").tasks[0].log
+    assert LogEntry(Phase.STARTED, 5) in log
+
+
 def test_row_31_whoever_completed_anothers_task_may_say_so_twice(desk):
     """D25"""
     desk.create(a_task("a"), a_task("other"))

@@ -29,6 +29,7 @@ from manyhands.protocols.taskcluster.messages import (
     EXCHANGES,
     NEVER,
     RUNS_SHOWN_MAX,
+    Extras,
     Renderer,
 )
 from manyhands.wire.amqp import pack_publish
@@ -75,9 +76,9 @@ class Heard:
         CHECKERS[self.exchange].validate(self.body)
 
 
-def heard(world: World, job_id: str | None = None) -> list[Heard]:
+def heard(world: World, job_id: str | None = None, extras: Extras | None = None) -> list[Heard]:
     """What watchers hear of a job, rendered now, however long ago it was."""
-    renderer = Renderer("server", BASE, world.store.find)
+    renderer = Renderer("server", BASE, world.store.find, extras)
     found = []
     for stored in world.store.events_after(0, 1_000_000):
         if job_id in (None, stored.event.job_id):
@@ -174,6 +175,40 @@ def test_properties_and_cloudevents_headers_of_a_message(world):
         "ce-subject": task_id_of(task.job_id),
         "ce-time": "2023-11-14T22:13:20.000Z",
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "prefixes"),
+    [
+        ("ce", ["ce-"]),
+        ("cloudevents", ["cloudEvents_"]),
+        ("both", ["ce-", "cloudEvents_"]),
+        ("none", []),
+    ],
+)
+def test_cloudevents_headers_are_a_matter_of_choice(world, setting, prefixes):
+    """T44"""
+    a_task(world)
+    a_claim(world)
+    names = ["specversion", "source", "type", "dataschema", "id", "sequence", "subject", "time"]
+    usual = heard(world)
+
+    for message, other in zip(heard(world, extras=Extras(setting)), usual, strict=True):
+        assert sorted(message.headers or {}) == sorted(p + n for p in prefixes for n in names)
+        for prefix in prefixes:
+            for name in names:
+                assert message.headers[prefix + name] == other.headers["ce-" + name]
+        assert message.body == other.body
+
+
+def test_a_second_key_travels_in_a_header(world):
+    """T44"""
+    a_task(world, routing="my.task")
+
+    [message] = heard(world, extras=Extras(cc=True))
+
+    assert message.headers["CC"] == ["aws.ami.my.task"]
+    assert message.key.split(".")[4:] == ["aws", "ami", "my", "task"]
 
 
 def test_jobs_of_other_protocols_have_neither_deadline_nor_priority_nor_routing(world):
@@ -515,6 +550,99 @@ def test_reasons_of_failures(world, end, reason):
     assert failed.exchange == "task_failed_v1"
     assert failed.status["reason"] == reason
     assert failed.words[1:4] == ["1", "rack-1", "node-7"]
+
+
+NOBODY = ["_", "_", "_"]
+FIRST = ["1", "rack-1", "node-7"]
+SECOND_RUN = ["2", "rack-2", "node-8"]
+EXPIRY = 21 * MINUTE
+
+
+def is_claimed_again(world: World) -> None:
+    a_claim(world)
+    world.tick(EXPIRY)
+    a_claim(world, group="rack-2", worker="node-8")
+
+
+# What happens to a task with one retry and a deadline in an hour, and what is told last: the
+# exchange, words 2 to 4 of the key, the reason, and the retries that are left.
+TRANSITIONS = {
+    "created": (lambda _w, _j: None, "pending", NOBODY, "none", 1),
+    "claimed": (lambda w, _j: a_claim(w), "running", FIRST, "none", 1),
+    "reclaimed": (lambda w, j: (a_claim(w), w.renew(j)), "running", FIRST, "none", 1),
+    "expired with a retry left": (
+        lambda w, _j: (a_claim(w), w.tick(EXPIRY)),
+        *("pending", NOBODY, "none", 0),
+    ),
+    "claimed again": (lambda w, _j: is_claimed_again(w), "running", SECOND_RUN, "none", 0),
+    "expired without a retry left": (
+        lambda w, _j: (is_claimed_again(w), w.tick(EXPIRY)),
+        *("failed", SECOND_RUN, "retries-exhausted", 0),
+    ),
+    "deadline while never claimed": (
+        lambda w, _j: w.tick(61 * MINUTE),
+        *("failed", NOBODY, "deadline-exceeded", 1),
+    ),
+    "deadline while pending again": (
+        lambda w, _j: (a_claim(w), w.tick(EXPIRY), w.tick(61 * MINUTE)),
+        *("failed", FIRST, "deadline-exceeded", 0),
+    ),
+    "deadline and expiry at once": (
+        lambda w, _j: (a_claim(w), w.tick(61 * MINUTE)),
+        *("failed", FIRST, "deadline-exceeded", 1),
+    ),
+    "canceled while never claimed": (
+        lambda w, j: w.cancel(j),
+        *("failed", NOBODY, "canceled", 1),
+    ),
+    "canceled while running": (
+        lambda w, j: (a_claim(w), w.cancel(j)),
+        *("failed", FIRST, "canceled", 1),
+    ),
+    "completed": (
+        lambda w, j: (a_claim(w), w.complete(j)),
+        *("completed", FIRST, "none", 1),
+    ),
+    "completed by the second run": (
+        lambda w, j: (is_claimed_again(w), w.complete(j)),
+        *("completed", SECOND_RUN, "none", 0),
+    ),
+    "completed in the last moment of the claim": (
+        lambda w, j: (a_claim(w), w.tick(20 * MINUTE - 1), w.complete(j)),
+        *("completed", FIRST, "none", 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TRANSITIONS)
+def test_what_is_published_when_and_under_which_key(world, what):
+    """T6, T7, T9, T11."""
+    happens, exchange, words, reason, retries = TRANSITIONS[what]
+    task = a_task(world, retries=1, deadline_at=START + 60 * MINUTE)
+    happens(world, task.job_id)
+
+    told = heard(world, task.job_id)
+    last = told[-1]
+    assert last.exchange == f"task_{exchange}_v1"
+    assert last.words[1:4] == words
+    assert last.words[4:] == ["aws", "ami", "my", "task"]
+    assert (last.status["reason"], last.status["retries"]) == (reason, retries)
+    running = [message for message in told if message.exchange == "task_running_v1"]
+    assert len(running) == len({message.body["run_id"] for message in running})
+
+
+def test_taken_until_is_twenty_minutes_from_the_claim_and_from_each_reclaim(world):
+    """T10."""
+    task = a_task(world, retries=1)
+    a_claim(world)
+    assert heard(world)[-1].status["taken_until"] == "2023-11-14T22:33:20.000Z"
+    world.tick(19 * MINUTE)
+    world.renew(task.job_id)
+    world.tick(19 * MINUTE)
+
+    assert [message.exchange for message in heard(world)] == ["task_pending_v1", "task_running_v1"]
+    world.tick(MINUTE)
+    assert heard(world)[-1].exchange == "task_pending_v1"
 
 
 def test_a_dependency_that_failed_fails_a_task(world):

@@ -7,12 +7,14 @@ import pytest
 import structlog
 
 from manyhands.protocols.http_envelope import Problem
+from manyhands.server.access import Access
 from manyhands.server.http_short_way import Request
 from manyhands.server.ids import Ids
 from manyhands.server.qless_answer import Answering, Load
 
 SERVER = SimpleNamespace(
     ids=Ids(),
+    access=Access(),
     clock=SimpleNamespace(monotonic_ms=lambda: 5.0),
     config=SimpleNamespace(qless_load=False),
 )

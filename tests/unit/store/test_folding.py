@@ -19,6 +19,10 @@ TABLES = (
     "partials",
     "terms",
     "events",
+    "failures",
+    "failure_groups",
+    "bulks",
+    "audit",
     "history",
     "queues",
     "limits",
@@ -81,10 +85,11 @@ def frames(random):
         for serial in dropped:
             del held[serial]
         replaced = some(random, list(held), 0.2)
-        for serial in replaced:
-            del held[serial]
         inserted = []
-        for serial in dict.fromkeys((*replaced, *some(random, SERIALS))):
+        for serial in replaced:
+            row = job_row(random, serial)
+            inserted.append((serial, held[serial], *row[2:]))
+        for serial in some(random, SERIALS):
             row = job_row(random, serial)
             if serial not in held and row[1] not in held.values():
                 held[serial] = row[1]
@@ -118,6 +123,13 @@ def frames(random):
                 for step in some(random, (1, 2))
             ],
             dropped_samples=[(step, random.randrange(6)) for step in some(random, (1, 2), 0.2)],
+            mended=[(serial,) for serial in some(random, SERIALS, 0.2)],
+            failures=[(s, random.choice(NAMES), "c", "q", number) for s in some(random, held, 0.3)],
+            failure_groups=[(name, "c", f"line {random.random()}") for name in some(random, NAMES)],
+            audit=[(n, f"entry {random.random()}") for n in some(random, range(1, 9), 0.2)],
+            audit_dropped_to=[(n,) for n in some(random, range(1, 9), 0.05)],
+            dropped_terms=[(n,) for n in some(random, range(1, number), 0.1)],
+            dropped_groups=random.choice(([], [], [()])),
             **fields,
         )
         made.append(frame)
@@ -126,8 +138,7 @@ def frames(random):
 
 def database():
     connection = apsw.Connection(":memory:")
-    for migration in schema.MIGRATIONS:
-        connection.execute(migration)
+    schema._run(connection, schema.MIGRATIONS)
     return connection
 
 
@@ -151,6 +162,7 @@ STATEMENTS = (
     ("dropped_jobs", "DELETE FROM tags WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM partials WHERE serial = ?"),
     ("dropped_jobs", "DELETE FROM payloads WHERE serial = ?"),
+    ("dropped_jobs", "DELETE FROM failures WHERE serial = ?"),
     ("dropped_results", "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?"),
     ("terms", "INSERT INTO terms VALUES(?, ?)"),
     ("replaced", "DELETE FROM jobs WHERE serial = ?"),
@@ -163,6 +175,9 @@ STATEMENTS = (
         "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
         " record = ?6, result = ?7 WHERE serial = ?1",
     ),
+    ("mended", "DELETE FROM failures WHERE serial = ?"),
+    ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
+    ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
     ("events", "INSERT INTO events VALUES(?, ?)"),
     ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
@@ -174,6 +189,14 @@ STATEMENTS = (
             (table, f"INSERT OR REPLACE INTO {table} VALUES(?, ?)"),
             (f"removed_{table}", f"DELETE FROM {table} WHERE name = ?"),
         )
+    ),
+    ("audit", "INSERT OR REPLACE INTO audit VALUES(?, ?)"),
+    ("audit_dropped_to", "DELETE FROM audit WHERE seq <= ?"),
+    ("dropped_terms", "DELETE FROM terms WHERE terms_id = ?"),
+    (
+        "dropped_groups",
+        "DELETE FROM failure_groups WHERE NOT EXISTS"
+        " (SELECT 1 FROM failures WHERE failures.group_id = failure_groups.group_id)",
     ),
 )
 

@@ -11,6 +11,7 @@ from manyhands.wire.dwork import (
     LogEntry,
     Phase,
     Query,
+    QueryMsg,
     Task,
     WireError,
     decode,
@@ -126,6 +127,40 @@ QUERIES = st.builds(
 @given(QUERIES)
 def test_d33_every_message_can_be_written_and_read_back(query):
     assert decode(encode(query)) == query
+
+
+def as_protobuf_writes(query: Query) -> bytes:
+    """The same message, written by protobuf itself."""
+    message = QueryMsg(type=query.kind)
+    for field in ("name", "n", "location", "reason"):
+        if getattr(query, field) is not None:
+            setattr(message, field, getattr(query, field))
+    for task in query.tasks:
+        made = message.task.add(name=task.name, origin=task.origin)
+        for dep in task.preds:
+            made.pred.add(name=dep.name, location=dep.location)
+        for entry in task.log:
+            made.log.add(state=entry.phase, time=entry.at_us)
+        for field in ("payload", "result", "failure", "priority", "attempt"):
+            if getattr(task, field) is not None:
+                setattr(made, field, getattr(task, field))
+        for field in ("retry", "cancel_on_failure"):
+            if getattr(task, field):
+                setattr(made, field, True)
+    return message.SerializeToString(deterministic=True)
+
+
+@given(QUERIES)
+def test_d33_every_message_has_the_bytes_that_protobuf_would_write(query):
+    assert encode(query) == as_protobuf_writes(query)
+
+
+def test_d33_long_fields_have_the_bytes_that_protobuf_would_write():
+    sizes = (0, 1, 127, 128, 16_383, 16_384, 3_000_000)
+    tasks = tuple(Task(name="n" * size, origin="ö" * size, payload=b"p" * size) for size in sizes)
+    query = Query(kind=Kind.TRANSFER, tasks=tasks, location="l" * 200, reason="r" * 20_000)
+
+    assert encode(query) == as_protobuf_writes(query)
 
 
 @given(QUERIES, st.data())

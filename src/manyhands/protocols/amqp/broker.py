@@ -1,11 +1,13 @@
 """What all AMQP connections share: the exchanges, the queues, and whose turn it is to be fed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from manyhands.model.commands import RemoveCursor, SetCursor
 from manyhands.model.events import Cursor
 from manyhands.model.outcome import Refusal, Reply
+from manyhands.protocols.amqp.arguments import check_arguments, expires_ms_of
 from manyhands.protocols.amqp.queues import Log, Traits, WatchQueue, restored
 from manyhands.protocols.session import Ask
 from manyhands.wire.amqp import AmqpError, Code
@@ -15,21 +17,25 @@ BINDINGS_COUNT_MAX: Final = 1_000  # of one queue
 _CURSOR_PREFIX: Final = "amqp.queue:"
 _FED_COUNT: Final = 100  # messages to one queue before it is the next one's turn
 _SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most that
-_EXPIRES: Final = "x-expires"
-# Arguments of queues: honoured, or of no consequence where every queue is a place in a log.
-_ARGUMENTS: Final = frozenset({_EXPIRES, "x-queue-type", "x-max-age"})
 
 
 class Broker:
     """Knows no connection, only who consumes."""
 
     def __init__(
-        self, exchanges: Iterable[str], log: Log, ask: Ask, wake: Callable[[], None]
+        self,
+        exchanges: Iterable[str],
+        log: Log,
+        ask: Ask,
+        wake: Callable[[], None],
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self.exchanges = frozenset(exchanges)
+        # Under each name that a peer may use, the one that messages carry.
+        self.exchanges = {name: name for name in exchanges} | dict(aliases)
         self.log = log
         self.queues: dict[str, WatchQueue] = {}
         self.delivered_count = 0
+        self._gone_dropped_count = self._gone_overflow_count = 0  # of queues that are gone
         self.faults_count = 0  # connections and channels that were closed for an error
         self._ask = ask
         self._wake = wake  # call `feed` soon
@@ -58,7 +64,7 @@ class Broker:
             queue.used_at = now
             return queue
         _check_name(name)
-        _check_arguments(traits)
+        check_arguments(traits.arguments)
         if len(self.queues) >= QUEUES_COUNT_MAX:
             raise AmqpError(
                 Code.PRECONDITION_FAILED, f"there are {QUEUES_COUNT_MAX} queues already"
@@ -84,6 +90,8 @@ class Broker:
             return
         self._hungry.pop(queue, None)
         self._unsaved.pop(queue, None)
+        self._gone_dropped_count += queue.dropped_count
+        self._gone_overflow_count += queue.overflow_count
         for consumer in tuple(queue.consumers):
             consumer.end()
         queue.consumers.clear()
@@ -127,7 +135,7 @@ class Broker:
     def news(self) -> None:
         """There are new messages."""
         for queue in self.queues.values():
-            if queue.consumers and queue.bindings:
+            if queue.bindings and (queue.consumers or queue.bounds is not None):
                 self.feed_soon(queue)
 
     def feed(self) -> None:
@@ -139,6 +147,8 @@ class Broker:
 
     def _feed(self, queue: WatchQueue) -> bool:
         """Whether there is more to do for the queue now."""
+        if queue.bounds is not None and not queue.catch_up():
+            return True
         for _ in range(_FED_COUNT):
             consumer = queue.next_consumer() if queue.has_news() else None
             if consumer is None:
@@ -152,6 +162,18 @@ class Broker:
             self.delivered_count += 1
         return True
 
+    @property
+    def dropped_count(self) -> int:
+        """Messages that were gone before a queue read them."""
+        found = sum(queue.dropped_count for queue in self.queues.values())
+        return found + self._gone_dropped_count
+
+    @property
+    def overflow_count(self) -> int:
+        """Messages that bounded queues let go of."""
+        found = sum(queue.overflow_count for queue in self.queues.values())
+        return found + self._gone_overflow_count
+
     # Time.
 
     def tick(self, now: int) -> None:
@@ -160,7 +182,7 @@ class Broker:
             self._saved_at = now
             self.save_all()
         for queue in tuple(self.queues.values()):
-            unused_ms = queue.traits.arguments.get(_EXPIRES)
+            unused_ms = expires_ms_of(queue.traits.arguments)
             if unused_ms is None or queue.consumers:
                 continue
             if now - queue.used_at >= unused_ms:
@@ -183,18 +205,3 @@ def _check_name(name: str) -> None:
         raise AmqpError(
             Code.PRECONDITION_FAILED, "the name of a queue has printable ASCII characters only"
         )
-
-
-def _check_arguments(traits: Traits) -> None:
-    for name, value in traits.arguments.items():
-        if name not in _ARGUMENTS:
-            raise AmqpError(
-                Code.PRECONDITION_FAILED,
-                f"the argument '{name}' is not honoured here: a queue is a place in the event log",
-            )
-        if name == _EXPIRES and not (type(value) is int and value > 0):
-            raise AmqpError(
-                Code.PRECONDITION_FAILED, "x-expires is a number of milliseconds above 0"
-            )
-        if name != _EXPIRES and not isinstance(value, str):
-            raise AmqpError(Code.PRECONDITION_FAILED, f"the argument '{name}' is a text")

@@ -16,6 +16,9 @@ from manyhands.wire.amqp import AmqpError, Code, pack_get_ok, pack_method
 
 CONSUMERS_COUNT_MAX: Final = 1_000  # of one channel
 _OFFSET: Final = "x-stream-offset"
+# How long somebody who asks a bounded queue waits for it to have looked at everything; as soon
+# as there is news it does that by itself.
+_CATCH_UP_TIMES: Final = 25
 
 
 class AmqpChannel:
@@ -150,20 +153,20 @@ class AmqpChannel:
 
     def _bind(self, method: Queue.Bind) -> None:
         queue = self._find(method.queue)
-        self._check_exchange(method.exchange, method)
+        exchange = self._exchange(method.exchange, method)
         if method.arguments:
             raise AmqpError(Code.PRECONDITION_FAILED, "bindings take no arguments here", method)
         if len(queue.bindings) >= BINDINGS_COUNT_MAX:
             raise AmqpError(
                 Code.PRECONDITION_FAILED, f"a queue has at most {BINDINGS_COUNT_MAX} bindings"
             )
-        queue.bind(method.exchange, method.routing_key or "")
+        queue.bind(exchange, method.routing_key or "")
         self._bound(queue, method, Queue.BindOk(), nowait=bool(method.nowait))
 
     def _unbind(self, method: Queue.Unbind) -> None:
         queue = self._find(method.queue)
-        self._check_exchange(method.exchange, method)
-        queue.unbind(method.exchange, method.routing_key or "")
+        exchange = self._exchange(method.exchange, method)
+        queue.unbind(exchange, method.routing_key or "")
         self._bound(queue, method, Queue.UnbindOk(), nowait=False)
 
     def _bound(
@@ -176,9 +179,11 @@ class AmqpChannel:
             self._line.say(packed)
         self._broker.feed_soon(queue)
 
-    def _check_exchange(self, name: str, method: base.Frame) -> None:
-        if name not in self._broker.exchanges:
+    def _exchange(self, name: str, method: base.Frame) -> str:
+        found = self._broker.exchanges.get(name)
+        if found is None:
             raise AmqpError(Code.NOT_FOUND, f"there is no exchange '{name}'", method)
+        return found
 
     def _purge(self, method: Queue.Purge) -> None:
         queue = self._find(method.queue)
@@ -276,6 +281,8 @@ class AmqpChannel:
     def _get(self, method: Basic.Get) -> None:
         queue = self._find(method.queue)
         queue.used_at = self._line.now()
+        if queue.bounds is not None:
+            any(queue.catch_up() for _ in range(_CATCH_UP_TIMES))
         taken = queue.take() if self._deliveries.has_room() else None
         self._broker.changed(queue)
         if taken is None:

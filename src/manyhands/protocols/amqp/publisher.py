@@ -4,7 +4,8 @@ One channel for all exchanges keeps their messages in order. The broker confirms
 counts is up to where everything is confirmed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from pamqp import base
@@ -47,11 +48,19 @@ class Publisher:
         account: tuple[str, str],
         virtual_host: str,
         now: int,
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.is_ready = False
         self.blocked_for: str | None = None  # why the broker takes nothing at the moment
         self._send = send
-        self._undeclared = list(exchanges)
+        # What is to be said before the first message, one after the other. An alias is an exchange
+        # that hears all of another one.
+        self._preparations: list[base.Frame] = [
+            Exchange.Declare(0, name, "topic", durable=True) for name in (*exchanges, *aliases)
+        ]
+        self._preparations += [
+            Exchange.Bind(0, alias, name, "#") for alias, name in aliases.items()
+        ]
         self._account = account
         self._virtual_host = virtual_host
         self._reader = FrameReader(_FRAME_BYTES_MAX)
@@ -165,12 +174,11 @@ class Publisher:
     def _channel_opened(self, frame: Channel.OpenOk) -> None:
         self._say(_CHANNEL, Confirm.Select())
 
-    def _declare_next(self, frame: base.Frame) -> None:
-        if not self._undeclared:
+    def _prepare(self, frame: base.Frame) -> None:
+        if not self._preparations:
             self.is_ready = True
             return
-        name = self._undeclared.pop(0)
-        self._say(_CHANNEL, Exchange.Declare(0, name, "topic", durable=True))
+        self._say(_CHANNEL, self._preparations.pop(0))
 
     def _nacked(self, frame: Basic.Nack) -> NoReturn:
         raise BrokerError("the broker could not take a message")
@@ -198,8 +206,9 @@ _ACTIONS: Final[dict[type, Callable[[Publisher, Any], None]]] = {
     Connection.Tune: Publisher._tune,  # noqa: SLF001
     Connection.OpenOk: Publisher._opened,  # noqa: SLF001
     Channel.OpenOk: Publisher._channel_opened,  # noqa: SLF001
-    Confirm.SelectOk: Publisher._declare_next,  # noqa: SLF001
-    Exchange.DeclareOk: Publisher._declare_next,  # noqa: SLF001
+    Confirm.SelectOk: Publisher._prepare,  # noqa: SLF001
+    Exchange.DeclareOk: Publisher._prepare,  # noqa: SLF001
+    Exchange.BindOk: Publisher._prepare,  # noqa: SLF001
     Basic.Nack: Publisher._nacked,  # noqa: SLF001
     Connection.Blocked: Publisher._blocked,  # noqa: SLF001
     Connection.Unblocked: Publisher._unblocked,  # noqa: SLF001

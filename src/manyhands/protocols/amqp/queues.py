@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
+from manyhands.protocols.amqp.arguments import Bounds, bounds_of
 from manyhands.protocols.amqp.topics import Pattern, words_of
 from manyhands.wire.amqp import Message
 
@@ -19,6 +20,8 @@ READ_COUNT: Final = 100  # messages looked at in one go
 # messages that were looked at, and of places in the log that were passed over.
 _COUNTED_MAX: Final = 1_000
 _PASSED_MAX: Final = 20_000
+# Places in the log that a bounded queue looks at before others get their turn.
+_CATCH_UP_COUNT: Final = 2_000
 ALWAYS: Final = 1 << 63
 
 
@@ -109,11 +112,16 @@ class WatchQueue:
         self.consumers: list[Consumer] = []
         self.position = log.last_seq  # everything up to here was looked at
         self.dropped_count = 0  # messages of the log that were gone before they were read
+        self.bounds = bounds_of(traits.arguments)
+        self.overflow_count = 0  # messages that its bounds let go of
         self.used_at = 0  # when it was last consumed from, declared or asked
         self.had_consumers = False
         self._log = log
         self._exchanges: frozenset[str] = frozenset()
         self._ahead: deque[Message] = deque()  # looked at, not handed out
+        # The same for a bounded queue, which has to know all that waits: their numbers and sizes.
+        self._waiting: deque[tuple[int, int]] = deque()
+        self._waiting_bytes = 0
         self._owed: set[int] = set()  # handed out, not acknowledged
         self._returned: list[int] = []  # handed out and given back, lowest first
         self._turn = 0
@@ -146,6 +154,11 @@ class WatchQueue:
             self._exchanges = frozenset(binding.exchange for binding in kept)
 
     def _wants(self, message: Message) -> bool:
+        if message.also is not None and self._fits(message, message.also):
+            return True
+        return self._fits(message, message.key)
+
+    def _fits(self, message: Message, key: str) -> bool:
         words: list[str] | None = None
         for binding in self.bindings:
             if binding.exchange != message.exchange:
@@ -153,7 +166,7 @@ class WatchQueue:
             if not binding.since < message.seq <= binding.until:
                 continue
             if words is None:
-                words = words_of(message.key)
+                words = words_of(key)
             if binding.pattern.matches(words):
                 return True
         return False
@@ -162,42 +175,96 @@ class WatchQueue:
 
     def has_news(self) -> bool:
         """Whether there may be something to hand out."""
-        return bool(self._returned or self._ahead) or (
+        return bool(self._returned or self._ahead or self._waiting) or (
             self.position < self._log.last_seq and bool(self.bindings)
         )
 
     def take(self) -> tuple[Message, bool] | None:
-        """The next message, and whether it had been handed out before; None: there is none."""
+        """The next message, and whether it had been handed out before; None: there is none, or it
+        is not known yet what of it may wait.
+        """
+        if self.bounds is not None and not self.catch_up():
+            return None
         while self._returned:
-            seq = heapq.heappop(self._returned)
-            found, _ = self._log.read(seq - 1, 1, None)
-            if found and found[0].seq == seq:
-                self._owed.add(seq)
-                return found[0], True
-            self.dropped_count += 1
+            message = self._read(heapq.heappop(self._returned))
+            if message is not None:
+                return message, True
+        while self._waiting:
+            seq, size = self._waiting.popleft()
+            self._waiting_bytes -= size
+            message = self._read(seq)
+            if message is not None:
+                return message, False
+        if self.bounds is not None:
+            return None
         if not self._ahead and not self._look_ahead():
             return None
         message = self._ahead.popleft()
         self._owed.add(message.seq)
         return message, False
 
+    def _read(self, seq: int) -> Message | None:
+        """A message that was looked at before, to be handed out."""
+        found, _ = self._log.read(seq - 1, 1, None)
+        if found and found[0].seq == seq:
+            self._owed.add(seq)
+            return found[0]
+        self.dropped_count += 1
+        return None
+
     def _look_ahead(self) -> bool:
         last = self._log.last_seq
         while self.position < last:
-            first = self._log.first_seq
-            if self.position < first - 1:
-                # The log is bounded, and so is what a queue can have waiting.
-                self.dropped_count += first - 1 - self.position
-                self.position = first - 1
-            if not self.bindings:
-                self.position = last
-                break
-            found, self.position = self._log.read(self.position, READ_COUNT, self._exchanges)
-            self._ahead.extend(message for message in found if self._wants(message))
+            self._ahead.extend(self._look_at_more(last))
             if self._ahead:
                 return True
         self._forget_old_bindings()
         return False
+
+    def _look_at_more(self, last: int) -> list[Message]:
+        """What is wanted of the next part of the log."""
+        first = self._log.first_seq
+        if self.position < first - 1:
+            # The log is bounded, and so is what a queue can have waiting.
+            self.dropped_count += first - 1 - self.position
+            self.position = first - 1
+        if not self.bindings:
+            self.position = last
+            return []
+        found, self.position = self._log.read(self.position, READ_COUNT, self._exchanges)
+        return [message for message in found if self._wants(message)]
+
+    def catch_up(self) -> bool:
+        """A bounded queue has to know all that waits in order to let go of the oldest: look at more
+        of the log; gives whether everything was looked at.
+        """
+        bounds = self.bounds
+        assert bounds is not None
+        last = self._log.last_seq
+        stop = self.position + _CATCH_UP_COUNT
+        while self.position < last:
+            if self.position >= stop:
+                return False
+            for message in self._look_at_more(last):
+                size = len(message.body)
+                self._waiting.append((message.seq, size))
+                self._waiting_bytes += size
+            self._let_go(bounds)
+        self._forget_old_bindings()
+        return True
+
+    def _let_go(self, bounds: Bounds) -> None:
+        """Of the oldest, until what waits is within bounds. What is handed out does not wait."""
+        waiting, returned = self._waiting, self._returned
+        count_max, bytes_max = bounds.count_max or 0, bounds.bytes_max
+        while len(waiting) + len(returned) > count_max or (
+            bytes_max is not None and self._waiting_bytes > bytes_max
+        ):
+            if returned:
+                heapq.heappop(returned)
+            else:
+                self._waiting_bytes -= waiting.popleft()[1]
+            self.overflow_count += 1
 
     def next_consumer(self) -> Consumer | None:
         """Whose turn it is among those who can take one."""
@@ -220,9 +287,14 @@ class WatchQueue:
         if seq in self._owed:
             self._owed.discard(seq)
             heapq.heappush(self._returned, seq)
+            if self.bounds is not None:
+                self._let_go(self.bounds)
 
     def count(self) -> int:
         """Messages that wait, or how many there are at least."""
+        if self.bounds is not None:
+            self.catch_up()
+            return len(self._returned) + len(self._waiting)
         waiting = len(self._returned) + len(self._ahead)
         position, looked_at = self.position, 0
         stop = min(position + _PASSED_MAX, self._log.last_seq)
@@ -235,26 +307,34 @@ class WatchQueue:
     def purge(self) -> int:
         """Whatever waits is not wanted any more; gives how many that was."""
         count = self.count()
-        self._ahead.clear()
-        self._returned.clear()
+        self._forget_waiting()
         self.position = self._log.last_seq
         self._forget_old_bindings()
         return count
 
     def rewind(self, seq: int) -> None:
         """Go on after that place, with the bindings of today for everything there."""
-        self._ahead.clear()
-        self._returned.clear()
+        self._forget_waiting()
         self.position = seq
         self.bindings = [binding for binding in self.bindings if binding.until == ALWAYS]
         for binding in self.bindings:
             binding.since = 0
 
+    def _forget_waiting(self) -> None:
+        self._ahead.clear()
+        self._returned.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     # At rest.
 
     def save(self) -> tuple[int, str]:
         """Up to where everything is dealt with, and the notes to go on from."""
-        position = self._ahead[0].seq - 1 if self._ahead else self.position
+        position = self.position
+        if self._ahead:
+            position = self._ahead[0].seq - 1
+        elif self._waiting:
+            position = self._waiting[0][0] - 1
         owed = tuple(sorted((*self._owed, *self._returned)))
         saved = Saved(
             position,

@@ -79,8 +79,13 @@ class Welcome(Protocol):
     version: str
     server_name: str
 
-    def admits(self, user: str, password: str, address: str) -> bool:
-        """Whether these are right, coming from there."""
+    connections_max: int
+
+    def refusal_of(self, user: str, password: str, address: str) -> str | None:
+        """Why somebody with these, coming from there, is not let in; None: welcome."""
+
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
 
 
 class AmqpSession:
@@ -277,8 +282,8 @@ class AmqpSession:
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
         user, password = _credentials(frame)
-        if not self._welcome.admits(user, password, self._peer.address):
-            sentence = f"user '{user}' is not let in with these credentials from there"
+        sentence = self._welcome.refusal_of(user, password, self._peer.address)
+        if sentence is not None:
             if _understands_refusal(frame):
                 self.fail(AmqpError(Code.ACCESS_REFUSED, sentence, frame))
             else:
@@ -302,6 +307,9 @@ class AmqpSession:
     def _open(self, frame: Connection.Open) -> None:
         if frame.virtual_host not in ("/", ""):
             sentence = f"there is no virtual host '{frame.virtual_host}'; '/' is the only one"
+            raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
+        if self._welcome.is_full():
+            sentence = f"there are {self._welcome.connections_max} connections already"
             raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
         self._expected = None
         self._opened = True

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from manyhands.model.job import Holder, State
+from manyhands.model.job import Holder, Job, State
 from manyhands.protocols.session import Ask
 
 Route = tuple[bytes, ...]  # the frames that lead back to a peer, its delimiter included
@@ -49,6 +49,14 @@ class Hub(Protocol):
 
     def name_of(self, key: str) -> str:
         """What a dependency is called: a name, where its job has one."""
+
+    def find_ended(
+        self,
+        namespace: str,
+        names: Sequence[str],
+        then: Callable[[Mapping[str, Job]], None],
+    ) -> None:
+        """The latest jobs on record that ended under these names; told when they are found."""
 
     def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Be woken once there is work in the queue; gives how to be left alone."""

@@ -26,7 +26,7 @@ from manyhands.model.job import EndReason, Holder, Lease, State
 from manyhands.model.outcome import Accepted, Found, Refusal, Reply, SubmittedMany
 from manyhands.model.policy import Reentry
 from manyhands.protocols.dwork.hub import Hub
-from manyhands.protocols.dwork.reporting import Report, Reporting
+from manyhands.protocols.dwork.reporting import Report
 from manyhands.protocols.dwork.stealing import Stealing
 from manyhands.protocols.dwork.tasks import Maker, task_of
 from manyhands.protocols.dwork.turns import Turn, Turns
@@ -36,6 +36,8 @@ from manyhands.wire.dwork import Dep, Kind, Query, Task, WireError, decode, enco
 AWAITED_COUNT_MAX: Final = 10_000
 # Workers that are remembered until they say goodbye.
 _LOCATIONS_COUNT_MAX: Final = 100_000
+_STEALS_COUNT_MAX: Final = 4_096
+_STEAL_BYTES_MAX: Final = 300
 _UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
 
 
@@ -59,13 +61,14 @@ class DworkSession:
         self.settings = settings
         self.dropped_count = 0
         self.turns = Turns(hub)
-        self._reporting = Reporting(hub, settings.queue)
         self._maker = Maker(
             settings.queue, strict=settings.strict, wait_for_unknown=settings.wait_for_unknown
         )
         self._stealing = Stealing(hub, settings.queue, settings.exit_when, settings.lease_ms)
         # Workers that were heard, and when their leases were last renewed.
         self._locations: dict[str, int] = {}
+        # A worker's steals are all the same: they are read once.
+        self._steals: dict[bytes, Query] = {}
 
     # The listener's side.
 
@@ -87,12 +90,21 @@ class DworkSession:
         try:
             if len(frames) != end + 1:
                 raise WireError("a request has one body frame")
-            query = decode(frames[end])
-            self._check(query)
+            body = frames[end]
+            query = self._steals.get(body) or self._read(body)
         except WireError as error:
             turn.refuse(str(error))
             return
         self._actions[query.kind](self, turn, query)
+
+    def _read(self, body: bytes) -> Query:
+        query = decode(body)
+        self._check(query)
+        if query.kind is Kind.STEAL and len(body) <= _STEAL_BYTES_MAX:
+            if len(self._steals) >= _STEALS_COUNT_MAX:
+                self._steals.clear()
+            self._steals[body] = query
+        return query
 
     def overflowed(self, peer: bytes) -> None:
         """A message without an end, or without a place for one: it is dropped and counted."""
@@ -172,7 +184,7 @@ class DworkSession:
     def _on_complete(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         self._heard(location)
-        Report(self._reporting, turn, location).make(query.tasks)
+        Report(self.hub, self.settings.queue, turn, location).make(query.tasks)
 
     def _on_transfer(self, turn: Turn, query: Query) -> None:
         location = query.location or ""

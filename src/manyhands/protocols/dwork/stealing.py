@@ -45,10 +45,10 @@ class Stealing:
 
     def steal(self, turn: Turn, location: str, count: int) -> None:
         """Up to ``count`` tasks for a worker; if there are none, perhaps a little later."""
-        holder = Holder("dwork", location)
-        self._claim(turn, holder, count, self._hub.now() + int(HOLD_SECONDS * 1000))
+        self._claim(turn, Holder("dwork", location), count, None)
 
-    def _claim(self, turn: Turn, holder: Holder, count: int, until: int) -> None:
+    def _claim(self, turn: Turn, holder: Holder, count: int, until: int | None) -> None:
+        """``until``: how long it may be held; None: it has just been asked."""
         hub = self._hub
         counts = hub.counts(self._queue)
         ready = counts[State.READY] if counts is not None else 0
@@ -71,10 +71,8 @@ class Stealing:
                 self._give(turn, reply.jobs)
             elif drained:
                 turn.say(Kind.EXIT)
-            elif self._may_hold(holder, until):
-                self._hold(_Held(turn, holder, count, until))
             else:
-                turn.say(Kind.NOT_FOUND)
+                self._hold_or_refuse(turn, holder, count, until)
 
         hub.ask(claim, settle)
 
@@ -91,6 +89,14 @@ class Stealing:
         turn.answer(encode(Query(kind=Kind.TRANSFER, tasks=tasks)), undelivered)
 
     # Holding.
+
+    def _hold_or_refuse(self, turn: Turn, holder: Holder, count: int, until: int | None) -> None:
+        if until is None:
+            until = self._hub.now() + int(HOLD_SECONDS * 1000)
+        if self._may_hold(holder, until):
+            self._hold(_Held(turn, holder, count, until))
+        else:
+            turn.say(Kind.NOT_FOUND)
 
     def _may_hold(self, holder: Holder, until: int) -> bool:
         """D18: a worker that has work may be about to report it over the very same socket."""

@@ -1,12 +1,13 @@
 """A dwork task as a job, and any job as a dwork task."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from manyhands.model.commands import NewJob, OnExisting
-from manyhands.model.job import FINISHED, EndReason, Job, Origin, State
+from manyhands.model.job import FINISHED, NOTED, EndReason, Job, Origin, State
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     DEFAULTS,
@@ -97,6 +98,22 @@ def _metadata(task: Task) -> bytes:
     return _encode_kept(_Kept(log, located))
 
 
+def note_of(log: Sequence[LogEntry]) -> str:
+    """What a worker wrote down of its work (D37), as a line of the job's history: the latest
+    entries, since the end is what one looks for.
+    """
+    latest = log[-_LOG_COUNT_MAX:]
+    return ", ".join([f"{entry.phase.name.lower()} {entry.at_us}" for entry in latest])
+
+
+def _noted(note: str) -> list[LogEntry]:
+    entries = []
+    for line in note.split(", "):
+        word, _, at_us = line.partition(" ")
+        entries.append(LogEntry(Phase[word.upper()], int(at_us)))
+    return entries
+
+
 def task_of(job: Job, queue: str, hub: Hub) -> Task:
     """A job as a worker is given it, or as a lookup shows it."""
     # A job of another front has no name here: it goes by its id.
@@ -117,6 +134,8 @@ def task_of(job: Job, queue: str, hub: Hub) -> Task:
 
 
 _NOTHING: Final = _Kept()
+# Entries that a worker may send with the end of a task and find again.
+_LOG_COUNT_MAX: Final = 16
 
 
 def _kept(job: Job) -> _Kept:
@@ -140,8 +159,12 @@ def _log(job: Job, kept: _Kept) -> tuple[LogEntry, ...]:
     entries = [LogEntry(first, job.submitted_at * 1000)]
     if kept.log:
         entries[:0] = [LogEntry(Phase(phase), at_us) for phase, at_us in kept.log]
+    noted = [entry for entry in job.history if entry.what == NOTED] if job.history else ()
     for attempt in job.attempts:
         entries.append(LogEntry(Phase.STOLEN, attempt.claimed_at * 1000))
+        for entry in noted:
+            if entry.at == attempt.ended_at:
+                entries += _noted(entry.detail)
         ended = Phase.DONE if attempt.reason is EndReason.COMPLETED else Phase.READY
         if ended is Phase.DONE or job.state not in FINISHED:
             entries.append(LogEntry(ended, attempt.ended_at * 1000))

@@ -294,7 +294,7 @@ class Admin:
                 refusal = wire.encode_refusal(ERROR_CODES[reply.why], sentence)
                 self._replies.fill(slot, refusal)
 
-        self._peer.ask(command, settle)
+        self._peer.operate(command, settle)
 
     def _list(self, lines: Iterable[str]) -> None:
         self._tell(wire.encode_listing(line.encode("utf-8", "replace") for line in lines))

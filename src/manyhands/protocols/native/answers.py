@@ -3,6 +3,7 @@
 Tokens are never shown, except to the worker that claims: whoever knows one may finish the job.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Schedule, State
 from manyhands.model.payload import as_json_value, guess_encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
+from manyhands.model.waiting import Reason
 
 
 def brief(job: Job) -> dict[str, Any]:
@@ -90,10 +92,11 @@ def listed(job: Job) -> dict[str, Any]:
     return found
 
 
-def whole(job: Job) -> dict[str, Any]:
-    """Everything about a job, but tokens."""
+def whole(job: Job, reasons: Iterable[Reason] = ()) -> dict[str, Any]:
+    """Everything about a job, but tokens; and why it waits, if it does."""
     return {
         **listed(job),
+        "waits": [_reason(reason) for reason in reasons],
         "uid": uid_of(job.job_id),
         "namespace": job.namespace,
         "name": job.name,
@@ -114,6 +117,17 @@ def whole(job: Job) -> dict[str, Any]:
         "payload": as_json_value(job.payload, job.encoding),
         "result_encoding": job.result_encoding.value,
         "result": None if job.result is None else as_json_value(job.result, job.result_encoding),
+    }
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {
+        "what": reason.what.value,
+        "sentence": reason.sentence,
+        "until_at": reason.until_at,
+        "name": reason.name or None,
+        "ids": reason.job_ids,
+        "count": reason.count,
     }
 
 

@@ -27,6 +27,9 @@ _ENDS: Final[dict[EndReason, str]] = {
     EndReason.MOVED: "moved",
 }
 
+# The code of jobs whose last allowed lease was lost.
+LOST_CODE: Final = "attempts"
+
 
 def _seconds(ms: float) -> int:
     return max(0, int(ms // 1000))
@@ -169,7 +172,18 @@ def _failure(job: Job) -> dict[str, Any] | None:
 
 def group_of(job: Job, failure: Failure) -> str:
     """The group of a failure; that of lost leases is named after the queue."""
-    return out_of_retries(job.queue) if failure.code == "attempts" else failure.code
+    return group_of_code(job.queue, failure.code)
+
+
+def group_of_code(queue: str, code: str) -> str:
+    """The same, for all failures of a queue with this code."""
+    return out_of_retries(queue) if code == LOST_CODE else code
+
+
+def queue_of_group(group: str) -> str | None:
+    """The queue after which a group of lost leases is named; None: it is not one."""
+    prefix = out_of_retries("")
+    return group.removeprefix(prefix) if group.startswith(prefix) else None
 
 
 def _name_of(attempt: Attempt) -> str:

@@ -24,7 +24,13 @@ from manyhands.protocols.taskcluster.identifiers import (
     place_of,
     task_id_of,
 )
-from manyhands.wire.amqp import HeaderTemplate, Message, header_start, pack_headers
+from manyhands.wire.amqp import (
+    HeaderTemplate,
+    Message,
+    header_start,
+    pack_headers,
+    pack_text_list,
+)
 
 REALM: Final = "taskcluster"
 VERSION: Final = "0.2.0"
@@ -33,6 +39,11 @@ RUNNING: Final = "task_running_v1"
 COMPLETED: Final = "task_completed_v1"
 FAILED: Final = "task_failed_v1"
 EXCHANGES: Final = (PENDING, RUNNING, COMPLETED, FAILED)
+# What the exchanges were called a few days later.
+ALIASES: Final = {
+    f"v1/queue:task-{word}": f"task_{word}_v1"
+    for word in ("pending", "running", "completed", "failed")
+}
 
 # A job that is blocked or delayed is not pending yet, so nothing is said of it.
 EXCHANGE_OF: Final[dict[State, str]] = {
@@ -55,11 +66,32 @@ _RETRIES_MAX: Final = 999
 RUNS_SHOWN_MAX: Final = 50
 _SEQUENCE_DIGITS: Final = 20  # so that the text sorts like the number
 _REMEMBERED_MAX: Final = 10_000
-# Headers whose texts have always the same length.
-_ID: Final = header_start("ce-id", _SEQUENCE_DIGITS)
-_SEQUENCE: Final = header_start("ce-sequence", _SEQUENCE_DIGITS)
-_SUBJECT: Final = header_start("ce-subject", 36)
-_TIME: Final = header_start("ce-time", len(NEVER))
+# Before each attribute of CloudEvents: as it is done on RabbitMQ, and as AMQP 1.0 has it.
+PREFIXES: Final[dict[str, tuple[str, ...]]] = {
+    "ce": ("ce-",),
+    "cloudevents": ("cloudEvents_",),
+    "both": ("ce-", "cloudEvents_"),
+    "none": (),
+}
+
+
+class Extras(Struct, frozen=True):
+    """What a message may carry besides its body, as the operator wants it."""
+
+    cloudevents: str = "ce"
+    cc: bool = False  # a second key, in a header by which RabbitMQ routes as well
+
+
+class _Starts:
+    """Headers whose texts have always the same length, with one prefix."""
+
+    __slots__ = ("id", "sequence", "subject", "time")
+
+    def __init__(self, prefix: str) -> None:
+        self.id = header_start(f"{prefix}id", _SEQUENCE_DIGITS)
+        self.sequence = header_start(f"{prefix}sequence", _SEQUENCE_DIGITS)
+        self.subject = header_start(f"{prefix}subject", 36)
+        self.time = header_start(f"{prefix}time", len(NEVER))
 
 
 class Run(Struct, frozen=True, gc=False):
@@ -160,8 +192,16 @@ class Renderer:
     """Makes messages of events. ``find_job`` is asked only where an event alone does not tell."""
 
     def __init__(
-        self, server_name: str, base_url: str, find_job: Callable[[str], Job | None]
+        self,
+        server_name: str,
+        base_url: str,
+        find_job: Callable[[str], Job | None],
+        extras: Extras | None = None,
     ) -> None:
+        extras = extras or Extras()
+        prefixes = PREFIXES[extras.cloudevents]
+        self._starts = [_Starts(prefix) for prefix in prefixes]
+        self._cc = extras.cc
         self._base_url = base_url
         self._find_job = find_job
         self._definitions: dict[str, _Definition] = {}
@@ -171,11 +211,13 @@ class Renderer:
                 kind=exchange,
                 app_id=server_name,
                 headers=pack_headers(
-                    (
-                        ("ce-specversion", "1.0"),
-                        ("ce-source", f"/{server_name}"),
-                        ("ce-type", f"manyhands.{exchange.replace('_', '.')}"),
-                        ("ce-dataschema", f"{base_url}/0.2.0/schemas/{exchange}.json"),
+                    (f"{prefix}{name}", text)
+                    for prefix in prefixes
+                    for name, text in (
+                        ("specversion", "1.0"),
+                        ("source", f"/{server_name}"),
+                        ("type", f"manyhands.{exchange.replace('_', '.')}"),
+                        ("dataschema", f"{base_url}/0.2.0/schemas/{exchange}.json"),
                     )
                 ),
             )
@@ -204,11 +246,13 @@ class Renderer:
         else:
             key = f"{status.task_id}.{run.run_id}.{run.worker_group}.{run.worker_id}.{where}"
         body = self._body(exchange, status, run)
-        headers = _headers_of(seq, event, status.task_id)
+        headers = self._headers_of(seq, event, status.task_id)
+        if self._cc:
+            headers += pack_text_list("CC", where)
         if len(runs) > RUNS_SHOWN_MAX:
             headers += pack_headers((("manyhands-runs-cut", "true"),))
         header = self._headers[exchange].pack(len(body), headers, str(seq), event.at // 1000)
-        return Message(seq, exchange, key, header, body)
+        return Message(seq, exchange, key, header, body, where if self._cc else None)
 
     def _definition(self, job_id: str, job: Job | None) -> _Definition:
         known = self._definitions.get(job_id)
@@ -225,6 +269,22 @@ class Renderer:
         self._definitions[job_id] = definition
         return definition
 
+    def _headers_of(self, seq: int, event: Event, task_id: str) -> bytes:
+        sequence = str(seq).zfill(_SEQUENCE_DIGITS).encode()
+        subject = task_id.encode()
+        time = instant(event.at).encode()
+        headers = b""
+        for start in self._starts:
+            headers += b"".join(
+                (
+                    *(start.id, sequence, start.sequence, sequence),
+                    *(start.subject, subject, start.time, time),
+                )
+            )
+        if place_of(event.queue).is_renamed:
+            headers += pack_headers((("manyhands-queue", event.queue),))
+        return headers
+
     def _body(self, exchange: str, status: Status, run: Run | None) -> bytes:
         if exchange is PENDING:
             return _encode(_Pending(VERSION, status))
@@ -239,25 +299,6 @@ class Renderer:
             return _encode(_Running(VERSION, status, number, logs, group, worker, group, worker))
         result = f"{folder}/result.json"
         return _encode(_Completed(VERSION, status, result, logs, number, group, worker))
-
-
-def _headers_of(seq: int, event: Event, task_id: str) -> bytes:
-    sequence = str(seq).zfill(_SEQUENCE_DIGITS).encode()
-    headers = b"".join(
-        (
-            _ID,
-            sequence,
-            _SEQUENCE,
-            sequence,
-            _SUBJECT,
-            task_id.encode(),
-            _TIME,
-            instant(event.at).encode(),
-        )
-    )
-    if place_of(event.queue).is_renamed:
-        headers += pack_headers((("manyhands-queue", event.queue),))
-    return headers
 
 
 def status_of(event: Event, exchange: str, job: Job) -> Status:

@@ -102,6 +102,7 @@ class Giving:
     def _settle(self, give: Give, queues: tuple[str, ...], reply: Reply) -> None:
         self.awaited_count -= 1
         if type(reply) is not Claimed:
+            self._readiness.silence(give.path)
             self._say_no(give, queues, give.count, _STOPPING_MS)
         elif reply.jobs:
             self._readiness.given(give.path)
@@ -131,6 +132,10 @@ class Giving:
             (b"timeout", decimal(lease.term_ms or 0)),
             (b"attempt", decimal(lease.number)),
         ]
+        more = self._readiness.untold_count(job.queue)
+        if more > 0:
+            # Whoever has a slot left need not wait to be woken.
+            properties.append((b"more", decimal(more)))
         name = name_of(job)
         if name:
             properties.append((b"name", name))

@@ -134,6 +134,12 @@ class Readiness:
         self._arm(entry)
         self._look_for(entry)
 
+    def silence(self, path: Path) -> None:
+        """NO was sent because nothing is handed out at all: it is left alone."""
+        entry = self.entries.get(path)
+        if entry is not None and entry.phase is Phase.WOKEN:
+            entry.phase = Phase.QUIET
+
     def forget(self, path: Path) -> None:
         """It cannot be reached."""
         entry = self.entries.get(path)
@@ -209,9 +215,9 @@ class Readiness:
     def look(self, role: str) -> None:
         """Wake as many as there are jobs that nobody was told of yet; or all, if that is wanted."""
         hub = self._hub
-        if not (role in self._armed or None in self._armed):
+        if not (role in self._armed or None in self._armed) or hub.draining:
             return
-        left = hub.ready_count(role) - self._outstanding.get(role, 0)
+        left = self.untold_count(role)
         if left <= 0 or not hub.has_work(role):
             return
         while left > 0 or self._wake_all:
@@ -224,6 +230,10 @@ class Readiness:
             count = max(1, min(left, entry.slots))
             self._wake(entry, role, count)
             left -= count
+
+    def untold_count(self, role: str) -> int:
+        """Jobs that wait although nobody was told of them yet."""
+        return self._hub.ready_count(role) - self._outstanding.get(role, 0)
 
     def _candidates(self, role: str) -> Iterator[Entry]:
         """Those that can be woken for a role, oldest first."""

@@ -154,6 +154,9 @@ class WmpSession:
             identity=identity,
         )
         self.giving.give(give)
+        if entry is not None and entry.woken_for:
+            # It may have asked for less than it was told of.
+            self.readiness.look(entry.woken_for)
 
 
 _OF_CLIENTS: Final = frozenset({Command.SUBMIT, Command.FETCH, Command.CLOSE})

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from manyhands.model import limits
 from manyhands.model.job import State
-from manyhands.protocols.native import bodies, operations, settings
+from manyhands.model.waiting import Obstacle
+from manyhands.protocols.native import bodies, bulk, operations, settings
 from manyhands.server.history import RANGES
 from manyhands.server.openapi.words import (
     ANY,
@@ -50,6 +51,17 @@ _LISTED: Final = {
 }
 _WHOLE: Final = {
     **_LISTED,
+    "waits": array(
+        record(
+            "what sentence until_at name ids count",
+            what=text(enum=[obstacle.value for obstacle in Obstacle]),
+            sentence=text(),
+            until_at=maybe(_INSTANT),
+            name=maybe(text()),
+            ids=array(text()),
+            count=whole(minimum=0),
+        )
+    ),
     "uid": text(pattern="^[0-9a-f]{32}$"),
     "namespace": maybe(text()),
     "name": maybe(text()),
@@ -183,6 +195,7 @@ _alone: Final = (
     settings.QueueBody,
     settings.LimitBody,
     settings.ScheduleBody,
+    bulk.BulkBody,
 )
 _SCHEMAS.update(read_shapes([*_items.values(), *_alone], _PREFIX))
 _WAIT: Final = number(minimum=0, maximum=bodies.WAIT_SECONDS_MAX)
@@ -299,6 +312,19 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         step_ms=whole(minimum=1),
         total=OBJECT,
     ),
+    _look("failures", "Failures by group.", array(OBJECT), "queue order@failures count group"),
+    _look("audit", "Who changed what, newest first.", array(OBJECT), "before count"),
+    _look("bulk", "Changes of many jobs that are under way or were lately.", array(OBJECT)),
+    _look("bulk/{id}", "One of them.", OBJECT),
+    Operation(
+        "post",
+        "/api/bulk",
+        "Change all jobs that a filter finds.",
+        envelope(OBJECT),
+        "api-operate",
+        _body(bulk.BulkBody),
+    ),
+    Operation("post", "/api/bulk/{id}/cancel", "No further.", envelope(OBJECT), "api-operate"),
     _look("protocols", "What goes over each listener.", array(OBJECT)),
 )
 _PARAMETERS: Final[dict[str, Schema]] = {
@@ -314,6 +340,9 @@ _PARAMETERS: Final[dict[str, Schema]] = {
     "age_min": number(minimum=0, maximum=1e9),
     "age_max": number(minimum=0, maximum=1e9),
     "text": text(),
+    "order@failures": text(),
+    "group": text(),
+    "before": whole(minimum=1, maximum=10**15),
     "range": text(enum=list(RANGES)),
     "order": text(enum=["newest", "oldest"]),
     "after": whole(minimum=0, maximum=10**15),

@@ -64,7 +64,8 @@ FAILED: Final = ref("Failed")
 # What any request may be answered, whatever it asks for.
 ERRORS: Final[Mapping[int, str]] = {
     400: "Something in the request is wrong.",
-    403: "A page of another site made the browser ask.",
+    401: "Who asks is not known; see WWW-Authenticate.",
+    403: "A page of another site made the browser ask, or whoever asks may only look.",
     404: "There is no such thing.",
     405: "The method is not possible here; see Allow.",
     408: "The request took too long to arrive.",

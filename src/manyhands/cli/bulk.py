@@ -1,0 +1,242 @@
+"""`manyhands retry`, `cancel`, `move`, `priority`: one thing done to many jobs of a running server;
+`manyhands bulk` looks at what goes on.
+"""
+
+import inspect
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from manyhands.cli.http_link import HttpLink, Server, TokenFile
+from manyhands.cli.storing import AsJson, fail, progress
+
+_LOOK_SECONDS = 0.2
+
+Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, instead of a filter.")]
+# Which jobs: the flag, the key of the API's filter, the kind of value, the help.
+_CONDITIONS: dict[str, tuple[str, str, Any, str]] = {
+    "queue": ("--queue", "queue", str | None, "Only jobs of this queue."),
+    "state": ("--state", "state", list[str] | None, "Only in this state; may be repeated."),
+    "tag": ("--tag", "tag", str | None, "Only with this tag."),
+    "worker": ("--worker", "worker", str | None, "Only those that this worker held."),
+    "code": ("--code", "failure_code", str | None, "Only those that failed with this code."),
+    "failure": ("--failure", "failure", str | None, "Only of this group of failures."),
+    "older_than": ("--older-than", "age_min", float | None, "Only older than so many seconds."),
+    "text": ("--text", "text", str | None, "Only with this in their payload."),
+}
+_HOW: dict[str, tuple[Any, Any]] = {
+    "dry_run": (
+        Annotated[bool, typer.Option("--dry-run", help="Tell the number, do nothing.")],
+        False,
+    ),
+    "yes": (
+        Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether to go on.")],
+        False,
+    ),
+    "server": (Server, None),
+    "token_file": (TokenFile, None),
+    "as_json": (AsJson, False),
+}
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+def _with_flags(command: _Command) -> _Command:
+    """Gives a command that takes `**flags` those that say which jobs, and how to go about it."""
+    named = [
+        parameter
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    shared = {
+        name: (Annotated[kind, typer.Option(flag, help=text)], None)
+        for name, (flag, _, kind, text) in _CONDITIONS.items()
+    }
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in (shared | _HOW).items()
+    ]
+    command.__dict__["__signature__"] = inspect.Signature([*named, *added])
+    return command
+
+
+class _Operation:
+    """One operation: counted, asked about, begun, watched."""
+
+    def __init__(self, action: str, ids: list[str] | None, flags: dict[str, Any]) -> None:
+        self._link = HttpLink(flags["server"], flags["token_file"])
+        self._flags = flags
+        self._body: dict[str, Any] = {"action": action}
+        given = {key: flags[name] for name, (_, key, _, _) in _CONDITIONS.items() if flags[name]}
+        if ids and given:
+            fail("name ids or a filter, not both.")
+        if ids:
+            self._body["ids"] = ids
+        elif given:
+            self._body["filter"] = given
+        else:
+            fail("which jobs? Name ids, or a filter such as --queue; see --help.")
+
+    def run(self, **more: object) -> None:
+        """From the number to the result."""
+        self._body |= {key: value for key, value in more.items() if value is not None}
+        told = self._link.post("/api/bulk", {**self._body, "dry_run": True})
+        if self._flags["dry_run"]:
+            self._tell(told, f"{_jobs(told)} would be tried.")
+            return
+        if not self._agreed(told):
+            fail("nothing was done.")
+        found = watch(self._link, self._link.post("/api/bulk", self._body))
+        self._tell(found, summary(found))
+        if found["state"] != "completed" or found["refused"]:
+            raise SystemExit(1)
+
+    def _agreed(self, told: dict[str, Any]) -> bool:
+        if self._flags["yes"]:
+            return True
+        if not sys.stdin.isatty():
+            fail(f"{_jobs(told)}: say --yes to go on without being asked.")
+        return typer.confirm(f"{self._body['action']} {_jobs(told)}?", err=True)
+
+    def _tell(self, facts: dict[str, Any], sentence: str) -> None:
+        typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)
+
+
+def _jobs(told: dict[str, Any]) -> str:
+    number = f"{told['expected']:,} job" + ("" if told["expected"] == 1 else "s")
+    return number if told["expected_all"] else f"more than {number}"
+
+
+def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
+    """Until it has ended. Whoever stops watching does not stop it."""
+    try:
+        with progress(bulk["action"]) as tell:
+            while bulk["state"] == "active":
+                tell(bulk["done"], max(bulk["expected"], bulk["done"]))
+                time.sleep(_LOOK_SECONDS)
+                bulk = link.get(f"/api/bulk/{bulk['id']}")
+    except KeyboardInterrupt:
+        fail(
+            f"operation {bulk['id']} goes on in the server; look at it with "
+            f"`manyhands bulk {bulk['id']}`, stop it with `manyhands bulk {bulk['id']} --cancel`."
+        )
+    return bulk
+
+
+def summary(bulk: dict[str, Any]) -> str:
+    """An operation in a line."""
+    parts = [f"{bulk['action']} {bulk['state']}: {bulk['changed']:,} of {bulk['expected']:,} jobs"]
+    if bulk["passed"]:
+        parts.append(f"{bulk['passed']:,} did not fit any more")
+    parts += [f"{count:,} refused ({why})" for why, count in bulk["refused"].items()]
+    return ", ".join(parts) + "."
+
+
+@_with_flags
+def retry(
+    ids: Ids = None,
+    *,
+    into: Annotated[str | None, typer.Option("--into", help="Into this queue instead.")] = None,
+    delay_ms: Annotated[int, typer.Option(help="Milliseconds before they are ready.")] = 0,
+    **flags: Any,  # noqa: ANN401 - see `_with_flags`
+) -> None:
+    """Put failed jobs to work again, under the same ids.
+
+    Tells how many there are and asks before it begins. It runs in the server: it goes on if this
+    command is interrupted, and after a restart of the server.
+
+    Examples:
+
+      manyhands retry --queue mail --state failed
+
+      manyhands retry --code timeout --older-than 3600 --yes --json
+
+      manyhands retry 0192f0c1a2b3c4d5e6f708192a3b4c5d
+    """
+    _Operation("retry", ids, flags).run(queue=into, delay_ms=delay_ms)
+
+
+@_with_flags
+def cancel(
+    ids: Ids = None,
+    *,
+    reason: Annotated[str | None, typer.Option(help="Why, for whoever looks later.")] = None,
+    **flags: Any,  # noqa: ANN401
+) -> None:
+    """Cancel jobs that have not finished, with those that depend on them.
+
+    Examples:
+
+      manyhands cancel --queue mail --state ready --state delayed
+
+      manyhands cancel --tag campaign-7 --reason "wrong text" --yes
+    """
+    _Operation("cancel", ids, flags).run(reason=reason)
+
+
+@_with_flags
+def move(
+    into: Annotated[str, typer.Option("--into", help="The queue they go into.")],
+    ids: Ids = None,
+    **flags: Any,  # noqa: ANN401
+) -> None:
+    """Move unfinished jobs into another queue. Leases end.
+
+    Examples:
+
+      manyhands move --queue mail --state ready --into mail-slow
+    """
+    _Operation("move", ids, flags).run(queue=into)
+
+
+@_with_flags
+def priority(
+    to: Annotated[float, typer.Option("--to", help="The new priority; higher goes first.")],
+    ids: Ids = None,
+    **flags: Any,  # noqa: ANN401
+) -> None:
+    """Set the priority of unfinished jobs.
+
+    Examples:
+
+      manyhands priority --to 10 --queue mail --tag urgent
+    """
+    _Operation("priority", ids, flags).run(priority=to)
+
+
+def bulk(
+    operation: Annotated[str | None, typer.Argument(help="Id of one; else all are listed.")] = None,
+    *,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop it.")] = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at operations on many jobs, watch one, or stop it.
+
+    Examples:
+
+      manyhands bulk
+
+      manyhands bulk 3f2a9c5d7e1b4860 --cancel
+    """
+    link = HttpLink(server, token_file)
+    if operation is None:
+        if cancel:
+            fail("which operation? `manyhands bulk` lists them.")
+        rows = link.get("/api/bulk")
+    else:
+        how = link.post(f"/api/bulk/{operation}/cancel", {}) if cancel else None
+        rows = [watch(link, how or link.get(f"/api/bulk/{operation}"))]
+    if as_json:
+        typer.echo(msgspec.json.encode(rows if operation is None else rows[0]).decode())
+    elif not rows:
+        typer.echo("there are none.")
+    else:
+        for row in rows:
+            typer.echo(f"{row['id']}  {summary(row)}")

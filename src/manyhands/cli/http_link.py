@@ -1,0 +1,84 @@
+"""A running server as the operator's commands see it: the native API over HTTP."""
+
+import http.client
+import os
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from manyhands.cli.storing import fail
+from manyhands.config import TOKEN_VARIABLE, URL_VARIABLE
+
+_SECONDS = 60.0
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        "-s",
+        help=f"The server's HTTP address (else {URL_VARIABLE}, else http://127.0.0.1:7700).",
+        metavar="URL",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help=f"File with the token to show, where one is asked for (else {TOKEN_VARIABLE}).",
+        metavar="FILE",
+    ),
+]
+_DEFAULT_URL = "http://127.0.0.1:7700"
+
+
+class HttpLink:
+    """Requests to one server. What goes wrong ends the command with a sentence."""
+
+    def __init__(self, server: str | None, token_file: Path | None) -> None:
+        named = server or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
+        url = urlsplit(named if "://" in named else f"http://{named}")
+        if url.scheme not in ("http", "https") or not url.hostname:
+            fail(f"{named} is no address of an HTTP server.")
+        self._name = f"{url.scheme}://{url.netloc}"
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(url.hostname, url.port, timeout=_SECONDS)
+        self._headers = {"Content-Type": "application/json"}
+        token = _token(token_file)
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API tells
+        """The results of a question."""
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: object) -> Any:  # noqa: ANN401
+        """The results of a command."""
+        return self._ask("POST", path, msgspec.json.encode(body))
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> Any:  # noqa: ANN401
+        try:
+            self._connection.request(method, path, body, self._headers)
+            response = self._connection.getresponse()
+            answer = msgspec.json.decode(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            fail(f"{self._name} does not answer: {reason}.")
+        except msgspec.DecodeError:
+            fail(f"{self._name} is no manyhands server.")
+        if not isinstance(answer, dict) or "results" not in answer:
+            fail(f"{self._name} is no manyhands server.")
+        if answer.get("error"):
+            fail(f"{answer['error']['message']}.")
+        return answer["results"]
+
+
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        fail(f"file {file} cannot be read: {reason}.")

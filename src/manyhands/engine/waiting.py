@@ -1,0 +1,144 @@
+"""Why a job does not go on: everything that stands between it and its next step, as sentences.
+
+The same gates as in ``claim.py``, told instead of applied. Who sleeps for work is not job state, so
+that comes in from outside.
+"""
+
+from itertools import islice
+from typing import Final
+
+from manyhands.engine.view import View
+from manyhands.model.job import FINISHED, Job, Lease, State
+from manyhands.model.policy import Queue
+from manyhands.model.waiting import Obstacle, Reason
+
+# Dependencies that are looked at one by one; of the rest only the number is told.
+LOOKED_AT_MAX: Final = 20
+_LOST: Final = frozenset({State.FAILED, State.CANCELLED})
+
+
+def why_it_waits(
+    job: Job, view: View, now: int, *, awaited: bool, ahead: int = 0
+) -> tuple[Reason, ...]:
+    """What a job waits for, the weightiest first; nothing for a finished one. ``awaited``: somebody
+    sleeps for work in its queue. ``ahead``: about how many ready jobs of the queue go first.
+    """
+    if job.state in FINISHED:
+        return ()
+    if job.state is State.BLOCKED:
+        return _blocked(job, view)
+    if job.state is State.DELAYED:
+        return (_delayed(job),)
+    if job.state is State.LEASED:
+        assert job.lease is not None
+        return (_leased(job.lease),)
+    found = (*_of_job(job, now), *_of_queue(job, view, now), *_of_limits(job, view))
+    if not awaited and not view.leased_count(job.queue):
+        sentence = f"nobody is known to work on queue {job.queue!r}: no lease is held there and"
+        sentence += " nobody sleeps for work"
+        found = (*found, Reason(Obstacle.NO_WORKERS, sentence, name=job.queue))
+    if found:
+        return found
+    if ahead:
+        noun = "job goes" if ahead == 1 else "jobs go"
+        sentence = f"{ahead} {noun} before it"
+        return (Reason(Obstacle.IN_LINE, sentence, name=job.queue, count=ahead),)
+    sentence = "nothing is in its way: the next worker that asks gets it"
+    return (Reason(Obstacle.NEXT, sentence, name=job.queue),)
+
+
+def _blocked(job: Job, view: View) -> tuple[Reason, ...]:
+    count = len(job.waits_for)
+    lost: list[Job] = []
+    ids: list[str] = []
+    for key in islice(job.waits_for, LOOKED_AT_MAX):
+        other = view.job(key)
+        if other is None:
+            ids.append(key.rpartition("\0")[2])
+            continue
+        ids.append(other.job_id)
+        if other.state in _LOST:
+            lost.append(other)
+    reasons = [
+        Reason(
+            Obstacle.LOST_DEPENDENCY,
+            f"job {other.job_id}, on which it depends, is {other.state}: it is held until that one"
+            " is put to work again",
+            job_ids=(other.job_id,),
+            count=1,
+        )
+        for other in lost
+    ]
+    if count > len(lost):
+        noun = "another job" if count == 1 else f"{count} other jobs"
+        if lost:
+            noun = f"{count} jobs in all"
+        reasons.append(
+            Reason(
+                Obstacle.BLOCKED,
+                f"it waits for {noun} to complete",
+                job_ids=tuple(ids),
+                count=count,
+            )
+        )
+    return tuple(reasons)
+
+
+def _delayed(job: Job) -> Reason:
+    sentence = "it is tried again after a pause" if job.reason == "retry" else "it is delayed"
+    return Reason(Obstacle.DELAYED, sentence, until_at=job.run_at)
+
+
+def _leased(lease: Lease) -> Reason:
+    who = lease.holder.name or lease.holder.address or "a worker without a name"
+    if lease.in_grace:
+        sentence = f"the lease of {who!r} has expired and is kept from others for a while"
+        return Reason(Obstacle.IN_GRACE, sentence, until_at=lease.expires_at, name=who)
+    sentence = f"{who!r} works on it"
+    if lease.expires_at is None:
+        sentence += "; its lease ends with its connection or by its word"
+    return Reason(Obstacle.LEASED, sentence, until_at=lease.expires_at, name=who)
+
+
+def _of_job(job: Job, now: int) -> tuple[Reason, ...]:
+    """What the job itself says against being handed out."""
+    if job.lease is not None and job.lease.spent:
+        who = job.lease.holder.name or job.lease.holder.address
+        sentence = f"its last lease expired and no attempt is left; it fails unless {who!r} goes on"
+        return (Reason(Obstacle.SPENT, sentence, name=who),)
+    if job.deadline_at is not None and job.deadline_at <= now:
+        sentence = "its deadline has passed: it is about to fail"
+        return (Reason(Obstacle.OVERDUE, sentence, until_at=job.deadline_at),)
+    return ()
+
+
+def _of_queue(job: Job, view: View, now: int) -> tuple[Reason, ...]:
+    queue = view.queue(job.queue) or Queue(job.queue)
+    found: list[Reason] = []
+    if queue.paused:
+        found.append(Reason(Obstacle.PAUSED, f"queue {job.queue!r} is paused", name=job.queue))
+    policy = queue.policy
+    leased = view.leased_count(job.queue)
+    if policy.concurrency_max is not None and leased >= policy.concurrency_max:
+        sentence = f"queue {job.queue!r} may have {policy.concurrency_max} leases at once, and has"
+        sentence += f" {leased}"
+        found.append(Reason(Obstacle.CONCURRENCY, sentence, name=job.queue, count=leased))
+    rate = policy.rate
+    if rate is not None and queue.rate_used >= rate.count:
+        opens_at = queue.rate_started_at + rate.per_ms
+        if now < opens_at:
+            sentence = f"queue {job.queue!r} hands out {rate.count} jobs in {rate.per_ms} ms, and"
+            sentence += " has done so"
+            found.append(Reason(Obstacle.RATE, sentence, until_at=opens_at, name=job.queue))
+    return tuple(found)
+
+
+def _of_limits(job: Job, view: View) -> tuple[Reason, ...]:
+    found: list[Reason] = []
+    for name in job.limits:
+        limit = view.limit(name)
+        used = view.limit_used(name)
+        if limit is not None and used >= limit.concurrency_max:
+            sentence = f"limit {name!r} is full: {used} of {limit.concurrency_max} leases are held"
+            found.append(Reason(Obstacle.LIMIT, sentence, name=name, count=used))
+    return tuple(found)

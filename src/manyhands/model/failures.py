@@ -1,0 +1,56 @@
+"""Which failures are alike: the code, and the first line of the message without what differs each
+time.
+"""
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from msgspec import Struct
+
+from manyhands.model.job import Failure, Job, State
+
+_LINE_MAX: Final = 200
+# Longer lines are not looked at further: what is alike is alike at its beginning.
+_LOOKED_AT_MAX: Final = 1_000
+# In this order: an id may look like a number, a time has several.
+_DIFFERS: Final = re.compile(
+    r"(?P<id>\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+    r"|\b(?:0x[0-9a-fA-F]+|(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{8,})\b)"
+    r"|(?P<time>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
+    # A number behind one of these words says what went wrong, not where or when.
+    r"|(?P<kept>\b(?:http|status|code|errno|error|exit|signal)\b[\s:=#]*\d+\b)"
+    r"|(?P<number>\d+(?:[.,:]\d+)*)",
+    re.IGNORECASE,
+)
+
+
+class Group(Struct, frozen=True):
+    """What alike failures have in common."""
+
+    group_id: str  # the same for the same code and line, on every server
+    code: str
+    line: str
+
+
+def group_of(failure: Failure) -> Group:
+    """The group that a failure belongs to."""
+    line = _alike(failure.message)
+    digest = blake2b(f"{failure.code}\0{line}".encode(errors="replace"), digest_size=8)
+    return Group(digest.hexdigest(), failure.code, line)
+
+
+def group_of_job(job: Job) -> Group | None:
+    """The group of a job that has failed; None if it has not."""
+    if job.state is not State.FAILED or job.failure is None:
+        return None
+    return group_of(job.failure)
+
+
+def _alike(message: str) -> str:
+    first = message.lstrip().partition("\n")[0][:_LOOKED_AT_MAX]
+    return " ".join(_DIFFERS.sub(_word, first).split())[:_LINE_MAX]
+
+
+def _word(match: re.Match[str]) -> str:
+    return match[0] if match.lastgroup == "kept" else f"<{match.lastgroup}>"

@@ -1,0 +1,108 @@
+"""All jobs: a search with qualifiers, counts that follow it, and operations on what it finds."""
+
+import asyncio
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from manyhands.model.job import State
+from manyhands.model.outcome import Refusal
+from manyhands.model.policy import DEFAULTS
+from manyhands.protocols.http_envelope import Problem
+from manyhands.server.finding import find_job
+from manyhands.server.ui import listing
+from manyhands.server.ui.bulk import BulkForm, bulk_shown, choices
+from manyhands.server.ui.page import Confirm, Done, Page, Shown, url
+from manyhands.server.ui.query import QUALIFIERS, Query, read_query, with_state
+from manyhands.server.ui.visit import Form, Visit
+from manyhands.store.store import Counted, Order
+from manyhands.store.store import Page as Found
+
+# A page answers at once, with what could be looked at by then; who asks again gets more of it.
+_SECONDS: Final = 0.02
+_PATIENT_SECONDS: Final = 2.0
+_BULKS_SHOWN: Final = 5
+
+
+class Jobs(Page):
+    """The list of jobs."""
+
+    name = "jobs"
+    title = "Jobs"
+
+    async def show(self, visit: Visit) -> Shown:
+        if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
+            return bulk_shown(self.server, visit.rest[1])
+        if visit.rest and visit.rest != [""]:
+            raise Problem(404, "not_found", "there is no such page")
+        return await self._shown(visit)
+
+    async def _shown(self, visit: Visit) -> Shown:
+        query = read_query(visit.text("q"), visit.now)
+        if query.problems:
+            visit.problems["q"] = " ".join(query.problems)
+        order = visit.chosen("order", (Order.NEWEST.value, Order.OLDEST.value))
+        after = visit.whole("after")
+        patient = visit.text("patient") == "1"
+        seconds = _PATIENT_SECONDS if patient else _SECONDS
+        found, counted = await self._find(query, Order(order), after, seconds)
+        states = query.filter.states or tuple(State)
+        total = sum(counted.counts[state] for state in states)
+        here = {"q": query.text, "order": order if order != Order.NEWEST.value else None}
+        again = {**here, "patient": 1 if patient else None}
+        bulks = list(self.server.store.bulks.values())[-_BULKS_SHOWN:]
+        values = {
+            "query": query,
+            "rows": [listing.row(job, visit.now) for job in found.jobs],
+            "order": order,
+            "patient": patient,
+            "counted": counted,
+            "total": total,
+            "known": any(sum(row.counts.values()) for row in self.index.queues.values()),
+            "is_complete": found.complete,
+            "tabs": [self._tab(query, state, counted, here) for state in (None, *State)],
+            "first_page": url("jobs", **here) if after is not None else None,
+            "next_page": url("jobs", **again, after=found.next) if found.next is not None else None,
+            "further": url("jobs", **here, after=after, patient=1),
+            "qualifiers": QUALIFIERS,
+            "protocols": tuple(DEFAULTS),
+            "choices": choices(query),
+            "bulks": list(reversed(bulks)),
+        }
+        return Shown("jobs.html", values, self.title, "any")
+
+    async def _find(
+        self, query: Query, order: Order, after: int | None, seconds: float
+    ) -> tuple[Found, Counted]:
+        nothing = Counted(dict.fromkeys(State, 0))
+        if query.problems:
+            return Found((), None), nothing
+        if query.job_id is not None:
+            job = await find_job(self.server, query.job_id)
+            if job is None or isinstance(job, Refusal):
+                return Found((), None), nothing
+            return Found((job,), None), Counted({**nothing.counts, job.state: 1})
+        wanted = replace(query.filter, order=order, after=after, count_max=listing.ROWS)
+        page, counted = await asyncio.gather(
+            listing.find(self.server, wanted, seconds),
+            asyncio.to_thread(self.server.store.count, query.filter, seconds),
+        )
+        return page, counted
+
+    def _tab(
+        self, query: Query, state: State | None, counted: Counted, here: dict[str, Any]
+    ) -> tuple[str, str, str, int, bool]:
+        """The same search in another state: its address, its word, and how many there are."""
+        text = with_state(query.text, state)
+        count = sum(counted.counts.values()) if state is None else counted.counts[state]
+        chosen = query.filter.states == (() if state is None else (state,))
+        word = "all" if state is None else state.value
+        return url("jobs", **{**here, "q": text}), word, word, count, chosen
+
+    async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
+        """An operation on the jobs that were chosen, or on all that the search finds."""
+        given = BulkForm(self.server, visit, form)
+        if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
+            return await given.stop(visit.rest[1])
+        answer = await given.answer()
+        return await self._shown(visit) if answer is None else answer

@@ -1,0 +1,55 @@
+"""Named limits: how many jobs that carry a name may be worked on at once."""
+
+from manyhands.model.commands import SetLimit
+from manyhands.protocols.http_envelope import Problem
+from manyhands.server.ui import words
+from manyhands.server.ui.acting import carry_out
+from manyhands.server.ui.page import Confirm, Done, Page, Shown, confirm_again, url
+from manyhands.server.ui.visit import Form, Visit
+
+
+class Limits(Page):
+    """All named limits."""
+
+    name = "limits"
+    title = "Limits"
+
+    async def show(self, visit: Visit) -> Shown:
+        chosen = self.index.limits.get(visit.raw("name") or "")
+        given = (chosen.name, str(chosen.concurrency_max)) if chosen is not None else ("", "")
+        return self._shown(given)
+
+    def _shown(self, given: tuple[str, str]) -> Shown:
+        index = self.index
+        rows = [(index.limits[name], index.limit_used(name)) for name in sorted(index.limits)]
+        return Shown("limits.html", {"rows": rows, "given": given}, self.title)
+
+    async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
+        name = form.text("name")
+        action = form.text("action")
+        if action == "set":
+            digits = form.text("max")
+            if not (digits.isascii() and digits.isdigit() and 0 < len(digits) <= 9):
+                visit.problems["max"] = "This must be a whole number."
+            if not name:
+                visit.problems["name"] = "A limit needs a name, which jobs then carry."
+            if visit.problems:
+                return self._shown((name, digits))
+            sentence = (
+                f"At most {words.plural(int(digits), 'job')} with {words.shown(name)} at once."
+            )
+            return await carry_out(visit, SetLimit(name, int(digits)), sentence, url("limits"))
+        if action == "remove":
+            if name not in self.index.limits:
+                return Done(url("limits"), f"There is no limit {words.shown(name)}.", failed=True)
+            if not form.confirmed:
+                return confirm_again(
+                    form,
+                    question=f"Remove the limit {words.shown(name)}? Jobs that carry it are then"
+                    " not held back by it any more.",
+                    button="Remove the limit",
+                    back=url("limits"),
+                )
+            sentence = f"The limit {words.shown(name)} is removed."
+            return await carry_out(visit, SetLimit(name, None), sentence, url("limits"))
+        raise Problem(400, "invalid_body", "a limit can be set or removed here")

@@ -1,0 +1,77 @@
+"""Jobs in a table: a page of a search, and each job in one line."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from manyhands.model.job import Job, State
+from manyhands.model.payload import Encoding
+from manyhands.server.ui import words
+from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Page
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+ROWS: Final = 50
+_PREVIEW_BYTES: Final = 240
+_PREVIEW_LENGTH: Final = 110
+_NOTE_LENGTH: Final = 140
+
+
+async def find(server: "Server", wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
+    """A page of jobs with the beginnings of their payloads, however large those are."""
+    brief = replace(wanted, payload_bytes=_PREVIEW_BYTES)
+    return await asyncio.to_thread(server.store.search, brief, seconds_max)
+
+
+def row(job: Job, now: int) -> dict[str, Any]:
+    """One job, for the macro ``job_table``."""
+    lease = job.lease
+    return {
+        "id": job.job_id,
+        "name": job.name,
+        "queue": job.queue,
+        "state": job.state,
+        "preview": preview(job.payload, job.encoding),
+        "priority": job.priority,
+        "attempts": job.lease_number,
+        "tags": job.tags[:4],
+        "submitted_at": job.submitted_at,
+        "entered_at": job.entered_at,
+        "realm": job.origin.realm,
+        "holder": None if lease is None else lease.holder,
+        "expires_at": None if lease is None else lease.expires_at,
+        "stalled": lease is not None and (lease.lapsed or lease.in_grace),
+        "progress": job.progress,
+        "note": note(job, now),
+    }
+
+
+def preview(payload: bytes, encoding: Encoding) -> str:
+    """The beginning of a payload in one line."""
+    if not payload:
+        return ""
+    beginning = payload[:_PREVIEW_BYTES]
+    try:
+        # A character may have been cut in two at the end, and nowhere else.
+        text = beginning.decode("utf-8", "strict" if len(beginning) == len(payload) else "ignore")
+    except UnicodeDecodeError:
+        text = None
+    if text is None or (encoding is Encoding.BINARY and "\0" in text):
+        return beginning[:24].hex(" ")
+    return words.visible(" ".join(text.split()))[:_PREVIEW_LENGTH]
+
+
+def note(job: Job, now: int) -> str:
+    """What is to be said about a job where its state alone does not tell."""
+    text = ""
+    if job.state is State.DELAYED and job.run_at is not None:
+        text = f"{job.reason or 'due'} {words.ago(job.run_at, now)}"
+    elif job.state is State.BLOCKED:
+        text = f"waits for {words.plural(len(job.waits_for), 'job')}"
+    elif job.failure is not None and job.state is State.FAILED:
+        text = f"{job.failure.code}: {job.failure.message}".rstrip(": ")
+    elif job.state in (State.CANCELLED, State.READY) and job.reason:
+        text = job.reason
+    return words.shown(text.split("\n", 1)[0], _NOTE_LENGTH)

@@ -1,0 +1,157 @@
+"""The first page: how much there is in each state, how it went, and what needs a person."""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from manyhands.model.history import merged, quantile
+from manyhands.model.job import State
+from manyhands.server.history import RANGES
+from manyhands.server.ui import words
+from manyhands.server.ui.charts import charts
+from manyhands.server.ui.page import Page, Shown, url
+from manyhands.server.ui.visit import Visit
+from manyhands.store.store import FailureQuestion
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+# A job that was ready for longer is worth a look; where nobody works, much sooner.
+_LATE_MS: Final = 5 * 60_000
+_UNATTENDED_MS: Final = 10_000
+# Counting failures may take longer than a page has: it shows what was counted of late.
+_FAILING_MS: Final = 15_000
+_FAILING_PATIENCE: Final = 0.03  # seconds
+_FAILING_COUNT: Final = 20
+_NOTES_MAX: Final = 8
+_WORKERS_LOOKED_AT: Final = 2_000
+
+
+class Note(Struct, frozen=True):
+    """Something that needs a person."""
+
+    level: str  # "bad" or "warn"
+    what: str
+    about: str  # a name, or nothing
+    detail: str
+    to: str
+    weight: float = 0.0  # the heavier ones come first
+
+
+class Overview(Page):
+    """The overview."""
+
+    name = ""
+    title = "Overview"
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(server)
+        self._failing: list[Note] = []
+        self._failing_at = 0
+        self._counting: asyncio.Task[None] | None = None
+
+    async def show(self, visit: Visit) -> Shown:
+        await self._look_at_failures(visit.now)
+        span = visit.chosen("range", tuple(RANGES))
+        points = await self.server.history.read(span)
+        total = merged(point.sample for point in points)
+        notes = self._notes(visit.now)
+        protocols = await asyncio.to_thread(self.server.traffic.rows)
+        values = {
+            "totals": self._totals(),
+            "queues": len(self.index.queues),
+            "notes": notes[:_NOTES_MAX],
+            "notes_more": max(0, len(notes) - _NOTES_MAX),
+            "range": span,
+            "ranges": [(url("", range=word), word, None, word == span) for word in RANGES],
+            "charts": charts(points, RANGES[span].step_ms, visit.now),
+            "total": total,
+            "wait_p95": quantile(total.wait, 0.95),
+            "run_p95": quantile(total.run, 0.95),
+            "protocols": protocols,
+        }
+        return Shown("overview.html", values, self.title)
+
+    def _totals(self) -> dict[State, int]:
+        totals = dict.fromkeys(State, 0)
+        for known in self.index.queues.values():
+            for state, count in known.counts.items():
+                totals[state] += count
+        return totals
+
+    def _notes(self, now: int) -> list[Note]:
+        """What stands still though it could go on, the worst first."""
+        found = [*self._server_notes(), *self._queue_notes(now), *self._worker_notes()]
+        found += self._failing
+        found.sort(key=lambda note: (note.level != "bad", -note.weight, note.about))
+        return found
+
+    async def _look_at_failures(self, now: int) -> None:
+        idle = self._counting is None or self._counting.done()
+        if idle and now - self._failing_at > _FAILING_MS:
+            self._failing_at = now
+            self._counting = asyncio.create_task(self._count_failures(now))
+        if self._counting is not None and not self._counting.done():
+            await asyncio.wait({self._counting}, timeout=_FAILING_PATIENCE)
+
+    async def _count_failures(self, now: int) -> None:
+        wanted = FailureQuestion(now=now, latest_first=True, count_max=_FAILING_COUNT)
+        found = await asyncio.to_thread(self.server.store.failures, wanted)
+        self._failing = [
+            Note(
+                "bad",
+                "failing",
+                row.group.line or row.group.code,
+                f"{words.plural(recent, 'job')} in this hour and the last",
+                url("failures", group=row.group.group_id),
+                recent,
+            )
+            for row in found.groups
+            if (recent := sum(row.trend[-2:]))
+        ]
+
+    def _server_notes(self) -> list[Note]:
+        found = []
+        if self.server.dispatcher.store_full:
+            detail = "the disk is nearly full; submits are refused"
+            found.append(Note("bad", "disk full", "", detail, url("about"), 1e18))
+        if self.server.dispatcher.draining:
+            found.append(Note("warn", "draining", "", "the server stops", url("about"), 1e18))
+        return found
+
+    def _queue_notes(self, now: int) -> list[Note]:
+        found: list[Note] = []
+        waiters = self.server.dispatcher.waiters
+        for name, known in self.index.queues.items():
+            ready = known.counts[State.READY]
+            if not ready:
+                continue
+            to = url("queue", name=name)
+            jobs = words.plural(ready, "job")
+            if known.queue.paused:
+                found.append(Note("warn", "paused", name, f"{jobs} held back", to, ready))
+                continue
+            waited_ms = now - (known.ready.oldest_at() or now)
+            unattended = not known.counts[State.LEASED] and not waiters.is_wanted(name)
+            if unattended and waited_ms > _UNATTENDED_MS:
+                detail = f"{jobs} and nobody who works on them"
+                found.append(Note("bad", "no workers", name, detail, to, ready))
+            elif waited_ms > _LATE_MS:
+                detail = f"the oldest of {jobs} has waited {words.duration(waited_ms)}"
+                found.append(Note("warn", "slow", name, detail, to, ready))
+        return found
+
+    def _worker_notes(self) -> list[Note]:
+        """Workers that went silent while they held jobs."""
+        found = []
+        for holder, _, jobs in self.index.workers(_WORKERS_LOOKED_AT, 20):
+            stalled = sum(
+                job.lease is not None and (job.lease.lapsed or job.lease.in_grace) for job in jobs
+            )
+            if stalled:
+                name = holder.name or holder.address
+                detail = f"{words.plural(stalled, 'lease')} ran out without a word"
+                to = url("workers", q=name)
+                found.append(Note("bad", "expired leases", name, detail, to, stalled))
+        return found

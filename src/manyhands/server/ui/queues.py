@@ -1,0 +1,133 @@
+"""All queues: what is in them, who works on them, and a switch to pause each."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from manyhands.model.commands import SetQueue
+from manyhands.model.history import MINUTE_MS
+from manyhands.model.job import State
+from manyhands.protocols.http_envelope import Problem
+from manyhands.server.ui import words
+from manyhands.server.ui.acting import carry_out
+from manyhands.server.ui.page import Done, Page, Shown, url
+from manyhands.server.ui.visit import Form, Visit, back_to
+from manyhands.store.index import QueueIndex
+
+if TYPE_CHECKING:
+    from manyhands.server.app import Server
+
+_ROWS: Final = 50
+_MINUTES: Final = 30
+_SORTS: Final[dict[str, Callable[[QueueIndex], int]]] = {
+    "ready": lambda known: known.counts[State.READY],
+    "leased": lambda known: known.counts[State.LEASED],
+    "failed": lambda known: known.counts[State.FAILED],
+    "oldest": lambda known: -(known.ready.oldest_at() or 1 << 62),
+}
+
+
+class Queues(Page):
+    """The list of queues."""
+
+    name = "queues"
+    title = "Queues"
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(server)
+        # Minutes that are over do not change: they are read once.
+        self._recent_at = 0
+        self._recently: dict[str, list[int]] = {}
+
+    async def show(self, visit: Visit) -> Shown:
+        text = visit.text("q").casefold()
+        sort = visit.chosen("sort", ("name", *_SORTS))
+        at = visit.whole("page", 1, 1_000_000) or 1
+        known = self.index.queues
+        names = [name for name in known if text in name.casefold()] if text else list(known)
+        first = (at - 1) * _ROWS
+        if sort == "name":
+            names = heapq.nsmallest(first + _ROWS, names)
+        else:
+            key = _SORTS[sort]
+            names = heapq.nsmallest(
+                first + _ROWS, names, key=lambda name: (-key(known[name]), name)
+            )
+        workers = workers_by_queue(self)
+        recent = await self._recent(names[first:], visit.now)
+        total = len(known) if not text else sum(text in name.casefold() for name in known)
+        values = {
+            "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
+            "q": visit.text("q"),
+            "sort": sort,
+            "sorts": ("name", *_SORTS),
+            "total": total,
+            "known": len(known),
+            "at": at,
+            "first": first,
+            "more": total > first + _ROWS,
+        }
+        return Shown("queues.html", values, self.title)
+
+    async def _recent(self, names: list[str], now: int) -> dict[str, dict[str, Any]]:
+        """What each queue completed, minute by minute."""
+        minute_at = now - now % MINUTE_MS
+        if minute_at != self._recent_at:
+            self._recent_at, self._recently = minute_at, {}
+        missing = [name for name in names if name not in self._recently]
+        if missing:
+            since = minute_at - _MINUTES * MINUTE_MS
+            found = await asyncio.to_thread(self._read_recent, missing, since, minute_at)
+            self._recently.update(found)
+        return {name: {"recent": self._recently.get(name, ())} for name in names}
+
+    def _read_recent(self, names: list[str], since: int, until: int) -> dict[str, list[int]]:
+        found = {}
+        for name in names:
+            counts = [0] * _MINUTES
+            for row in self.server.store.samples(MINUTE_MS, since, until, name):
+                if row.at >= since:
+                    counts[(row.at - since) // MINUTE_MS] += row.sample.completed
+            found[name] = counts
+        return found
+
+    def row(self, known: QueueIndex, workers: dict[str, int]) -> dict[str, Any]:
+        """One queue, for a table."""
+        name = known.queue.name
+        oldest_at = known.ready.oldest_at()
+        return {
+            "name": name,
+            "paused": known.queue.paused,
+            "counts": known.counts,
+            "oldest_at": oldest_at,
+            "workers": workers.get(name, 0),
+            "awaited": self.server.dispatcher.waiters.is_wanted(name),
+        }
+
+    async def act(self, visit: Visit, form: Form) -> Done:
+        return await switch(visit, form, url("queues"))
+
+
+def workers_by_queue(page: Page) -> dict[str, int]:
+    """How many workers hold leases in each queue."""
+    found: dict[str, int] = {}
+    for _, _, jobs in page.index.workers(2_000, 20):
+        for name in {job.queue for job in jobs}:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+async def switch(visit: Visit, form: Form, default: str) -> Done:
+    """Pause a queue, or resume it."""
+    name = form.text("queue")
+    action = form.text("action")
+    if action not in ("pause", "resume"):
+        raise Problem(400, "invalid_body", "a queue can be paused or resumed here")
+    if name not in visit.server.store.index.queues:
+        raise Problem(404, "unknown_queue", f"there is no queue {words.shown(name)}")
+    paused = action == "pause"
+    sentence = f"Queue {words.shown(name)} is {'paused' if paused else 'handed out again'}."
+    return await carry_out(
+        visit, SetQueue(queue=name, paused=paused), sentence, back_to(form, default)
+    )

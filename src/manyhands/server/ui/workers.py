@@ -1,0 +1,96 @@
+"""Who works: what each worker holds, for how long it still may, and when it was heard of."""
+
+from typing import Any, Final
+
+from manyhands.model.commands import Depart
+from manyhands.model.job import EndReason, Holder, Job
+from manyhands.protocols.http_envelope import Problem
+from manyhands.server.ui import words
+from manyhands.server.ui.acting import carry_out
+from manyhands.server.ui.page import Confirm, Done, Page, Shown, confirm_again, url
+from manyhands.server.ui.visit import Form, Visit, back_to
+
+_WORKERS_MAX: Final = 2_000
+_LEASES_LOOKED_AT: Final = 20
+_LEASES_SHOWN: Final = 3
+_ROWS: Final = 50
+_NEVER: Final = 1 << 62
+
+
+class Workers(Page):
+    """Everybody who holds a lease, and those who were heard of lately."""
+
+    name = "workers"
+    title = "Workers"
+
+    async def show(self, visit: Visit) -> Shown:
+        rows = self._rows(visit.now)
+        text = visit.text("q").casefold()
+        if text:
+            rows = [row for row in rows if text in f"{row['name']} {row['address']}".casefold()]
+        values = {
+            "rows": rows[:_ROWS],
+            "more": max(0, len(rows) - _ROWS),
+            "found": len(rows),
+            "holding": self.index.workers_count(),
+            "asleep": self.server.dispatcher.waiters.count,
+            "q": visit.text("q"),
+        }
+        return Shown("workers.html", values, self.title)
+
+    def _rows(self, now: int) -> list[dict[str, Any]]:
+        book = self.server.worker_book
+        rows: list[dict[str, Any]] = []
+        seen: set[tuple[str, str | None]] = set()
+        for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
+            seen.add((holder.realm, holder.name))
+            rows.append(_row(holder, count, jobs))
+        rows += [
+            _row(Holder(book.realm, record.name, record.address), 0, [])
+            for record in book.records(now)[:_WORKERS_MAX]
+            if (book.realm, record.name) not in seen
+        ]
+        for row in rows:
+            row["record"] = None
+            if row["realm"] == book.realm:
+                row["record"] = book.record(row["name"] or row["address"])
+        rows.sort(key=lambda row: (not row["count"], row["ends_at"] or _NEVER, row["name"] or ""))
+        return rows
+
+    async def act(self, visit: Visit, form: Form) -> Done | Confirm:
+        if form.text("action") != "depart":
+            raise Problem(400, "invalid_body", "a worker can be sent away here, and nothing else")
+        holder = Holder(form.text("realm"), form.text("worker"))
+        count = len(self.index.leased_by_holder(holder))
+        name = words.shown(holder.name or "")
+        back = back_to(form, url("workers"))
+        if not count:
+            return Done(back, f"Worker {name} holds nothing any more.", failed=True)
+        jobs = words.plural(count, "job")
+        if not form.confirmed:
+            return confirm_again(
+                form,
+                question=f"Take {jobs} away from worker {name}? Others get them at once, and what"
+                " this worker reports about them is refused.",
+                button=f"Take {jobs} away",
+                back=back,
+            )
+        command = Depart(holder=holder, reason=EndReason.GOODBYE)
+        return await carry_out(visit, command, f"{jobs} of worker {name} are ready again.", back)
+
+
+def _row(holder: Holder, count: int, jobs: list[Job]) -> dict[str, Any]:
+    leases = [job.lease for job in jobs if job.lease is not None]
+    ends = [lease.expires_at for lease in leases if lease.expires_at is not None]
+    return {
+        "name": holder.name,
+        "address": holder.address,
+        "realm": holder.realm,
+        "count": count,
+        "connected": any(lease.connection is not None for lease in leases),
+        "stalled": sum(lease.lapsed or lease.in_grace for lease in leases),
+        "ends_at": min(ends, default=None),
+        "since": min((lease.claimed_at for lease in leases), default=None),
+        "queues": sorted({job.queue for job in jobs}),
+        "jobs": [(job, job.lease) for job in jobs[:_LEASES_SHOWN]],
+    }

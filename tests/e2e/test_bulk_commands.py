@@ -1,0 +1,120 @@
+"""`manyhands retry` and its kin against a running server, as at three in the morning."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import time
+
+import pytest
+
+from tests.e2e.serving import command, environment, run
+from tests.e2e.test_api_bulk import counts, fail_all, fill
+
+
+def talk(served, *arguments: str):
+    return run(*arguments, "--server", served.url)
+
+
+def test_failed_jobs_are_retried_after_the_number_was_agreed_to(served, api, queue):
+    fail_all(api, queue, 3)
+
+    asked = talk(served, "retry", "--queue", queue, "--state", "failed")
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == "manyhands: 3 jobs: say --yes to go on without being asked.\n"
+    assert counts(api, queue) == {"failed": 3}
+
+    agreed = talk(served, "retry", "--queue", queue, "--state", "failed", "--yes")
+    assert (agreed.returncode, agreed.stderr) == (0, "")
+    assert agreed.stdout == "retry completed: 3 of 3 jobs.\n"
+    assert counts(api, queue) == {"ready": 3}
+
+
+def test_a_dry_run_tells_the_number_and_does_nothing(served, api, queue):
+    fill(api, queue, 2)
+
+    told = talk(served, "cancel", "--queue", queue, "--dry-run")
+    as_json = talk(served, "cancel", "--queue", queue, "--dry-run", "--json")
+
+    assert told.stdout == "2 jobs would be tried.\n"
+    assert json.loads(as_json.stdout) == {"action": "cancel", "expected": 2, "expected_all": True}
+    assert counts(api, queue) == {"ready": 2}
+
+
+def test_a_refusal_is_told_and_ends_with_one(served, api, queue):
+    (job_id,) = fill(api, queue, 1)
+
+    ended = talk(served, "retry", job_id, "--yes", "--json")
+
+    assert ended.returncode == 1
+    assert json.loads(ended.stdout)["refused"] == {"not_finished": 1}
+
+
+def test_jobs_are_moved_and_get_a_priority(served, api, queue):
+    ids = fill(api, queue, 2)
+
+    assert talk(served, "priority", "--to", "5", "--queue", queue, "-y").returncode == 0
+    assert api.get(f"jobs/{ids[0]}")["priority"] == 5
+    assert talk(served, "move", "--into", f"{queue}-2", "--queue", queue, "-y").returncode == 0
+    assert counts(api, f"{queue}-2") == {"ready": 2}
+
+
+def test_operations_are_listed_and_shown(served, api, queue):
+    begun = api.results("bulk", action="cancel", filter={"queue": queue})
+
+    listed = talk(served, "bulk")
+    shown = talk(served, "bulk", begun["id"], "--json")
+
+    assert f"{begun['id']}  cancel" in listed.stdout
+    assert json.loads(shown.stdout)["state"] == "completed"
+    assert talk(served, "bulk", "nobody").stderr == "manyhands: there is no operation 'nobody'.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("retry",), "which jobs? Name ids, or a filter such as --queue; see --help."),
+        (("retry", "aa", "--queue", "q"), "name ids or a filter, not both."),
+        (("retry", "--queue", "q", "--state", "ready", "--yes"), "retry is for jobs that are"),
+        (("bulk", "--cancel"), "which operation? `manyhands bulk` lists them."),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence(served, arguments, sentence):
+    ended = talk(served, *arguments)
+
+    assert ended.returncode == 1
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_server_that_is_not_there_is_told_in_a_sentence():
+    ended = run("retry", "--queue", "q", "--server", "http://127.0.0.1:1")
+
+    assert ended.returncode == 1
+    assert ended.stderr == "manyhands: http://127.0.0.1:1 does not answer: Connection refused.\n"
+
+
+def test_on_a_terminal_the_operator_is_asked(served, api, queue):
+    fail_all(api, queue, 2)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command("retry", "--queue", queue, "--server", served.url),
+        env={**environment(), "TERM": "dumb"},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    said = b""
+    deadline = time.monotonic() + 20
+    while b"retry 2 jobs?" not in said and time.monotonic() < deadline:
+        if select.select([ours], [], [], 0.1)[0]:
+            said += os.read(ours, 4096)
+    os.write(ours, b"y\n")
+    output, _ = process.communicate(timeout=20)
+    os.close(ours)
+
+    assert b"retry 2 jobs?" in said
+    assert (process.returncode, output.strip()) == (0, b"retry completed: 2 of 2 jobs.")
+    assert counts(api, queue) == {"ready": 2}
