@@ -1,19 +1,37 @@
-"""The store's writer on a disk that fails when it is told to: while a file named ``…-fail-sync``
-(or ``…-fail-write``) lies beside the database, no sync (or write) succeeds.
+"""The store's writer on a disk that fails, or dying, when it is told to by a file that lies beside
+the database and is named after it:
+
+``…-fail-sync``, ``…-fail-write``: no sync or write of the database succeeds;
+``…-journal-sync``, ``…-journal-write``, ``…-journal-full``: the same for the journal, or no room;
+``…-die-kept``: it is killed when the journal is synced, before anybody is told;
+``…-die-applying``, ``…-die-applied``: in the midst of a transaction, or just after its commit;
+``…-behind`` (looked for at the start): nothing is applied unless somebody asks for it.
 """
 
+import errno
+import os
+import signal
 import sys
 from pathlib import Path
 
 import apsw
 
-from manyhands.store import writer
+from manyhands.store import applying, journal, writer
 
 DATABASE = Path(sys.argv[2])
 
 
+def is_told(what: str) -> bool:
+    return DATABASE.with_name(f"{DATABASE.name}-{what}").exists()
+
+
+def die_if_told(what: str) -> None:
+    if is_told(f"die-{what}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def fail_if_told(what: str, code: int) -> None:
-    if DATABASE.with_name(f"{DATABASE.name}-fail-{what}").exists():
+    if is_told(f"fail-{what}"):
         error = apsw.IOError(f"the disk failed a {what}")
         error.extendedresult = code
         raise error
@@ -40,6 +58,43 @@ class FaultyDisk(apsw.VFS):
         return FaultyFile(name, flags)
 
 
+class FaultySystem:
+    """What the journal calls the system."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def pwritev(self, descriptor, buffers, offset):
+        if is_told("journal-write"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.pwritev(descriptor, buffers, offset)
+
+    def fdatasync(self, descriptor):
+        if is_told("journal-sync"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        os.fdatasync(descriptor)
+        die_if_told("kept")
+
+    def posix_fallocate(self, descriptor, start, size):
+        if is_told("journal-full"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.posix_fallocate(descriptor, start, size)
+
+
+class DyingApplier(applying.Applier):
+    def apply(self, frames):
+        for step in super().apply(frames):
+            if self._connection.in_transaction:
+                die_if_told("applying")
+            yield step
+        die_if_told("applied")
+
+
 if __name__ == "__main__":
     disk = FaultyDisk()
+    journal.os = FaultySystem()
+    writer.Applier = DyingApplier
+    if is_told("behind"):
+        writer._WINDOW_SECONDS = writer._IDLE_SECONDS = 3600.0
+        writer._WINDOW_BYTES = writer._WINDOW_BYTES_MAX = 1 << 60
     writer.main(sys.argv[1:])

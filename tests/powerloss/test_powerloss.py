@@ -1,4 +1,4 @@
-"""After a loss of power at any moment the file is whole, and what was acknowledged is there."""
+"""After a loss of power at any moment the store opens, and what was acknowledged is there."""
 
 import os
 import tempfile
@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from manyhands.engine.effects import Effects
 from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.model.policy import Queue
-from manyhands.store import schema, writer
+from manyhands.store import applying, journal, recovery, schema, writer
 from manyhands.store.collect import Collector
-from manyhands.store.frames import FrameBuffer, decode_frame
+from manyhands.store.frames import FrameBuffer
 from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.store import StoreError
 from manyhands.store.writer import Writer
-from tests.powerloss.disk import Disk, crashes
+from tests.powerloss.disk import Disk, System, crashes
 
 NOW = 1_700_000_000_000
 BATCHES = 60
@@ -33,7 +34,10 @@ class Server:
         self.packer = Packer(TermsBook(), None, 0)
         self.buffer = FrameBuffer()
         self.writer = Writer(file, check=False)
-        self.rows: list[dict[str, str]] = [{}]  # job id -> state, after each batch
+        self.applying = None
+        # After each batch: job id -> state, and the last event.
+        self.rows: list[dict[str, str]] = [{}]
+        self.seqs = [0]
 
     def change(self) -> None:
         """New jobs of all sizes; some of the old ones go on."""
@@ -66,71 +70,100 @@ class Server:
         index = self.collector.index
         counters = Counters(NOW, index.serial, self.collector.seq, index.position)
         packed = self.packer.pack(batch, counters, Removals())
-        frames = [decode_frame(message) for message in self.buffer.feed(bytes(packed))]
         changed = {job.job_id: job.state.value for job in batch.jobs.values()}
         self.rows.append(self.rows[-1] | changed)
-        number = self.writer.commit(frames)
-        disk.acknowledge(number)
-        self.collector.committed(number)
-        self.writer.tidy(idle=True)
+        self.seqs.append(self.collector.seq)
+        self.writer.keep(*self.buffer.feed(bytes(packed)))
+        disk.acknowledge(batch.number)
+        self.collector.committed(batch.number)
+        self.apply_some()
+
+    def apply_some(self) -> None:
+        """The database follows, some steps now and some after the next batch."""
+        if self.applying is None and self.random.random() < 0.4:
+            self.applying = self.writer.apply()
+        for _ in range(self.random.randrange(30)):
+            if self.applying is not None and next(self.applying, self) is self:
+                self.applying = None
+                self.collector.applied(self.writer.applied)
+                self.writer.tidy(idle=True)
 
 
-def record(tmp_path, monkeypatch, synchronous):
+def record(tmp_path, monkeypatch, without=frozenset()):
     """What happened on the disk, what it held before, and what each batch makes of the jobs."""
     file = tmp_path / schema.FILE_NAME
     schema.create(file)
     content = {file.name: file.read_bytes()}
-    monkeypatch.setattr(writer, "_LOG_FRAMES_IDLE", 40)  # many checkpoints in a short time
+    # Many checkpoints, many files and many steps in a short time.
+    monkeypatch.setattr(writer, "_LOG_FRAMES_IDLE", 20)
+    monkeypatch.setattr(journal, "_FIRST_BYTES", 32 * 1024)
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(applying, "_STEP_ROWS", 3)
     disk = Disk()
     try:
-        server = Server(file, Random(1))
-        server.writer.connection.pragma("synchronous", synchronous)
-        for _ in range(BATCHES):
-            server.change()
-            server.commit(disk)
-        server.writer.connection.close()
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "os", System(disk, frozenset(without)))
+            server = Server(file, Random(1))
+            for _ in range(BATCHES):
+                server.change()
+                server.commit(disk)
+            server.writer.connection.close()
     finally:
         disk.unregister()
     # Closing is no part of it: the power fails while the writer works.
     last = max(index for index, change in enumerate(disk.log) if change[0] == "acknowledged")
-    return disk.log[: last + 1], content, server.rows
+    return disk.log[: last + 1], content, server
 
 
-def look_after(directory, files) -> tuple[str, dict[str, str], int]:
-    """What SQLite says of the files: whether they are whole, the jobs, the number of events."""
+def put(directory, files) -> Path:
     for old in directory.iterdir():
         old.unlink()
     for name, content in files.items():
         (directory / name).write_bytes(content)
-    connection = apsw.Connection(str(directory / schema.FILE_NAME))
+    return directory / schema.FILE_NAME
+
+
+def look_after(file) -> tuple[str, dict[str, str], list[int]]:
+    """What is there once the journal is applied: whether it is whole, the jobs, the events."""
+    try:
+        recovery.recover(file)
+    except StoreError as error:
+        return str(error), {}, []
+    connection = apsw.Connection(str(file))
     try:
         verdict = connection.execute("PRAGMA integrity_check").get
         if verdict != "ok":
-            return verdict, {}, 0
+            return verdict, {}, []
         rows = dict(connection.execute("SELECT job_id, state FROM jobs"))
-        events = connection.execute("SELECT count(*) FROM events").get
+        events = [seq for (seq,) in connection.execute("SELECT seq FROM events ORDER BY seq")]
     except apsw.Error as error:
-        return str(error), {}, 0
+        return str(error), {}, []
     finally:
         connection.close()
     return verdict, rows, events
 
 
+def fault(file, server, acknowledged) -> str | None:
+    """What is wrong with what a loss of power has left."""
+    verdict, kept, events = look_after(file)
+    if verdict != "ok":
+        return f"after batch {acknowledged}: {verdict}"
+    # Exactly what was acknowledged, or one batch more, that was on its way; never half.
+    for number in range(acknowledged, min(acknowledged + 2, len(server.rows))):
+        if kept == server.rows[number] and events == [*range(1, server.seqs[number] + 1)]:
+            return None
+    return f"after batch {acknowledged}: {len(kept)} jobs, {len(events)} events"
+
+
 def losses(directory, recorded, points) -> tuple[int, list[str]]:
     """How many states there were to look at, five for each point, and what was wrong with some."""
-    log, content, rows = recorded
+    log, content, server = recorded
     found = []
     count = 0
     for acknowledged, files in crashes(log, content, Random(2), points):
         count += 1
-        verdict, kept, events = look_after(directory, files)
-        if verdict != "ok":
-            found.append(f"after batch {acknowledged}: {verdict}")
-        elif kept not in rows[acknowledged : acknowledged + 2]:
-            # Exactly what was acknowledged, or one batch more, that was on its way; never half.
-            found.append(f"after batch {acknowledged}: {len(kept)} jobs")
-        elif kept and not events:
-            found.append(f"after batch {acknowledged}: jobs without events")
+        if (what := fault(put(directory, files), server, acknowledged)) is not None:
+            found.append(what)
     return count, found
 
 
@@ -142,22 +175,53 @@ def scratch():
         yield Path(directory)
 
 
+def happened(log, *what) -> int:
+    return sum(change[: len(what)] == what for change in log)
+
+
+@pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, monkeypatch):
-    recorded = record(tmp_path, monkeypatch, "FULL")
-    checkpoints = sum(change[:2] == ("sync", schema.FILE_NAME) for change in recorded[0])
+    recorded = record(tmp_path, monkeypatch)
+    log = recorded[0]
 
     count, found = losses(scratch, recorded, points=600)
 
-    assert checkpoints >= 5
-    assert count >= 2_000
+    assert found == []
+    assert count >= 3_000
+    assert happened(log, "sync", schema.FILE_NAME) >= 5  # checkpoints
+    assert happened(log, "rename") >= 3  # files of the journal that were used again
+
+
+@pytest.mark.timeout(300)
+def test_a_second_loss_while_the_first_is_made_good_loses_nothing(tmp_path, scratch, monkeypatch):
+    log, content, server = record(tmp_path, monkeypatch)
+    (scratch / "first").mkdir()
+    (scratch / "second").mkdir()
+    count = 0
+    found = []
+    for acknowledged, files in crashes(log, content, Random(3), 12):
+        file = put(scratch / "first", files)
+        disk = Disk()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(journal, "os", System(disk))
+                recovery.recover(file)
+        finally:
+            disk.unregister()
+        for _, again in crashes(disk.log, files, Random(4), 8):
+            count += 1
+            if (what := fault(put(scratch / "second", again), server, acknowledged)) is not None:
+                found.append(what)
+
+    assert count >= 500
     assert found == []
 
 
-@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
-def test_the_same_disk_shows_the_losses_of_a_store_that_does_not_sync(
-    tmp_path, scratch, monkeypatch, synchronous
+@pytest.mark.parametrize("without", ["fdatasync", "sync of names"])
+def test_the_same_disk_shows_the_losses_of_a_journal_that_does_not_sync(
+    tmp_path, scratch, monkeypatch, without
 ):
-    recorded = record(tmp_path, monkeypatch, synchronous)
+    recorded = record(tmp_path, monkeypatch, {without})
 
     count, found = losses(scratch, recorded, points=60)
 

@@ -408,6 +408,7 @@ class FaultyStore:
         if self._failed:
             raise StoreFailedError("the disk said no")
         self._collector.committed(self.durable)
+        self._collector.applied(self.durable)
         return self.durable
 
     def events_after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:

@@ -62,16 +62,20 @@ def told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(data: Path) -> Iterator["apsw.Connection"]:
-    """The store's file, for reading only: the server may run meanwhile."""
+    """The store's file, for reading only, with all that was acknowledged before: the server may
+    run meanwhile.
+    """
     import apsw
 
     from manyhands.store import schema
     from manyhands.store.reading import open_reader
+    from manyhands.store.recovery import catch_up, recover_if_free
     from manyhands.store.store import StoreError
 
     file = data / schema.FILE_NAME
     if not file.exists():
         raise StoreError(f"there is no store in {data}; name its directory with --data.")
+    recover_if_free(file)
     try:
         connection = open_reader(file)
         try:
@@ -81,6 +85,7 @@ def reading(data: Path) -> Iterator["apsw.Connection"]:
                     f"{file} has schema {version} and this version of manyhands knows "
                     f"{schema.VERSION}; start the server once, or use the version that wrote it."
                 )
+            catch_up(connection, file)
             yield connection
         finally:
             connection.close()

@@ -1,5 +1,5 @@
 """What stores with an index in memory share: effects go into the index and into the open batch;
-committed jobs that have finished leave the index.
+jobs that have finished leave the index once their record can be read.
 """
 
 from collections import deque
@@ -22,12 +22,14 @@ GRAPH_PREFIX: Final = "graph:"
 
 
 class Collector:
-    """The index, the open batch, and the batches on their way to the disk."""
+    """The index, the open batch, and the batches on their way to the records."""
 
     def __init__(self, read_finished: Callable[[str], Job | None]) -> None:
         self.index = Index(read_finished)
         self.batch = Batch(1)
         self.sealed: deque[Batch] = deque()
+        # Durable, but not yet to be found where records are read.
+        self.unapplied: deque[Batch] = deque()
         self.bulks: dict[str, Bulk] = {}  # in the order of their beginning
         self.audit_seq = 0
         self.seq = 0  # of the newest event, committed or not
@@ -112,9 +114,9 @@ class Collector:
                 return True
         return False
 
-    def unsaved(self, job_id: str) -> Job | None:
-        """The newest value of a job that is in a batch but not committed yet."""
-        for batch in (self.batch, *reversed(self.sealed)):
+    def newest(self, job_id: str) -> Job | None:
+        """The newest value of a job whose record cannot be read yet."""
+        for batch in (self.batch, *reversed(self.sealed), *reversed(self.unapplied)):
             if job_id in batch.jobs:
                 return batch.jobs[job_id]
         return None
@@ -130,14 +132,22 @@ class Collector:
         return batch
 
     def committed(self, number: int) -> list[Batch]:
-        """All batches up to this number are durable. Their finished jobs leave the memory."""
+        """All batches up to this number are durable."""
         settled = []
         while self.sealed and self.sealed[0].number <= number:
-            batch = self.sealed.popleft()
+            settled.append(self.sealed.popleft())
+        self.unapplied += settled
+        return settled
+
+    def applied(self, number: int) -> list[Batch]:
+        """Records of all batches up to this number can be read. Finished jobs leave the memory."""
+        settled = []
+        index_jobs = self.index.jobs
+        while self.unapplied and self.unapplied[0].number <= number:
+            batch = self.unapplied.popleft()
             settled.append(batch)
-            index_jobs = self.index.jobs
             for job_id, job in batch.jobs.items():
-                # Only if nothing newer is on its way: that value is not on disk yet.
+                # Only if nothing newer is on its way: that value cannot be read yet.
                 if job.state in FINISHED and index_jobs.get(job_id) is job:
                     self.index.forget(job_id)
         return settled

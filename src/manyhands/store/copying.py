@@ -34,6 +34,8 @@ def copy_database(source: apsw.Connection, target: Path) -> Iterator[tuple[int, 
             while not backup.done:
                 backup.step(_STEP_PAGES)
                 yield backup.remaining, backup.page_count
+        # No journal belongs to a copy, not even the one that lies where it is put.
+        copy.execute("UPDATE facts SET value = '{}' WHERE key = 'journal'")
         copy.close()
         sync_file(draft)
         draft.rename(target)

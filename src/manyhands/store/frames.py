@@ -1,11 +1,11 @@
 """What travels between the server and the process that writes: batches there, numbers back.
 
-Each frame is its length in eight bytes, then MessagePack. Rows are plain lists, in the order of
-the parameters of the statements in ``writer.py``.
+Each message is its length and its number in eight bytes each, then MessagePack; so a frame goes
+into the journal as it came, before anybody has looked inside. Rows are plain lists, in the order
+of the parameters of the statements in ``applying.py``.
 """
 
 import struct
-from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -13,10 +13,11 @@ from msgspec import Struct
 
 from manyhands.model.events import Event
 
-_LENGTH: Final = struct.Struct("<Q")  # a batch of large payloads may pass 4 GiB
+_HEAD: Final = struct.Struct("<QQ")  # a batch of large payloads may pass 4 GiB
 
 Body = TypeVar("Body")
 Row = Any  # a list or tuple of values that SQLite knows
+Span = tuple[int, int, int]  # a message's number, where it starts, and where it ends
 
 
 class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
@@ -62,10 +63,13 @@ ReceivedFrame = Frame[msgspec.Raw]
 
 
 class Answer(Struct, frozen=True, array_like=True):
-    """All batches up to this number are durable; or what went wrong, and then nothing follows."""
+    """All batches up to ``number`` are durable, and those up to ``applied`` can be read from the
+    file; or what went wrong, and then nothing follows.
+    """
 
     number: int
     failure: str = ""
+    applied: int = 0
 
 
 _encode_into = msgspec.msgpack.Encoder().encode_into
@@ -74,31 +78,44 @@ decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 def pack(message: SentFrame | Answer) -> bytearray:
-    """A message with its length in front."""
-    buffer = bytearray(_LENGTH.size)
-    _encode_into(message, buffer, _LENGTH.size)
-    _LENGTH.pack_into(buffer, 0, len(buffer) - _LENGTH.size)
+    """A message with its length and number in front."""
+    buffer = bytearray(_HEAD.size)
+    _encode_into(message, buffer, _HEAD.size)
+    _HEAD.pack_into(buffer, 0, len(buffer) - _HEAD.size, message.number)
     return buffer
 
 
+def cut(data: bytes | bytearray | memoryview) -> tuple[list[Span], int]:
+    """The whole messages that these bytes begin with, and where what is left begins."""
+    spans: list[Span] = []
+    start, size = 0, len(data)
+    while size - start >= _HEAD.size:
+        length, number = _HEAD.unpack_from(data, start)
+        end = start + _HEAD.size + length
+        if end > size:
+            break
+        spans.append((number, start + _HEAD.size, end))
+        start = end
+    return spans, start
+
+
 class FrameBuffer:
-    """Bytes as they arrive, cut into messages."""
+    """Bytes as they arrive, cut where a message ends."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._rest = bytearray()
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Add what arrived; yields each message that is now whole."""
-        self._bytes += chunk
-        start = 0
-        view = memoryview(self._bytes)
-        messages = []
-        while len(view) - start >= _LENGTH.size:
-            end = start + _LENGTH.size + _LENGTH.unpack_from(view, start)[0]
-            if end > len(view):
-                break
-            messages.append(bytes(view[start + _LENGTH.size : end]))
-            start = end
-        view.release()
-        del self._bytes[:start]
-        yield from messages
+    def feed(self, chunk: bytes) -> tuple[bytes, list[Span]]:
+        """Add what arrived; gives all bytes that make whole messages, and where these are."""
+        data: bytes | bytearray = chunk
+        if self._rest:
+            self._rest += chunk
+            data = self._rest
+        spans, end = cut(data)
+        if data is chunk:
+            if end < len(chunk):
+                self._rest += chunk[end:]
+            return (chunk if end == len(chunk) else chunk[:end]), spans
+        whole = bytes(memoryview(data)[:end])
+        del self._rest[:end]
+        return whole, spans

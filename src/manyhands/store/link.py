@@ -1,7 +1,7 @@
 """The server's end of the way to the writer: it never blocks, and it never guesses.
 
-A batch is durable when its number came back. If the writer fails or is gone, that is said, once
-and for all.
+A batch is durable when its number came back; somewhat later it can be read from the file. If the
+writer fails or is gone, that is said, once and for all.
 """
 
 import contextlib
@@ -31,20 +31,24 @@ class WriterLink:
         self, command: Sequence[str], file: Path, lock_descriptor: int, *, check: bool
     ) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        self._hurry, hurry = socket.socketpair()
+        with theirs, hurry:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             self._socket = ours
+            self._hurry.settimeout(0)
+            how = "check" if check else "trust"
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*command, str(theirs.fileno()), str(file), "check" if check else "trust"],
+                [*command, str(theirs.fileno()), str(file), how, str(hurry.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 # It keeps the lock: nobody may open the directory before it has finished.
-                pass_fds=(theirs.fileno(), lock_descriptor),
+                pass_fds=(theirs.fileno(), hurry.fileno(), lock_descriptor),
                 start_new_session=True,  # keys pressed in the server's terminal are not for it
             )
         self._unsent: deque[memoryview] = deque()
         self._buffer = FrameBuffer()
         self._committed = 0
+        self.applied = 0  # the number of the last batch that can be read from the file
         self._opened = False
         self._failure: str | None = None
 
@@ -96,16 +100,27 @@ class WriterLink:
             raise StoreFailedError(f"the store cannot be written: {self._failure}")
         return self._committed
 
+    def hurry(self) -> None:
+        """Somebody waits until he can read what is durable. Any thread may say so."""
+        with contextlib.suppress(OSError):  # it has been told often enough, or is gone
+            self._hurry.send(b"!")
+
+    def has_failed(self) -> bool:
+        """Nothing can follow what was committed."""
+        return self._failure is not None
+
     def _receive(self) -> None:
         try:
             while chunk := self._socket.recv(_READ_BYTES):
-                for message in self._buffer.feed(chunk):
-                    answer = decode_answer(message)
+                data, spans = self._buffer.feed(chunk)
+                for _, start, end in spans:
+                    answer = decode_answer(data[start:end])
                     if answer.failure:
                         self._failure = answer.failure
                         return
                     self._opened = True
                     self._committed = max(self._committed, answer.number)
+                    self.applied = max(self.applied, answer.applied)
                 if len(chunk) < _READ_BYTES:
                     return
         except BlockingIOError:
@@ -123,10 +138,12 @@ class WriterLink:
         self._process.kill()
         self._process.wait()
         self._socket.close()
+        self._hurry.close()
 
     def close(self) -> None:
         """The writer finishes what it has been sent, and ends."""
         self._socket.close()
+        self._hurry.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

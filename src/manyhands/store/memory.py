@@ -86,6 +86,7 @@ class MemoryStore:
         for row in batch.samples:
             self._samples[row.step_ms][row.at, row.queue] = row
         self._collector.committed(batch.number)
+        self._collector.applied(batch.number)
         self._committed = batch.number
         return batch
 

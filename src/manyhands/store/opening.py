@@ -12,7 +12,7 @@ from typing import Final
 
 import apsw
 
-from manyhands.store import schema
+from manyhands.store import journal, schema
 from manyhands.store.store import StoreError
 
 _LOCK_NAME: Final = "manyhands.lock"
@@ -98,6 +98,7 @@ def inspect(file: Path) -> bool:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             version = int(connection.pragma("user_version"))
             if version < schema.VERSION:
+                _refuse_journal(file)
                 check(connection, file)
         finally:
             connection.close()
@@ -112,6 +113,14 @@ def inspect(file: Path) -> bool:
         schema.migrate(file)
         return False
     return log_bytes > 0 or file.stat().st_size <= _CHECKED_BYTES_MAX
+
+
+def _refuse_journal(file: Path) -> None:
+    if journal.segments(file.parent):
+        raise StoreError(
+            f"{file} was written by an older version of manyhands, and its journal has not been "
+            "applied. Start and stop that version once, then this one."
+        )
 
 
 def _inspect_header(file: Path, log_bytes: int) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from manyhands.model.job import State
 from manyhands.model.policy import NO_POLICY, QueuePolicy
-from manyhands.store.index import Index
+from manyhands.store.collect import Collector
 from manyhands.store.packing import Removals
 from manyhands.store.reading import Reader
 from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
@@ -24,9 +24,12 @@ _EVENTS_A_JOB: Final = 20  # events dropped in one slice, for each record: they 
 class Pruner:
     """Remembers from slice to slice where it was."""
 
-    def __init__(self, index: Index, reader: Reader, retention: Retention) -> None:
-        self.leaving: dict[str, None] = {}  # ids of records that go with a batch not durable yet
-        self._index = index
+    def __init__(self, collector: Collector, reader: Reader, retention: Retention) -> None:
+        # Ids of records, and serials of results, that go with a batch that is not applied yet.
+        self.leaving: dict[str, None] = {}
+        self._leaving_results: dict[int, None] = {}
+        self._collector = collector
+        self._index = collector.index
         self._reader = reader
         self._retention = retention
         # No record of a place finished before this; what finishes later is younger anyway.
@@ -55,6 +58,13 @@ class Pruner:
             self._samples_pruned_at = now
             self._prune_samples(now, removals)
         return count
+
+    def forget(self, removals: Removals) -> None:
+        """These are gone from the file."""
+        for job_id in removals.jobs:
+            del self.leaving[job_id]
+        for serial in removals.results:
+            del self._leaving_results[serial]
 
     def _may_hold_any(self, place: _Place, policy: QueuePolicy, now: int) -> bool:
         queue, state = place
@@ -116,7 +126,15 @@ class Pruner:
             "SELECT serial, job_id FROM jobs WHERE result_until <= ? ORDER BY result_until LIMIT ?",
             (now, count_max),
         )
-        serials = [serial for serial, job_id in rows if job_id not in self.leaving]
+        # A job that changed since may have another result by now.
+        serials = [
+            serial
+            for serial, job_id in rows
+            if job_id not in self.leaving
+            and serial not in self._leaving_results
+            and self._collector.newest(job_id) is None
+        ]
+        self._leaving_results.update(dict.fromkeys(serials))
         removals.results += serials
         return len(serials)
 

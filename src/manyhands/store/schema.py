@@ -120,6 +120,10 @@ CREATE TABLE bulks(name TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT, WITHOUT 
 CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 """
 
+# From here on what is durable may be in a journal beside the file: an older program, which does
+# not know of it, must not open it. The row says how far the file has come with it.
+_JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
+
 Migration = str | Callable[[apsw.Connection], None]
 # What makes version n+1 out of version n. Entries are added, never changed.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -127,6 +131,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     _HISTORY,
     _note_failures,
     _OPERATORS,
+    _JOURNAL,
 )
 VERSION: Final = len(MIGRATIONS)
 

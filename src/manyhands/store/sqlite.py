@@ -1,12 +1,17 @@
-"""The default store: live jobs in memory, every change in a SQLite file before it is told.
+"""The default store: live jobs in memory, every change on disk before it is told.
 
-The file is written by a process of its own (``writer.py``); here it is only read. Decisions read
-the index in memory, and the file only for jobs that have finished and were let go of.
+A process of its own (``writer.py``) writes: first a journal, which makes a change durable, and a
+little later a SQLite file, which is only read here. Decisions read the index in memory, and the
+file only for jobs that have finished and were let go of. Whoever asks the file is shown all that
+was durable when he asked.
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +20,10 @@ import apsw
 from manyhands.engine.view import View
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
+from manyhands.model.events import Event
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
-from manyhands.store import schema
+from manyhands.store import journal, schema
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
@@ -29,6 +35,7 @@ from manyhands.store.opening import DirectoryLock, inspect
 from manyhands.store.packing import Counters, Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
+from manyhands.store.recovery import read_mark, recover
 from manyhands.store.retention import Retention
 from manyhands.store.searching import search, select
 from manyhands.store.store import (
@@ -41,10 +48,15 @@ from manyhands.store.store import (
     PartialResult,
     Selection,
     StoredEvent,
+    StoreFailedError,
 )
 
 # Fewer terms than this are not worth a walk over all jobs.
 _TERMS_KEPT: Final = 1_000
+
+# For readers who wait until the file holds what is durable: a few milliseconds, as a rule.
+_CATCH_UP_REST_SECONDS: Final = 0.001
+_CATCH_UP_SECONDS_MAX: Final = 30.0
 
 
 class SqliteStore:
@@ -76,20 +88,24 @@ class SqliteStore:
             raise
         self.alive_at = counters.alive_at if counters is not None else None
         counters = counters or Counters()
-        self._collector.seq = self._last_seq = counters.seq
+        self._collector.seq = self._last_seq = self._applied_seq = counters.seq
         self._collector.audit_seq = self._reader.last_audit_seq()
+        self._durable = 0  # the number of the last durable batch
+        self._applied = 0  # of the last batch that the file holds
+        self._swept = 0
+        self._unapplied_events: deque[tuple[int, Event]] = deque()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
-        self._pruner = Pruner(self.index, self._reader, retention)
+        self._pruner = Pruner(self._collector, self._reader, retention)
         self._removals = Removals()
         self._removed: deque[tuple[int, Removals]] = deque()  # with the batches they went into
 
     def _open(self, writer_command: Sequence[str]) -> Counters | None:
-        if self._file.exists():
-            check = inspect(self._file)
-        else:
+        check = self._file.exists() and inspect(self._file)
+        if recover(self._file):
+            check = False  # it was checked before it was changed
+        if not self._file.exists():
             schema.create(self._file)
-            check = False
         descriptor = self._lock.descriptor
         # The writer checks the file while it is loaded here.
         self._link = WriterLink(writer_command, self._file, descriptor, check=check)
@@ -116,7 +132,7 @@ class SqliteStore:
         """A job that is not in the index: finished, or never heard of."""
         if job_id in self._pruner.leaving:
             return None
-        job = self._collector.unsaved(job_id)
+        job = self._collector.newest(job_id)
         return job if job is not None else self._reader.job(job_id)
 
     # Committing.
@@ -145,15 +161,36 @@ class SqliteStore:
         for batch in self._collector.committed(number):
             if batch.events:
                 self._last_seq = batch.events[-1][0]
-        while self._removed and self._removed[0][0] <= number:
-            for job_id in self._removed.popleft()[1].jobs:
-                del self._pruner.leaving[job_id]
+                self._unapplied_events += batch.events
+        self._durable = number
+        if self._link.applied > self._applied:
+            self._let_go(self._link.applied)
         return number
+
+    def _let_go(self, number: int) -> None:
+        """Up to this batch the file tells everything: it need not be in memory as well."""
+        for batch in self._collector.applied(number):
+            if batch.events:
+                self._applied_seq = batch.events[-1][0]
+        events = self._unapplied_events
+        while events and events[0][0] <= self._applied_seq:
+            events.popleft()
+        while self._removed and self._removed[0][0] <= number:
+            self._pruner.forget(self._removed.popleft()[1])
+        self._applied = number
 
     # Reading.
 
     def events_after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
-        return self._reader.events(seq, min(count_max, max(0, self._last_seq - seq)))
+        found: list[StoredEvent] = []
+        applied_seq = self._applied_seq
+        if seq < applied_seq:
+            stored = self._reader.events(seq, min(count_max, applied_seq - seq))
+            # The file may be ahead of what we were told, and nobody may hear of that before.
+            found = [event for event in stored if event.seq <= applied_seq]
+        start = max(seq, applied_seq) - applied_seq
+        newer = islice(self._unapplied_events, start, start + max(0, count_max - len(found)))
+        return found + [StoredEvent(*event) for event in newer]
 
     def last_seq(self) -> int:
         return self._last_seq
@@ -162,38 +199,54 @@ class SqliteStore:
         return self._first_seq
 
     def partials(self, job_id: str) -> Sequence[PartialResult]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return reader.partials(job_id)
 
     def find(self, job_id: str) -> Job | None:
+        # Memory first: what leaves it meanwhile is in the file before.
+        job = self._unapplied(job_id)
+        if job is None and len(job_id) == 32:
+            other = self.index.job_by_uid(job_id)
+            job = self._unapplied(other.job_id) if other is not None else None
+        if job is not None:
+            return job
         with self._pool.borrow() as reader:
             job = reader.job(job_id)
             if job is None and len(job_id) == 32:
                 job = reader.job_by_uid(job_id)
             return job
 
+    def _unapplied(self, job_id: str) -> Job | None:
+        """The durable value of a job that the file does not hold yet. This may run beside the
+        loop, hence the copy.
+        """
+        for batch in reversed(tuple(self._collector.unapplied)):
+            if job_id in batch.jobs:
+                return batch.jobs[job_id]
+        return None
+
     def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return reader.ended(namespace, names)
 
     def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return search(reader, self.index, wanted, seconds_max)
 
     def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return count_by_state(reader, self.index, wanted, seconds_max)
 
     def audit(self, before: int | None, count_max: int) -> Sequence[AuditEntry]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return reader.audit(before, count_max)
 
     def failures(self, wanted: FailureQuestion) -> Failures:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return read_failures(reader, wanted)
 
     def failure_codes(self) -> Sequence[tuple[str, str, int]]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return read_codes(reader)
 
     def keep_samples(self, samples: Sequence[StoredSample]) -> None:
@@ -202,12 +255,33 @@ class SqliteStore:
     def samples(
         self, step_ms: int, since: int, until: int, queue: str | None = None
     ) -> Sequence[StoredSample]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return reader.samples(step_ms, since, until, queue)
 
     def select(self, wanted: Filter) -> Selection:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             return select(reader, self.index, wanted)
+
+    @contextmanager
+    def _reading(self, number: int = 0) -> Iterator[Reader]:
+        """A reader that is shown all that is durable now, and what is not but has at most this
+        number. It may take a while: not for the loop.
+        """
+        number = max(number, self._durable)
+        with self._pool.borrow() as reader:
+            if self._applied < number:
+                self._catch_up(reader, number)
+            yield reader
+
+    def _catch_up(self, reader: Reader, number: int) -> None:
+        self._link.hurry()
+        # This bounds an effort and decides nothing about any job, so it need not be the server's
+        # clock.
+        give_up_at = time.perf_counter() + _CATCH_UP_SECONDS_MAX
+        while read_mark(reader.connection).applied < number:
+            if self._link.has_failed() or time.perf_counter() > give_up_at:
+                raise StoreFailedError("the store's records are not up to date; see the log")
+            time.sleep(_CATCH_UP_REST_SECONDS)
 
     # Operating.
 
@@ -220,11 +294,13 @@ class SqliteStore:
 
     def begin_sweep(self) -> None:
         self._terms.watch()
+        # Terms that were given out before are to be found with the jobs of these batches.
+        self._swept = self._collector.batch.number - 1
 
     def find_unused(self) -> Sequence[int]:
         if len(self._terms.by_number) < _TERMS_KEPT:
             return ()
-        with self._pool.borrow() as reader:
+        with self._reading(self._swept) as reader:
             rows = reader.rows("SELECT terms_id FROM terms EXCEPT SELECT terms_id FROM jobs")
         return [row[0] for row in rows]
 
@@ -246,14 +322,15 @@ class SqliteStore:
             "path": str(self._file),
             "bytes": self._file.stat().st_size,
             "log_bytes": log.stat().st_size if log.exists() else 0,
+            "journal_bytes": _bytes_of(journal.segments(self._directory)),
             "schema": schema.VERSION,
             "sqlite": apsw.sqlite_lib_version(),
-            "unfinished_jobs": len(self.index.jobs),
+            "unfinished_jobs": sum(one.unfinished_count for one in self.index.queues.values()),
             "events": self._last_seq - self._first_seq + 1,
         }
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
-        with self._pool.borrow() as reader:
+        with self._reading() as reader:
             yield from copy_database(reader.connection, Path(target))
 
     def close(self) -> None:
@@ -262,3 +339,8 @@ class SqliteStore:
         self._reader.connection.close()
         self._link.close()
         self._lock.release()
+
+
+def _bytes_of(files: Sequence[Path]) -> int:
+    """What they take up; some may go meanwhile."""
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -1,9 +1,10 @@
 """The contract of a store: load, write, commit; and what can be asked of the records.
 
 A store never decides. The dispatcher asks it for a view (``load``), lets the engine decide, hands
-the effects over (``write``), and commits whatever gathered. Commits finish in order. A store that
-keeps jobs elsewhere (a database shared by several servers) fills its view in ``load``; one that
-keeps them here gives its index. Nothing in here may know of asyncio or of protocols.
+the effects over (``write``), and commits whatever gathered. Commits finish in order; whoever asks
+for records is shown all that was committed before. A store that keeps jobs elsewhere (a database
+shared by several servers) fills its view in ``load``; one that keeps them here gives its index.
+Nothing in here may know of asyncio or of protocols.
 """
 
 import enum

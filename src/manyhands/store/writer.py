@@ -1,4 +1,5 @@
-"""The process that writes: one transaction for whatever batches have arrived, one answer.
+"""The process that writes: what has arrived goes into the journal and is answered; behind that,
+many frames together, it goes into the database.
 
 It is a process of its own so that a commit never holds the server's interpreter. It trusts what
 it is sent, goes on until its parent is gone, and stops at the first error: after a failed sync
@@ -8,77 +9,46 @@ nobody knows what the disk holds, so nothing more may be called durable.
 import contextlib
 import gc
 import os
+import secrets
 import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 import apsw
 
 from manyhands.store import opening
-from manyhands.store.frames import Answer, FrameBuffer, ReceivedFrame, decode_frame, pack
+from manyhands.store.applying import Applier, PackedFrame
+from manyhands.store.frames import Answer, FrameBuffer, pack
+from manyhands.store.journal import EPOCH_BYTES, Journal, Mark, encode_mark
 from manyhands.store.store import StoreError
 
 _READ_BYTES: Final = 1024 * 1024
 _CACHE_KIB: Final = 64 * 1024
 _BUSY_MS: Final = 5_000
+# Frames wait until they are this old, this many bytes, or nothing has come for a moment: the more
+# are applied together, the fewer rows are written twice, but the longer is the commit.
+_WINDOW_SECONDS: Final = 0.1
+_WINDOW_BYTES: Final = 1024 * 1024
+_IDLE_SECONDS: Final = 0.02
+_WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+# So long is the database written to before the link is looked at again. The further it is behind,
+# the longer; and beyond a bound the server has to wait.
+_TURN_SECONDS: Final = 0.001
+_TURN_SECONDS_A_BYTE: Final = 0.001 / (2 * 1024 * 1024)
+_BEHIND_BYTES_MAX: Final = 64 * 1024 * 1024
 # Frames in the log from which it is copied into the file when nothing waits, or in any case. A
 # thousand pages take about 3 ms: rather often and short than rarely and long.
 _LOG_FRAMES_IDLE: Final = 1_000
 _LOG_FRAMES_MAX: Final = 4_000
 
-# The order in which a frame is made true: what is dropped may be written again in the same batch.
-_STATEMENTS: Final[tuple[tuple[str, str], ...]] = (
-    ("dropped_jobs", "DELETE FROM jobs WHERE serial = ?"),
-    ("dropped_jobs", "DELETE FROM tags WHERE serial = ?"),
-    ("dropped_jobs", "DELETE FROM partials WHERE serial = ?"),
-    ("dropped_jobs", "DELETE FROM payloads WHERE serial = ?"),
-    ("dropped_jobs", "DELETE FROM failures WHERE serial = ?"),
-    ("dropped_results", "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?"),
-    ("terms", "INSERT INTO terms VALUES(?, ?)"),
-    ("replaced", "DELETE FROM jobs WHERE serial = ?"),
-    ("replaced", "DELETE FROM tags WHERE serial = ?"),
-    ("replaced", "DELETE FROM payloads WHERE serial = ?"),
-    ("inserted", "INSERT INTO jobs VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-    ("payloads", "INSERT INTO payloads VALUES(?, ?)"),
-    (
-        "updated",
-        "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
-        " record = ?6, result = ?7 WHERE serial = ?1",
-    ),
-    ("mended", "DELETE FROM failures WHERE serial = ?"),
-    ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
-    ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
-    ("tagged", "INSERT INTO tags VALUES(?, ?)"),
-    ("events", "INSERT INTO events VALUES(?, ?)"),
-    ("queues", "INSERT OR REPLACE INTO queues VALUES(?, ?)"),
-    ("removed_queues", "DELETE FROM queues WHERE name = ?"),
-    ("limits", "INSERT OR REPLACE INTO limits VALUES(?, ?)"),
-    ("removed_limits", "DELETE FROM limits WHERE name = ?"),
-    ("schedules", "INSERT OR REPLACE INTO schedules VALUES(?, ?)"),
-    ("removed_schedules", "DELETE FROM schedules WHERE name = ?"),
-    ("cursors", "INSERT OR REPLACE INTO cursors VALUES(?, ?)"),
-    ("removed_cursors", "DELETE FROM cursors WHERE name = ?"),
-    ("bulks", "INSERT OR REPLACE INTO bulks VALUES(?, ?)"),
-    ("removed_bulks", "DELETE FROM bulks WHERE name = ?"),
-    ("audit", "INSERT OR REPLACE INTO audit VALUES(?, ?)"),
-    ("audit_dropped_to", "DELETE FROM audit WHERE seq <= ?"),
-    ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
-    ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
-    ("dropped_terms", "DELETE FROM terms WHERE terms_id = ?"),
-    (
-        "dropped_groups",
-        "DELETE FROM failure_groups WHERE NOT EXISTS"
-        " (SELECT 1 FROM failures WHERE failures.group_id = failure_groups.group_id)",
-    ),
-)
-
 
 class Writer:
-    """The one connection that writes."""
+    """The one connection that writes, and the journal before it."""
 
     def __init__(self, file: Path, *, check: bool) -> None:
         flags = apsw.SQLITE_OPEN_READWRITE
@@ -86,8 +56,15 @@ class Writer:
         self.connection.set_busy_timeout(_BUSY_MS)  # a search may still be at it at the end
         # The log is copied into the file when we say so: never by chance, on the way out.
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._directory = file.parent
+        self._journal: Journal | None = None
+        self._applier: Applier | None = None
+        self._unapplied: list[PackedFrame] = []  # durable, and to be applied
         self._log_frames = 0
         self._log_frames_seen = 0  # when it was last copied
+        self.unapplied_bytes = 0
+        self.durable = 0  # numbers of frames
+        self.applied = 0
         if check:
             opening.check(self.connection, file)
         self.connection.pragma("synchronous", "FULL")
@@ -101,35 +78,47 @@ class Writer:
         self._log_frames = frames
         return apsw.SQLITE_OK
 
-    def commit(self, frames: Sequence[ReceivedFrame]) -> int:
-        """Make batches durable together; gives the number of the last."""
-        connection = self.connection
-        connection.execute("BEGIN IMMEDIATE")
-        for frame in frames:
-            self._apply(frame)
-        connection.execute(
-            "INSERT OR REPLACE INTO facts VALUES('counters', ?)", (frames[-1].counters,)
-        )
-        connection.execute("COMMIT")
-        return frames[-1].number
+    def _begin(self) -> Journal:
+        """A new epoch, known to the database before anything is written in it. Only now, with
+        the first frame: before that the server may still find that the file is not to be touched.
+        """
+        epoch = secrets.token_bytes(EPOCH_BYTES)
+        mark = encode_mark(Mark(epoch.hex())).decode()
+        self.connection.execute("INSERT OR REPLACE INTO facts VALUES('journal', ?)", (mark,))
+        self._applier = Applier(self.connection, epoch.hex())
+        self._journal = Journal(self._directory, epoch)
+        return self._journal
 
-    def _apply(self, frame: ReceivedFrame) -> None:
-        connection = self.connection
-        for field, statement in _STATEMENTS:
-            rows = getattr(frame, field)
-            if rows:
-                connection.executemany(statement, rows)
-        for serial, number, oldest, at, warning, payload in frame.partials:
-            # Numbers start anew when a job is put to work again: later ones are from before.
-            connection.execute(
-                "DELETE FROM partials WHERE serial = ? AND (number >= ? OR number < ?)",
-                (serial, number, oldest),
-            )
-            connection.execute(
-                "INSERT INTO partials VALUES(?, ?, ?, ?, ?)", (serial, number, at, warning, payload)
-            )
-        if frame.events_dropped_to:
-            connection.execute("DELETE FROM events WHERE seq <= ?", (frame.events_dropped_to,))
+    def keep(self, body: bytes, spans: Sequence[tuple[int, int, int]]) -> None:
+        """Make frames durable together."""
+        try:
+            journal = self._journal or self._begin()
+            journal.append(spans[0][0], spans[-1][0], body)
+        except OSError as error:
+            raise StoreError(f"its journal failed: {error.strerror}") from error
+        view = memoryview(body)
+        self._unapplied += [(number, view[start:end]) for number, start, end in spans]
+        self.unapplied_bytes += sum(end - start for _, start, end in spans)
+        self.durable = spans[-1][0]
+
+    def apply(self) -> Iterator[None]:
+        """Have in the database what is durable now, or as much of it as makes a window, in steps
+        between which more may be kept.
+        """
+        frames = []
+        weight = 0
+        for frame in self._unapplied:
+            frames.append(frame)
+            weight += len(frame[1])
+            if weight >= _WINDOW_BYTES_MAX:
+                break
+        del self._unapplied[: len(frames)]
+        self.unapplied_bytes -= weight
+        assert self._applier is not None
+        assert self._journal is not None
+        yield from self._applier.apply(frames)
+        self.applied = frames[-1][0]
+        self._journal.release(self.applied)
 
     def tidy(self, *, idle: bool) -> None:
         """Between commits: copy the log into the file if it has grown, without waiting for
@@ -141,27 +130,106 @@ class Writer:
             self._log_frames_seen = self._log_frames
 
     def close(self) -> None:
-        """A clean stop leaves no log behind: that is how the next start knows."""
+        """A clean stop leaves neither log nor journal behind: that is how the next start knows."""
         self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self.connection.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
-def serve(link: socket.socket, file: Path, *, check: bool) -> None:
+class _Service:
+    """Turns between the link, which comes first, and the database."""
+
+    def __init__(self, link: socket.socket, hurry: socket.socket, writer: Writer) -> None:
+        self._link = link
+        self._hurry = hurry
+        self._writer = writer
+        self._buffer = FrameBuffer()
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
+        self._poll_all = select.poll()
+        self._poll_all.register(link, select.POLLIN)
+        self._poll_all.register(hurry, select.POLLIN)
+        self._ended = False
+        self._oldest_at = 0.0  # when the first of the frames came that are not applied
+        self._hurried_to = 0  # up to this number somebody waits for them
+
+    def run(self) -> None:
+        """Until the other end is closed."""
+        writer = self._writer
+        while not self._ended:
+            waits = writer.applied < writer.durable
+            ready = dict(self._poll_all.poll(self._patience_ms() if waits else None))
+            if self._link.fileno() in ready:
+                self._take_in()
+            if self._hurry.fileno() in ready:
+                self._be_hurried()
+            if writer.applied < writer.durable and (
+                writer.applied < self._hurried_to
+                or not ready
+                or writer.unapplied_bytes >= _WINDOW_BYTES
+                or time.perf_counter() - self._oldest_at >= _WINDOW_SECONDS
+            ):
+                self._apply()
+                writer.tidy(idle=not self._poll.poll(0))
+        while writer.applied < writer.durable:
+            self._apply()
+        writer.close()
+
+    def _patience_ms(self) -> float:
+        left = self._oldest_at + _WINDOW_SECONDS - time.perf_counter()
+        return max(0.0, min(left, _IDLE_SECONDS)) * 1000
+
+    def _be_hurried(self) -> None:
+        """Somebody waits for what is durable and not applied yet."""
+        self._hurried_to = self._writer.durable
+        if not self._hurry.recv(_READ_BYTES):
+            self._poll_all.unregister(self._hurry)  # the end: the link tells it too
+
+    def _take_in(self) -> None:
+        try:
+            chunk = self._link.recv(_READ_BYTES)
+        except ConnectionResetError:  # the same, by somebody who had not read all answers
+            chunk = b""
+        if not chunk:
+            self._ended = True
+            return
+        body, spans = self._buffer.feed(chunk)
+        if spans:
+            writer = self._writer
+            if not writer.unapplied_bytes:  # else those that are there came earlier
+                self._oldest_at = time.perf_counter()
+            writer.keep(body, spans)
+            self._answer()
+
+    def _apply(self) -> None:
+        """In turns with the link: what arrives meanwhile is kept and answered."""
+        writer, now = self._writer, time.perf_counter
+        turn_until = now() + _TURN_SECONDS
+        for _ in writer.apply():
+            if now() < turn_until or self._ended or writer.unapplied_bytes >= _BEHIND_BYTES_MAX:
+                continue
+            if self._poll.poll(0):
+                self._take_in()
+            turn_until = now() + _TURN_SECONDS + _TURN_SECONDS_A_BYTE * writer.unapplied_bytes
+        self._answer()
+
+    def _answer(self) -> None:
+        writer = self._writer
+        # Nobody may be there to hear it: reading tells, once all that was sent has been read.
+        with contextlib.suppress(ConnectionError):
+            self._link.sendall(pack(Answer(writer.durable, applied=writer.applied)))
+
+
+def serve(link: socket.socket, hurry: socket.socket, file: Path, *, check: bool) -> None:
     """Write until the other end is closed."""
     try:
         writer = Writer(file, check=check)
         link.sendall(pack(Answer(0)))
-        buffer = FrameBuffer()
-        while chunk := link.recv(_READ_BYTES):
-            frames = [decode_frame(message) for message in buffer.feed(chunk)]
-            if frames:
-                number = writer.commit(frames)
-                link.sendall(pack(Answer(number)))
-                writer.tidy(idle=not select.select([link], [], [], 0)[0])
-        writer.close()
+        _Service(link, hurry, writer).run()
     except (BrokenPipeError, ConnectionResetError):
-        os._exit(0)  # the parent is gone; what was committed is committed
+        os._exit(0)  # the parent is gone, before there was anything to write
     except StoreError as error:
         _fail(link, str(error))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the end
@@ -176,13 +244,20 @@ def _fail(link: socket.socket, text: str) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """FD FILE check|trust: the socket to the server, the database, and how to begin."""
+    """FD FILE check|trust FD: the socket to the server, the database, how to begin, and where the
+    server says that it waits for what is not in the database yet.
+    """
     # The server decides when to stop, also when a signal goes to all processes at once.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing in here makes cycles
-    descriptor, file, how = arguments
-    serve(socket.socket(fileno=int(descriptor)), Path(file), check=how == "check")
+    descriptor, file, how, hurry = arguments
+    serve(
+        socket.socket(fileno=int(descriptor)),
+        socket.socket(fileno=int(hurry)),
+        Path(file),
+        check=how == "check",
+    )
 
 
 if __name__ == "__main__":

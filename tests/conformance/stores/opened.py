@@ -70,6 +70,15 @@ class Opened:
             select.select([fd], [fd] if self.store.has_unsent() else [], [])
             self.store.send_more()
 
+    def settle(self) -> None:
+        """Commit, and wait until all of it can be read from the records and has left the memory."""
+        self.commit()
+        if self.kind != "memory":
+            self.store._link.hurry()
+            while self.store._collector.unapplied:
+                select.select([self.store.fileno()], [], [], 10)
+                self.store.finish_commits()
+
     def submit(self, queue: str = "q", **fields: object) -> Job:
         job_id = fields.pop("job_id", None) or IDS.job_id(self.now)
         reply = self.ask(Submit((NewJob(job_id=job_id, queue=queue, **fields),)))

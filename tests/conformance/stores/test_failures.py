@@ -77,7 +77,7 @@ def test_what_retention_drops_is_not_counted_any_more(opening):
     fail(opened)
     opened.now += 500
     fail(opened)
-    opened.commit()
+    opened.settle()
     opened.now += 600
     opened.store.prune(opened.now, 100)
     opened.store.touch()

@@ -58,7 +58,7 @@ def test_steps_are_kept_apart_and_each_for_its_time(opened):
     opened.commit()
     opened.now = AT + limits.HISTORY_MINUTES_MS + COARSE_MS
     kept(opened, (opened.now, "q", 3))
-    opened.commit()
+    opened.settle()
     opened.store.prune(opened.now, 10)
     opened.store.touch()
     opened.reopen()

@@ -272,7 +272,7 @@ def test_a_job_of_a_drained_graph_that_is_put_to_work_again_has_its_name_until_i
 
     assert known(opened, "a", "b", "c") == ["a", "c"]
     end(opened, "a")
-    opened.commit()
+    opened.settle()
     assert known(opened, "a", "b", "c") == ["c"]
     opened.reopen()
     assert known(opened, "a", "b", "c") == ["c"]

@@ -38,8 +38,8 @@ def prune_all(opened):
     count = 0
     while slice_count := opened.store.prune(opened.now, 3):
         count += slice_count
-        opened.commit()
-    opened.commit()
+        opened.settle()
+    opened.settle()
     return count
 
 
@@ -50,11 +50,11 @@ def on_record(opened, **wanted):
 def test_records_go_when_they_are_old_enough(opening):
     opened = opening(Retention(record_ms=HOUR))
     old = [finish(opened) for _ in range(7)]
-    opened.commit()
+    opened.settle()
     opened.now += HOUR // 2
     young = finish(opened)
     live = opened.submit()
-    opened.commit()
+    opened.settle()
     assert prune_all(opened) == 0
 
     opened.now = START + HOUR
@@ -73,7 +73,7 @@ def test_records_over_the_number_go_oldest_first_for_each_outcome(opening):
         for state, kept in made.items():
             kept.append(finish(opened, state=state))
             opened.now += 1
-    opened.commit()
+    opened.settle()
 
     assert prune_all(opened) == 6
     for state, kept in made.items():
@@ -89,7 +89,7 @@ def test_a_queue_has_its_own_retention(opening):
     finish(opened, "short")
     opened.now += 1
     kept[1] = finish(opened, "few")
-    opened.commit()
+    opened.settle()
     opened.now += 20
 
     assert prune_all(opened) == 2
@@ -100,9 +100,9 @@ def test_records_of_a_forgotten_queue_go_by_the_servers_own_retention(opening):
     opened = opening(Retention(record_ms=HOUR))
     opened.ask(SetQueue(queue="old", policy=QueuePolicy(record_ms=100 * HOUR)))
     finish(opened, "old")
-    opened.commit()
+    opened.settle()
     opened.ask(ForgetQueue("old"))
-    opened.commit()
+    opened.settle()
     opened.now += HOUR
 
     assert prune_all(opened) == 1
@@ -140,7 +140,7 @@ def test_nothing_goes_that_a_live_job_waits_for(opening):
     opened = opening(Retention(record_ms=HOUR, records_max=0))
     hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
     needed = [finish(opened, state=State.FAILED) for _ in range(5)]
-    opened.commit()
+    opened.settle()
     waits = opened.submit("other", depends_on=tuple(needed), terms=hold)
     free = finish(opened, state=State.FAILED)
     opened.reopen()
@@ -151,7 +151,7 @@ def test_nothing_goes_that_a_live_job_waits_for(opening):
     assert opened.store.find(free) is None
     assert all(opened.store.find(job_id) is not None for job_id in needed)
     opened.ask(Cancel(job_ids=(waits.job_id,)))
-    opened.commit()
+    opened.settle()
     assert prune_all(opened) == 6
 
 
@@ -166,14 +166,14 @@ def test_names_of_a_graph_that_is_not_drained_stay(opening):
     assert prune_all(opened) == 0
     assert opened.store.index.named("n", "n0") == named[0]
     opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
-    opened.commit()
+    opened.settle()
     assert prune_all(opened) == 5
 
 
 def test_a_record_that_is_about_to_go_is_gone_for_every_command(opening):
     opened = opening(Retention(record_ms=HOUR))
     gone = finish(opened)
-    opened.commit()
+    opened.settle()
     opened.now += HOUR
     assert opened.store.prune(opened.now, 10) == 1
 
@@ -187,7 +187,7 @@ def test_a_record_that_is_about_to_go_is_gone_for_every_command(opening):
 def test_a_job_put_to_work_again_is_not_pruned(opening):
     opened = opening(Retention(record_ms=HOUR, result_ms=10))
     job_id = finish(opened)
-    opened.commit()
+    opened.settle()
     opened.now += HOUR
     opened.ask(Requeue(job_id=job_id))
     assert opened.store.prune(opened.now, 10) in (0, 1)  # its old result may go, it may not
@@ -204,7 +204,7 @@ def test_pieces_and_tags_go_with_their_record(opening):
     proof = ByToken(claimed.lease.token)
     opened.ask(SendPartial(job_id=job.job_id, proof=proof, payload=b"piece"))
     opened.ask(Complete(job_id=job.job_id, proof=proof))
-    opened.commit()
+    opened.settle()
     assert len(opened.store.partials(job.job_id)) == 1
     opened.now += HOUR
 
@@ -217,10 +217,10 @@ def test_events_go_when_they_are_old_enough(opening):
     opened = opening(Retention(event_ms=HOUR))
     for _ in range(50):
         opened.submit()
-    opened.commit()
+    opened.settle()
     opened.now += HOUR // 2
     opened.submit()
-    opened.commit()
+    opened.settle()
     opened.now = START + HOUR
     opened.store.prune(opened.now, 10)
     opened.reopen()
@@ -232,14 +232,14 @@ def test_events_go_when_they_are_old_enough(opening):
     opened.reopen()
     assert (opened.store.first_seq(), opened.store.last_seq()) == (52, 51)
     opened.submit()
-    opened.commit()
+    opened.settle()
     assert [stored.seq for stored in opened.store.events_after(0, 100)] == [52]
 
 
 def test_what_goes_rides_with_other_changes_in_one_batch(opening):
     opened = opening(Retention(records_max=0))
     finish(opened)
-    opened.commit()
+    opened.settle()
     opened.store.prune(opened.now, 10)
     other = opened.submit()
     opened.reopen()

@@ -210,7 +210,7 @@ def test_a_finished_job_is_read_from_the_record_when_it_is_asked_for(opened):
     job = opened.submit()
     (claimed,) = opened.claim()
     opened.ask(Complete(job_id=job.job_id, proof=ByToken(claimed.lease.token), result=b"r"))
-    opened.commit()
+    opened.settle()
 
     assert job.job_id not in opened.store.index.jobs
     assert opened.job(job.job_id).result == b"r"
@@ -242,7 +242,7 @@ def test_a_change_of_a_finished_job_is_seen_before_it_is_committed(opened):
     opened.ask(SetTags(job.job_id, add=("late",)))
 
     assert opened.job(job.job_id).tags == ("late",)
-    opened.commit()
+    opened.settle()
     assert job.job_id not in opened.store.index.jobs
     assert opened.job(job.job_id).tags == ("late",)
 

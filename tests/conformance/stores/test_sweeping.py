@@ -36,11 +36,11 @@ def a_finished_job(opened, attempts_max: int) -> None:
 
 def sweep(opened, meanwhile=lambda: None) -> int:
     opened.store.begin_sweep()
-    opened.commit()
+    opened.settle()
     unused = opened.store.find_unused()
     meanwhile()
     dropped = opened.store.end_sweep(unused)
-    opened.commit()
+    opened.settle()
     return dropped
 
 
@@ -50,10 +50,10 @@ def test_terms_go_with_the_last_job_that_had_them(opening):
     opened.now += 2_000
     a_finished_job(opened, 8)
     waiting = opened.submit(terms=Terms(DEFAULTS, attempts_max=9))
-    opened.commit()
+    opened.settle()
     opened.store.prune(opened.now, 100)
     opened.store.touch()
-    opened.commit()
+    opened.settle()
 
     dropped = sweep(opened)
 
@@ -70,17 +70,17 @@ def test_terms_go_with_the_last_job_that_had_them(opening):
 def test_terms_that_are_used_while_they_are_looked_for_stay(opening):
     opened = opening(Retention(record_ms=1_000))
     a_finished_job(opened, 7)
-    opened.commit()
+    opened.settle()
     opened.now += 2_000
     opened.store.prune(opened.now, 100)
     opened.store.touch()
-    opened.commit()
+    opened.settle()
 
     again = []
 
     def meanwhile() -> None:
         again.append(opened.submit(terms=Terms(DEFAULTS, attempts_max=7)))
-        opened.commit()
+        opened.settle()
 
     assert sweep(opened, meanwhile) == 0
     opened.reopen()
@@ -90,11 +90,11 @@ def test_terms_that_are_used_while_they_are_looked_for_stay(opening):
 def test_terms_that_were_dropped_can_come_back(opening):
     opened = opening(Retention(record_ms=1_000))
     a_finished_job(opened, 7)
-    opened.commit()
+    opened.settle()
     opened.now += 2_000
     opened.store.prune(opened.now, 100)
     opened.store.touch()
-    opened.commit()
+    opened.settle()
     sweep(opened)
     again = opened.submit(terms=Terms(DEFAULTS, attempts_max=7))
     sweep(opened)
@@ -110,12 +110,12 @@ def test_groups_of_failures_go_with_their_last_job(opening):
         (job,) = opened.claim()
         failure = Failure(code, "it broke")
         opened.ask(Fail(job_id=job.job_id, proof=ByToken(job.lease.token), failure=failure))
-        opened.commit()
+        opened.settle()
         opened.now += 600
     opened.now += 100
     opened.store.prune(opened.now, 100)
     opened.store.touch()
-    opened.commit()
+    opened.settle()
     sweep(opened)
 
     assert [row[0] for row in opened.store.failure_codes()] == ["new"]
@@ -127,7 +127,7 @@ def test_a_few_terms_are_not_looked_for(opening, monkeypatch):
     monkeypatch.setattr(SPARED, 1_000)
     opened = opening(Retention(record_ms=1_000))
     a_finished_job(opened, 7)
-    opened.commit()
+    opened.settle()
     opened.now += 2_000
     opened.store.prune(opened.now, 100)
     opened.store.touch()

@@ -11,6 +11,7 @@ from tests.conformance.stores.opened import Opened
 
 # What each version added, and how to take it away again.
 TAKEN_AWAY = {
+    5: "DELETE FROM facts WHERE key = 'journal'",
     4: "DROP TABLE bulks; DROP TABLE audit",
     3: "DROP TABLE failures; DROP TABLE failure_groups",
     2: "DROP TABLE history",
@@ -30,6 +31,7 @@ def older(file, version: int) -> None:
 def tables(file) -> set[str]:
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_schema")}
+    found |= {row[0] for row in connection.execute("SELECT key FROM facts WHERE key = 'journal'")}
     connection.close()
     return found
 

@@ -1,0 +1,197 @@
+"""The journal: whatever the writer is sent goes here first, and is durable when it is synced.
+
+Files beside the database, each as long from the start as it will ever be, and used again when all
+that they hold is in the database. A record is a header and the frames as they came; it begins at a
+sector of its own, so that no write touches what was synced before. One record is written at a
+time, and synced before the next: only the last one can be torn.
+"""
+
+import os
+import struct
+import zlib
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+_NAME: Final = "manyhands.journal-"
+_MAGIC: Final = b"MHJ1"
+EPOCH_BYTES: Final = 8
+SECTOR_BYTES: Final = 512
+# Magic, epoch, first and last number, length and checksum of the body; and their own checksum.
+_HEAD: Final = struct.Struct(f"<4s{EPOCH_BYTES}sQQQI")
+_SUM: Final = struct.Struct("<I")
+HEADER_BYTES: Final = _HEAD.size + _SUM.size
+# A quiet server needs one small file. Each further one doubles: a busy server has few large ones.
+_FIRST_BYTES: Final = 1024 * 1024
+_SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
+_SPARES_MAX: Final = 2
+
+
+class Mark(Struct, frozen=True):
+    """How far the database has come with the journal; a row of it. Numbers begin anew in each
+    epoch, and an epoch with each start: what another one left behind is never taken for ours.
+    """
+
+    epoch: str = ""  # hexadecimal; empty: there was none yet
+    applied: int = 0  # the last frame that is in the database
+
+
+encode_mark = msgspec.json.Encoder().encode
+decode_mark = msgspec.json.Decoder(Mark).decode
+
+
+class Header(NamedTuple):
+    """What stands before the frames of a record."""
+
+    epoch: bytes
+    first: int
+    last: int
+    length: int
+    checksum: int
+
+
+def encode_header(header: Header) -> bytes:
+    """As it is written."""
+    head = _HEAD.pack(_MAGIC, *header)
+    return head + _SUM.pack(zlib.crc32(head))
+
+
+def decode_header(data: bytes | memoryview, start: int) -> Header | None:
+    """The header that stands there; None: none does."""
+    if len(data) - start < HEADER_BYTES:
+        return None
+    magic, *fields = _HEAD.unpack_from(data, start)
+    if magic != _MAGIC:
+        return None
+    (checksum,) = _SUM.unpack_from(data, start + _HEAD.size)
+    if zlib.crc32(memoryview(data)[start : start + _HEAD.size]) != checksum:
+        return None
+    return Header(*fields)
+
+
+def next_start(end: int) -> int:
+    """Where a record may begin that follows one that ends there."""
+    return -(-end // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def signature(epoch: bytes) -> bytes:
+    """What every record of an epoch begins with."""
+    return _MAGIC + epoch
+
+
+def segments(directory: Path) -> list[Path]:
+    """The journal's files, in the order of their use."""
+    return sorted(directory.glob(f"{_NAME}*"))
+
+
+def remove(directory: Path) -> None:
+    """All that the journal holds is in the database. It is gone when this is done."""
+    found = segments(directory)
+    for path in found:
+        os.unlink(path)  # noqa: PTH108 - all calls to the system are alike in here
+    if found:
+        _sync_directory(directory)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have the names in it on disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Segment:
+    __slots__ = ("descriptor", "last", "path", "size")
+
+    def __init__(self, path: Path, descriptor: int, size: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.size = size
+        self.last = 0  # the number of the last frame in it
+
+
+class Journal:
+    """The files of one epoch, as the one process that writes them sees them."""
+
+    def __init__(self, directory: Path, epoch: bytes) -> None:
+        self._directory = directory
+        self._epoch = epoch
+        self._count = 0
+        self._full: deque[_Segment] = deque()
+        self._spares: list[_Segment] = []
+        self._current = self._create(_FIRST_BYTES)
+        self._offset = 0
+        _sync_directory(self._directory)
+
+    def append(self, first: int, last: int, body: bytes) -> None:
+        """Have frames on disk. Whatever goes wrong is the end of this journal: nobody knows what
+        the disk holds then.
+        """
+        length = HEADER_BYTES + len(body)
+        if self._offset + length > self._current.size:
+            self._go_on(length)
+        current = self._current
+        header = encode_header(Header(self._epoch, first, last, len(body), zlib.crc32(body)))
+        count = os.pwritev(current.descriptor, (header, body), self._offset)
+        if count < length:  # the system takes two gigabytes at most
+            rest = memoryview(header + body)
+            while count < length:
+                count += os.pwrite(current.descriptor, rest[count:], self._offset + count)
+        os.fdatasync(current.descriptor)
+        current.last = last
+        self._offset = next_start(self._offset + length)
+
+    def release(self, applied: int) -> None:
+        """All frames up to this one are in the database, and durable there."""
+        while self._full and self._full[0].last <= applied:
+            segment = self._full.popleft()
+            if segment.size == self._current.size and len(self._spares) < _SPARES_MAX:
+                self._spares.append(segment)
+            else:
+                self._drop(segment)
+
+    def close(self) -> None:
+        """Leave nothing behind: all of it is in the database."""
+        for segment in (*self._full, *self._spares, self._current):
+            self._drop(segment)
+        _sync_directory(self._directory)
+
+    def _go_on(self, length: int) -> None:
+        """The next record goes into another file."""
+        self._full.append(self._current)
+        if self._spares and self._spares[-1].size >= length:
+            segment = self._spares.pop()
+            path = self._next_path()
+            os.rename(segment.path, path)  # noqa: PTH104
+            segment.path = path
+        else:
+            size = min(2 * self._current.size, _SEGMENT_BYTES_MAX)
+            segment = self._create(max(size, length))
+        _sync_directory(self._directory)
+        self._current = segment
+        self._offset = 0
+
+    def _next_path(self) -> Path:
+        self._count += 1
+        return self._directory / f"{_NAME}{self._count:012}"
+
+    def _create(self, size: int) -> _Segment:
+        path = self._next_path()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        # Room that is there need not be found while somebody waits. Blocks that were written
+        # before sync faster still; the first file, often the only one, is written at once.
+        os.posix_fallocate(descriptor, 0, size)
+        if size == _FIRST_BYTES:
+            os.pwrite(descriptor, bytes(size), 0)
+        os.fsync(descriptor)
+        return _Segment(path, descriptor, size)
+
+    def _drop(self, segment: _Segment) -> None:
+        os.close(segment.descriptor)
+        os.unlink(segment.path)  # noqa: PTH108

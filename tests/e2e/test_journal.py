@@ -1,0 +1,361 @@
+"""A journal that was not applied when the server ended is applied once, or refused."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from manyhands.model.commands import ByToken, Complete, SendPartial, SetTags
+from manyhands.model.job import State
+from manyhands.store import journal, schema
+from manyhands.store.journal import HEADER_BYTES, decode_header, next_start
+from manyhands.store.sqlite import SqliteStore
+from manyhands.store.store import Filter, StoreError
+from tests.conformance.stores.opened import ids
+from tests.e2e.serving import run
+from tests.e2e.test_sqlite_faults import FAULTY_WRITER, Disk
+
+
+@pytest.fixture
+def data(tmp_path):
+    return tmp_path / "data"
+
+
+def open_behind(data) -> Disk:
+    """A store whose file holds nothing of what it is told, until somebody asks for it."""
+    data.mkdir(mode=0o700, exist_ok=True)
+    (data / "manyhands.db-behind").touch()
+    return Disk(data, FAULTY_WRITER)
+
+
+def kill(disk) -> None:
+    os.kill(disk.writer_pid(), signal.SIGKILL)
+    disk.close()
+
+
+def rows_in_file(data) -> int:
+    connection = apsw.Connection(str(data / schema.FILE_NAME), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return connection.execute("SELECT count(*) FROM jobs").get
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def left(data):
+    """What a killed store leaves: ten jobs in ten records of the journal, none in the file."""
+    disk = open_behind(data)
+    acknowledged = disk.submit_and_commit(10)
+    kill(disk)
+    return acknowledged
+
+
+def records(path) -> list[int]:
+    """Where the records of a file begin."""
+    content = path.read_bytes()
+    starts = [0]
+    while (header := decode_header(content, starts[-1])) is not None:
+        starts.append(next_start(starts[-1] + HEADER_BYTES + header.length))
+    return starts[:-1]
+
+
+def damage(path, start, count=4):
+    with path.open("r+b") as stream:
+        stream.seek(start)
+        stream.write(b"\xa5" * count)
+
+
+def digests(data):
+    files = [data / schema.FILE_NAME, *journal.segments(data)]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def refused(data) -> str:
+    before = digests(data)
+    with pytest.raises(StoreError) as caught:
+        SqliteStore(data)
+    assert digests(data) == before
+    return str(caught.value)
+
+
+def test_a_journal_is_applied_at_the_next_start_and_gone_after_the_next_stop(left, data):
+    assert rows_in_file(data) == 0
+
+    disk = Disk(data)
+    assert disk.ready() == left
+    assert disk.store.last_seq() == 10
+    disk.close()
+
+    assert journal.segments(data) == []
+    assert not (data / "manyhands.db-wal").exists()
+    assert rows_in_file(data) == 10
+
+
+def test_a_large_journal_with_all_kinds_of_changes_is_applied_whole(data):
+    disk = open_behind(data)
+    for n in range(1_500):
+        job = disk.submit(payload=os.urandom(3_000), tags=("t",), unique_key=b"%d" % n)
+        if n % 3 == 0:
+            (claimed,) = disk.claim()
+            proof = ByToken(claimed.lease.token)
+            disk.ask(SendPartial(job_id=claimed.job_id, proof=proof, payload=b"%d" % n))
+            disk.commit()
+            disk.ask(Complete(job_id=claimed.job_id, proof=proof, result=b"r%d" % n))
+        elif n % 3 == 1:
+            disk.commit()
+            disk.ask(SetTags(job.job_id, add=("late",)))
+        disk.commit()
+    expected = dict(disk.store.index.jobs)
+    events = disk.store.events_after(0, 1 << 20)
+    assert sum(path.stat().st_size for path in journal.segments(data)) > 4_000_000
+    assert len(journal.segments(data)) >= 3
+    kill(disk)
+    assert rows_in_file(data) == 0
+
+    disk = Disk(data)
+    assert {job.job_id: disk.job(job.job_id) for job in expected.values()} == expected
+    assert disk.store.events_after(0, 1 << 20) == events
+    assert disk.store.index.counts_of("q")[State.COMPLETED] == 500
+    assert len(disk.store.search(Filter(tag="late", count_max=1_000)).jobs) == 500
+    done = disk.store.search(Filter(states=(State.COMPLETED,), count_max=1_000)).jobs
+    assert all(disk.store.partials(job.job_id)[0].payload in job.result for job in done)
+    disk.close()
+
+
+def test_a_crash_while_the_journal_is_applied_at_the_start_changes_nothing(left, data):
+    # The first start got as far as a commit, and died before it removed the journal.
+    kept = {path: path.read_bytes() for path in journal.segments(data)}
+    Disk(data).close()
+    connection = apsw.Connection(str(data / schema.FILE_NAME))
+    assert json.loads(connection.execute("SELECT value FROM facts WHERE key='journal'").get) == {
+        "epoch": decode_header(next(iter(kept.values())), 0).epoch.hex(),
+        "applied": 10,
+    }
+    connection.close()
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+    disk = Disk(data)
+    assert disk.ready() == left
+    assert disk.store.last_seq() == 10
+    disk.close()
+
+
+@pytest.mark.parametrize("place", [0, HEADER_BYTES + 30])
+def test_a_last_record_that_is_torn_was_never_acknowledged(left, data, place):
+    (path,) = journal.segments(data)
+    damage(path, records(path)[-1] + place)
+
+    disk = Disk(data)
+    assert disk.ready() == left[:-1]
+    assert disk.submit_and_commit(1)[0] in disk.ready()
+    disk.close()
+
+
+@pytest.mark.parametrize("place", [0, 20, HEADER_BYTES + 30])
+@pytest.mark.parametrize("number", [0, 5, 8])
+@pytest.mark.usefixtures("left")
+def test_a_record_that_is_damaged_before_others_is_refused(data, number, place):
+    (path,) = journal.segments(data)
+    damage(path, records(path)[number] + place)
+
+    sentence = refused(data)
+
+    assert f"{path} is damaged: frame {number + 1} of the journal is missing" in sentence
+    assert "backup" in sentence
+
+
+def test_a_missing_file_between_others_is_refused(data):
+    disk = open_behind(data)
+    for _ in range(60):
+        disk.submit(payload=bytes(100_000))
+        disk.commit()
+    kill(disk)
+    found = journal.segments(data)
+    assert len(found) >= 3
+    found[1].unlink()
+
+    assert "is missing" in refused(data)
+
+
+@pytest.mark.usefixtures("left")
+def test_a_database_in_the_place_of_the_journals_own_is_refused(data, tmp_path):
+    Disk(tmp_path / "other").close()
+    (data / "manyhands.db-wal").unlink()
+    (tmp_path / "other" / schema.FILE_NAME).replace(data / schema.FILE_NAME)
+
+    sentence = refused(data)
+
+    assert "the journal of another database" in sentence
+    assert "move the journal's files away" in sentence
+
+
+@pytest.mark.usefixtures("left")
+def test_a_journal_without_its_database_is_refused(data):
+    (data / schema.FILE_NAME).rename(data / "moved")
+    (data / "manyhands.db-wal").unlink(missing_ok=True)
+
+    with pytest.raises(StoreError, match="the journal of another database"):
+        SqliteStore(data)
+
+    assert not (data / schema.FILE_NAME).exists()
+
+
+@pytest.mark.usefixtures("left")
+def test_a_journal_of_an_older_version_is_left_to_that_version(data):
+    connection = apsw.Connection(str(data / schema.FILE_NAME))
+    connection.pragma("user_version", schema.VERSION - 1)
+    connection.close()
+
+    assert "an older version" in refused(data)
+
+
+def test_a_copy_put_where_a_journal_lies_is_not_mistaken_for_its_database(data, tmp_path):
+    disk = open_behind(data)
+    disk.submit_and_commit(3)
+    for _ in disk.store.backup(str(tmp_path / "copy.db")):
+        pass
+    disk.submit_and_commit(3)
+    kill(disk)
+    (data / "manyhands.db-wal").unlink()
+    (tmp_path / "copy.db").replace(data / schema.FILE_NAME)
+
+    assert "the journal of another database" in refused(data)
+    for path in journal.segments(data):
+        path.unlink()
+    disk = Disk(data)
+    assert len(disk.ready()) == 3
+    disk.close()
+
+
+def test_an_older_file_without_a_journal_is_opened(data):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(3)
+    disk.close()
+    connection = apsw.Connection(str(data / schema.FILE_NAME))
+    connection.execute("DELETE FROM facts WHERE key = 'journal'")
+    connection.pragma("user_version", schema.MIGRATIONS.index(schema._JOURNAL))
+    connection.close()
+
+    disk = Disk(data)
+    assert disk.ready() == acknowledged
+    acknowledged += disk.submit_and_commit(1)
+    disk.close()
+    disk = Disk(data)
+    assert disk.ready() == acknowledged
+    disk.close()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_export_and_backup_tell_what_is_only_in_the_journal(data, tmp_path, running):
+    disk = Disk(data) if running else open_behind(data)
+    acknowledged = disk.submit_and_commit(10)
+    if not running:
+        os.kill(disk.writer_pid(), signal.SIGKILL)
+        disk.close()
+
+    exported = run("export", "--data", str(data))
+    copied = run("backup", "--data", str(data), str(tmp_path / "copy.db"))
+
+    assert exported.returncode == 0, exported.stderr
+    lines = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert [line["job"]["job_id"] for line in lines if line["kind"] == "job"] == acknowledged
+    assert copied.returncode == 0, copied.stderr
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "copy.db").rename(tmp_path / "elsewhere" / schema.FILE_NAME)
+    copy = Disk(tmp_path / "elsewhere")
+    assert copy.ready() == acknowledged
+    copy.close()
+    if running:
+        disk.close()
+
+
+def test_readers_are_shown_what_is_only_in_the_journal(data):
+    disk = open_behind(data)
+    job = disk.submit(tags=("t",), job_id="c0ffee", id_chosen=True)
+    disk.commit()
+    (claimed,) = disk.claim()
+    proof = ByToken(claimed.lease.token)
+    disk.ask(SendPartial(job_id=job.job_id, proof=proof, payload=b"piece"))
+    disk.ask(Complete(job_id=job.job_id, proof=proof, result=b"r"))
+    disk.commit()
+    disk.submit()  # and this is not committed
+
+    assert rows_in_file(data) == 0
+    store = disk.store
+    assert store.find("c0ffee").state is State.COMPLETED
+    assert store.find("0" * 32) is None
+    assert not store.is_unsaved("c0ffee")
+    assert [stored.seq for stored in store.events_after(0, 10)] == [1, 2, 3]
+    assert [stored.seq for stored in store.events_after(1, 1)] == [2]
+    assert [piece.payload for piece in store.partials("c0ffee")] == [b"piece"]  # asks for it
+    assert rows_in_file(data) == 1
+    assert ids(store.search(Filter(tag="t")).jobs) == ["c0ffee"]
+    disk.settle()
+    assert "c0ffee" not in store.index.jobs
+    assert [stored.seq for stored in store.events_after(0, 10)] == [1, 2, 3, 4]
+    assert [stored.seq for stored in store.events_after(3, 10)] == [4]
+    disk.close()
+
+
+def test_files_of_the_journal_are_used_again(data):
+    disk = Disk(data)
+    seen = set()
+    for _ in range(40):
+        for _ in range(10):
+            disk.submit(payload=bytes(200_000))
+        disk.commit()
+        disk.settle()
+        seen.update(path.name for path in journal.segments(data))
+        assert len(journal.segments(data)) <= 4
+
+    assert len(seen) >= 6
+    kill(disk)
+    disk = Disk(data)
+    assert len(disk.ready()) == 400
+    disk.close()
+
+
+def test_a_stop_at_any_moment_after_a_commit_leaves_neither_journal_nor_log(data):
+    for n in range(25):
+        disk = Disk(data)
+        disk.submit_and_commit(3)
+        time.sleep(n / 1000)  # so that it falls before, into and after the writer's own answer
+        disk.close()
+
+        assert journal.segments(data) == []
+        assert not (data / "manyhands.db-wal").exists()
+    assert rows_in_file(data) == 75
+
+
+CHILD = """
+import sys
+import time
+from pathlib import Path
+from tests.e2e.test_journal import open_behind
+disk = open_behind(Path(sys.argv[1]))
+for job_id in disk.submit_and_commit(30):
+    print(job_id, flush=True)
+"""
+
+
+def test_a_server_that_ends_without_a_word_has_its_journal_applied_by_its_writer(data):
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", CHILD, str(data)],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        check=True,
+    )
+    disk = Disk(data)
+
+    assert disk.ready() == ended.stdout.split()
+    disk.close()
