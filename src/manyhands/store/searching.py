@@ -94,7 +94,7 @@ class _Search:
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
         if wanted.payload_bytes is not None and columns is COLUMNS:
-            # SQLite makes nothing at all of a part of no bytes.
+            # SQLite takes a part of nothing for NULL.
             cut = f"coalesce(substr({PAYLOAD}, 1, {wanted.payload_bytes}), x'')"
             self._columns = f"serial, terms_id, record, {cut}, NULL"
         self._conditions: list[str] = []
@@ -176,8 +176,9 @@ class _Search:
         after = self._start()
         rows: list[Sequence[Any]] = []
         for job_id in job_ids:
-            statement = f"SELECT {self._columns} FROM jobs WHERE job_id = ?"  # noqa: S608
-            rows += self._reader.rows(statement, (job_id,))
+            conditions = " AND ".join(["jobs.job_id = ?", *self._conditions])
+            statement = f"SELECT {self._columns} FROM jobs WHERE {conditions}"  # noqa: S608
+            rows += self._reader.rows(statement, (job_id, *self._values))
         rows.sort(key=itemgetter(0), reverse=self._newest)
         for row in rows:
             if row[0] < after if self._newest else row[0] > after:
