@@ -1,9 +1,11 @@
-"""Who may come in by name and password, as a file says it."""
+"""Who may come in by name and password: as a file says it, or by a token of HTTP."""
 
 import hmac
 import ipaddress
 from pathlib import Path
 from typing import Final
+
+from manyhands.server.access import Access
 
 # The account that every AMQP client tries by itself. It is good on this machine only, as with
 # RabbitMQ.
@@ -13,7 +15,8 @@ _GUEST: Final = "guest"
 class Accounts:
     """Users and their passwords. Without a file there is a guest, and nobody else."""
 
-    def __init__(self, file: Path | None, *, guest_from_anywhere: bool) -> None:
+    def __init__(self, file: Path | None, access: Access, *, guest_from_anywhere: bool) -> None:
+        self._access = access
         self._passwords = {_GUEST: _GUEST.encode()}
         if file is not None:
             self._passwords |= _read(file)
@@ -28,6 +31,8 @@ class Accounts:
         # Compared in any case, and in constant time.
         same = hmac.compare_digest(known, password.encode())
         if not same or user not in self._passwords:
+            if self._access.verify(password, user) is not None:
+                return None  # watching is open to every role
             return f"user '{user}' is not known with this password"
         if user == _GUEST and not (self._guest_from_anywhere or _is_this_machine(address)):
             return f"user '{user}' can only come from the server's own machine"

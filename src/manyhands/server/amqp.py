@@ -43,7 +43,9 @@ class AmqpEndpoint:
         self.server_name = config.server_name
         self.connections_max = config.amqp_connections_max
         self._server = server
-        self._accounts = Accounts(config.amqp_users, guest_from_anywhere=config.insecure)
+        self._accounts = Accounts(
+            config.amqp_users, server.access, guest_from_anywhere=config.insecure
+        )
         self._loop = asyncio.get_running_loop()
         self._events = server.dispatcher.events
         self._sessions: dict[AmqpSession, None] = {}

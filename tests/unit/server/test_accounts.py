@@ -2,6 +2,8 @@
 
 import pytest
 
+from manyhands.config import Role, Token
+from manyhands.server.access import Access
 from manyhands.server.accounts import Accounts
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
@@ -33,20 +35,25 @@ def file(tmp_path):
 )
 def test_who_is_let_in(file, user, password, address, refusal):
     """T16"""
-    accounts = Accounts(file, guest_from_anywhere=True)
+    accounts = Accounts(file, Access(), guest_from_anywhere=True)
 
     assert accounts.refusal_of(user, password, address) == refusal
 
 
 def test_without_a_file_the_guest_may_come_from_anywhere_if_anybody_may():
     """T16"""
-    assert Accounts(None, guest_from_anywhere=True).refusal_of("guest", "guest", ELSEWHERE) is None
-    assert Accounts(None, guest_from_anywhere=False).refusal_of("guest", "guest", ELSEWHERE)
+    assert (
+        Accounts(None, Access(), guest_from_anywhere=True).refusal_of("guest", "guest", ELSEWHERE)
+        is None
+    )
+    assert Accounts(None, Access(), guest_from_anywhere=False).refusal_of(
+        "guest", "guest", ELSEWHERE
+    )
 
 
 def test_the_guest_of_a_file_has_the_password_of_the_file(file):
     file.write_text("guest:other\n")
-    accounts = Accounts(file, guest_from_anywhere=False)
+    accounts = Accounts(file, Access(), guest_from_anywhere=False)
 
     assert accounts.refusal_of("guest", "guest", HERE)
     assert accounts.refusal_of("guest", "other", HERE) is None
@@ -67,9 +74,18 @@ def test_a_file_that_cannot_be_read_is_refused_with_a_sentence(file, text, sente
     file.write_bytes(text)
 
     with pytest.raises(OSError, match=sentence):
-        Accounts(file, guest_from_anywhere=False)
+        Accounts(file, Access(), guest_from_anywhere=False)
 
 
 def test_a_file_that_is_not_there_is_refused_with_a_sentence(tmp_path):
     with pytest.raises(OSError, match="cannot be read: No such file"):
-        Accounts(tmp_path / "nothing", guest_from_anywhere=False)
+        Accounts(tmp_path / "nothing", Access(), guest_from_anywhere=False)
+
+
+def test_whoever_has_a_token_of_http_may_watch_by_name_and_token():
+    tokens = (Token(Role.READ_ONLY, "wall", "a-secret-of-the-wall"),)
+    accounts = Accounts(None, Access(tokens), guest_from_anywhere=False)
+
+    assert accounts.refusal_of("wall", "a-secret-of-the-wall", ELSEWHERE) is None
+    assert accounts.refusal_of("wall", "another", ELSEWHERE)
+    assert accounts.refusal_of("ada", "a-secret-of-the-wall", ELSEWHERE)
