@@ -119,10 +119,11 @@ def test_qe9_a_job_is_shown(q, one, queue, fresh):
         assert q.problem(q.http.get(f"/job/{unknown}")) == (404, "not_found")
 
 
-def test_qe10_there_is_an_index_and_as_long_as_there_is_no_ui_no_page(q):
+def test_qe10_there_is_an_index_for_programs_and_a_page_for_people(q):
     assert q.get("/")["name"] == "manyhands"
-    for path in ("/ui", "/ui/"):
-        assert q.problem(q.http.get(path)) == (404, "not_found")
+    page = q.http.get("/ui/")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
 
 
 def test_qt1_answers_are_json_that_nobody_stores(q, queue):

@@ -462,8 +462,10 @@ def test_qa38_finished_jobs_are_kept_for_a_while(one, queue):
     assert [row["id"] for row in one.get(f"/tags/{queue}", order="oldest")] == ids[2:]
 
 
-def test_qa40_as_long_as_there_is_no_ui_both_paths_say_so(q):
-    assert [q.http.get(path).status_code for path in ("/ui", "/ui/")] == [404, 404]
+def test_qa40_both_paths_lead_to_the_pages(q):
+    moved = q.http.get("/ui")
+    assert (moved.status_code, moved.headers["location"]) == (308, "/ui/")
+    assert q.http.get("/ui/").status_code == 200
 
 
 def test_qa41_without_credentials_only_this_machine_is_listened_to(tmp_path):
