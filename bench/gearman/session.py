@@ -27,7 +27,7 @@ IN_FLIGHT = 32
 
 
 class Store:
-    """Packs each batch as the SQLite store does, and calls it durable when asked."""
+    """Packs each batch as the SQLite store does, and calls it durable and applied when asked."""
 
     alive_at = None
 
@@ -61,6 +61,7 @@ class Store:
 
     def finish_commits(self) -> int:
         self._collector.committed(self._number)
+        self._collector.applied(self._number)
         return self._number
 
 
