@@ -68,12 +68,9 @@ def admit(
         refusal = _full_queue(effects, item, queue.policy, replaced)
         if refusal is not None:
             return refusal
-    resolved: Resolved | None = None
-    if item.depends_on:
-        found = _resolve(effects, item, known, coming)
-        if isinstance(found, Refusal):
-            return found
-        resolved = found
+    resolved = _resolve(effects, item, known, coming) if item.depends_on else None
+    if isinstance(resolved, Refusal):
+        return resolved
     # Nothing refuses it any more: from here on things may change.
     if replaced is not None:
         ending.cancel(effects, replaced, "replaced")
