@@ -37,7 +37,7 @@ from manyhands.server.schedules import Calendar
 from manyhands.server.tallies import Tallies
 from manyhands.server.traffic import Traffic
 from manyhands.server.wmp import WmpListener
-from manyhands.server.workers import WorkerBook
+from manyhands.server.workers import WorkerBooks
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -92,7 +92,8 @@ class Server:
         self.metrics = Metrics(self.dispatcher, self.tallies)
         self.history = History(self, self.tallies)
         self.traffic = Traffic(self)
-        self.worker_book = WorkerBook("http")
+        self.worker_books = WorkerBooks()
+        self.dispatcher.on_batch.append(self.worker_books.take)
         self.bulk = BulkRunner(self)
         self.access = access_of(config)
         self.audit = AuditLog(self)

@@ -34,8 +34,7 @@ class QlessRoutes:
 
     def __init__(self, server: "Server", handing_out: HandingOut, naps: Naps) -> None:
         self.answering = Answering(server)
-        book = server.worker_book
-        server.dispatcher.on_batch.append(book.take)
+        book = server.worker_books.http
         own_moves = OwnMoves()
         config = server.config
         rules = Rules(

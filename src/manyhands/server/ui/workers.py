@@ -39,21 +39,21 @@ class Workers(Page):
         return Shown("workers.html", values, self.title)
 
     def _rows(self, now: int) -> list[dict[str, Any]]:
-        book = self.server.worker_book
+        books = self.server.worker_books.by_realm
         rows: list[dict[str, Any]] = []
         seen: set[tuple[str, str | None]] = set()
         for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
             seen.add((holder.realm, holder.name))
             rows.append(_row(holder, count, jobs))
-        rows += [
-            _row(Holder(book.realm, record.name, record.address), 0, [])
-            for record in book.records(now)[:_WORKERS_MAX]
-            if (book.realm, record.name) not in seen
-        ]
+        for book in books.values():
+            rows += [
+                _row(Holder(book.realm, record.name, record.address), 0, [])
+                for record in book.records(now)[:_WORKERS_MAX]
+                if (book.realm, record.name) not in seen
+            ]
         for row in rows:
-            row["record"] = None
-            if row["realm"] == book.realm:
-                row["record"] = book.record(row["name"] or row["address"])
+            kept = books.get(row["realm"])
+            row["record"] = kept and kept.record(row["name"] or row["address"])
         rows.sort(key=lambda row: (not row["count"], row["ends_at"] or _NEVER, row["name"] or ""))
         return rows
 
