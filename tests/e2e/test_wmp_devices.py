@@ -9,6 +9,7 @@ import pytest
 import zmq
 
 from manyhands.client.wmp import Job
+from manyhands.server.wmp_device import DeviceProgram
 from manyhands.wire.wmp import Command, Packet, decode, encode, pack, unpack
 from tests.e2e.serving import Served, run, serving, start
 from tests.e2e.wmp_talk import Carrier, Talk, wait_until, working
@@ -159,6 +160,18 @@ def test_w54_what_cannot_be_delivered_is_counted(managers):
         assert device.stop()["dropped"] == {"unreachable": 1}
 
 
+def test_a_device_says_that_it_is_there_when_its_managers_are_or_after_a_moment(managers):
+    """W50"""
+    away = "127.0.0.1:1"  # nobody listens there
+    program = DeviceProgram("127.0.0.1:0", [address(managers[0])])
+    assert program.reach_managers(20_000) == 1
+    other = DeviceProgram("127.0.0.1:0", [address(managers[0]), away])
+    assert other.reach_managers(500) <= 1
+    for each in (program, other):
+        each.stop()
+        each.run()
+
+
 def test_w50_a_device_needs_a_good_address():
     taken = run("device", "--listen", "nonsense", "--manager", "127.0.0.1:1")
     assert taken.returncode == 1
@@ -173,18 +186,29 @@ def test_w50_a_device_needs_a_good_address():
 
 
 def test_w58_a_worker_takes_work_from_three_managers_in_turns(managers):
-    tally = Tally()
+    tally, go_on = Tally(), threading.Event()
+
+    def handler(job: Job) -> bytes:
+        if job.payload == b"wait":
+            assert go_on.wait(20)
+        return tally(job)
+
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Talk(address(each))) for each in managers]
-        jobs = [(client, client.submit("r", b"x")) for _ in range(40) for client in clients]
-        stack.enter_context(working(*map(address, managers), handler=tally, roles=["r"]))
+        stack.enter_context(working(*map(address, managers), handler=handler, roles=["r"]))
+        for client in clients:  # all three are known to it then
+            assert client.fetch(client.submit("r", b"x"), wait=20_000)["state"] == b"completed"
+        jobs = [(clients[0], clients[0].submit("r", b"wait"))]
+        jobs += [(client, client.submit("r", b"x")) for _ in range(40) for client in clients]
+        go_on.set()
         for client, job in jobs:
             assert client.fetch(job, wait=20_000)["state"] == b"completed"
 
-    assert tally.counts() == {"M0": 40, "M1": 40, "M2": 40}
+    order = tally.order[4:]
+    assert collections.Counter(order) == {"M0": 40, "M1": 40, "M2": 40}
     for end in (30, 60, 90):
-        counts = collections.Counter(tally.order[:end])
-        assert max(counts.values()) - min(counts.values()) <= 6, tally.order[:end]
+        counts = collections.Counter(order[:end])
+        assert max(counts.values()) - min(counts.values()) <= 6, order[:end]
 
 
 def test_w58_a_worker_survives_the_death_of_one_of_three_managers(managers):

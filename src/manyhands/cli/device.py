@@ -61,6 +61,7 @@ def device(
         fail(f"{error}.")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: program.stop())
+    program.reach_managers()
     if as_json:
         typer.echo(msgspec.json.encode({"listen": program.address}).decode())
     else:

@@ -10,6 +10,7 @@ import structlog
 import zmq
 
 from manyhands.protocols.wmp.device import Device, Drop
+from manyhands.server.clock import Clock
 from manyhands.wire.wmp import FRAMES_MAX
 
 _log = structlog.get_logger("manyhands.device")
@@ -22,6 +23,7 @@ _HANDSHAKE_MS: Final = 10_000
 _SLICE_COUNT: Final = 200
 _LINGER_MS: Final = 500
 _STOP_MS: Final = 250  # how soon a wish to stop is noticed
+_REACH_MS: Final = 1_000
 
 
 def label_of(url: str) -> bytes:
@@ -82,6 +84,19 @@ class DeviceProgram:
         each.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         each.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MS)
         each.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+
+    def reach_managers(self, ms_max: int = _REACH_MS) -> int:
+        """Wait a moment until managers are there: a READY that comes before would be dropped, and
+        a worker says it again only after a while. Gives how many are; others may come later.
+        """
+        now_ms = Clock().monotonic_ms
+        until_ms = now_ms() + ms_max
+        missing = set(self._dealers.values())
+        while missing and not self._stopping and (left_ms := until_ms - now_ms()) > 0:
+            # With IMMEDIATE a socket takes messages only while somebody is at its other end.
+            _, reached, _ = zmq.select([], list(missing), [], min(left_ms, _STOP_MS) / 1000)
+            missing.difference_update(reached)
+        return len(self._dealers) - len(missing)
 
     def stop(self) -> None:
         """From a signal handler or another thread."""
