@@ -341,7 +341,7 @@ def test_qa26_meta_must_be_there_and_may_be_null(one, queue):
 
 def test_qa30_a_lapsed_lock_is_waiting_and_stalled_and_still_its_holders(one, two, queue):
     """QB18: heartbeat and complete after expiry succeed as long as nobody else has it."""
-    one.set(queue, heartbeat=0.05)
+    one.set(queue, heartbeat=0.4)
     renewed, completed, taken = (leased(one, queue) for _ in range(3))
     wait_until(lambda: one.queue(queue)["stalled"] == 3)
 
