@@ -39,7 +39,25 @@ class QueueSummary(Struct, frozen=True):
 UNFINISHED = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
 
 
-class Peer(Protocol):
+class Backing(Protocol):
+    """What stands behind the sessions of every protocol."""
+
+    @property
+    def ask(self) -> Ask:
+        """Let the engine decide; see the dispatcher."""
+
+    def now(self) -> int:
+        """Server time."""
+
+    def job_id(self) -> str:
+        """A fresh id for a job."""
+
+    @property
+    def token(self) -> Callable[[], str]:
+        """Makes a fresh token for a lease: hexadecimal digits."""
+
+
+class Peer(Backing, Protocol):
     """The other end of a session, and the engine behind it. A listener provides it."""
 
     connection: str  # no other connection of any server has this name
@@ -52,22 +70,8 @@ class Peer(Protocol):
     def close(self) -> None:
         """After what was sent."""
 
-    @property
-    def ask(self) -> Ask:
-        """Let the engine decide; see the dispatcher."""
-
     def operate(self, command: Command, settle: Settle) -> None:
-        """The same for what an operator does: it is put on record."""
-
-    def now(self) -> int:
-        """Server time."""
-
-    def job_id(self) -> str:
-        """A fresh id for a job."""
-
-    @property
-    def token(self) -> Callable[[], str]:
-        """Makes a fresh token for a lease."""
+        """Like ``ask``, for what an operator does: it is put on record."""
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would be given something."""

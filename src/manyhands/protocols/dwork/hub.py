@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from manyhands.model.job import Holder, Job, State
-from manyhands.protocols.session import Ask
+from manyhands.protocols.session import Backing
 
 Route = tuple[bytes, ...]  # the frames that lead back to a peer, its delimiter included
 
 
-class Hub(Protocol):
+class Hub(Backing, Protocol):
     """The peers behind one socket, and the engine behind the session."""
 
     def send(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
@@ -21,22 +21,8 @@ class Hub(Protocol):
         """Messages that nobody can be answered for, so far."""
 
     @property
-    def ask(self) -> Ask:
-        """Let the engine decide; see the dispatcher."""
-
-    @property
     def draining(self) -> bool:
         """Whether the server is about to stop."""
-
-    def now(self) -> int:
-        """Server time."""
-
-    def job_id(self) -> str:
-        """A fresh id for a job."""
-
-    @property
-    def token(self) -> Callable[[], str]:
-        """Makes a fresh token for a lease."""
 
     def counts(self, queue: str) -> Mapping[State, int] | None:
         """Jobs of a queue by state; None: nobody ever heard of the queue."""

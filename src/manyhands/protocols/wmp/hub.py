@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from manyhands.protocols.session import Ask
+from manyhands.protocols.session import Backing
 from manyhands.wire.wmp import Path
 
 Nothing = Callable[[], None]
 
 
-class Hub(Protocol):
+class Hub(Backing, Protocol):
     """The peers behind one socket, and the engine behind the session."""
 
     def send(self, route: tuple[bytes, ...], last: bytes, undelivered: Nothing | None) -> None:
@@ -21,22 +21,8 @@ class Hub(Protocol):
         """A message that nobody can be answered for."""
 
     @property
-    def ask(self) -> Ask:
-        """Let the engine decide; see the dispatcher."""
-
-    @property
     def draining(self) -> bool:
         """Whether the server is about to stop."""
-
-    def now(self) -> int:
-        """Server time."""
-
-    def job_id(self) -> str:
-        """A fresh id for a job."""
-
-    @property
-    def token(self) -> Callable[[], str]:
-        """Makes a fresh token for a lease: hexadecimal digits."""
 
     def ready_count(self, queue: str) -> int:
         """How many jobs of a queue wait to be handed out."""
