@@ -10,7 +10,7 @@ from pamqp.commands import Channel, Connection
 from manyhands.wire.amqp import PROTOCOL_HEADER, FrameReader
 from tests.e2e.serving import Served
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 90.0
 
 
 class Raw:

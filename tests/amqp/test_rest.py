@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url_of
-from tests.e2e.serving import Api, serving
+from tests.e2e.serving import Api, serving, wait_until
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
 
 WORKER = {"worker_group": "rack-1", "worker_id": "node-7"}
@@ -26,7 +26,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture
 def http(served):
-    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=30.0) as client:
+    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=120.0) as client:
         yield client
 
 
@@ -143,7 +143,7 @@ def test_a_worker_can_wait_for_work(http):
     waiting.start()
     with httpx.Client(base_url=http.base_url) as other:
         task = new(other, "awaited")["task_id"]
-    waiting.join(30)
+    waiting.join()
     assert answers[0].json()["status"]["task_id"] == task
 
 
@@ -271,6 +271,11 @@ def test_wrong_requests(http, method, path, body, status):
     assert answer.json()["message"]
 
 
+def sleepers(served) -> float:
+    lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("manyhands_sleepers "))
+
+
 def test_work_that_cannot_be_delivered_goes_back(http, served):
     """T36."""
     body = json.dumps(WORKER)
@@ -281,6 +286,8 @@ def test_work_that_cannot_be_delivered_goes_back(http, served):
     host, _, port = str(served.addresses["http"]).rpartition(":")
     with socket.create_connection((host, int(port))) as peer:
         peer.sendall(request.encode())
+        wait_until(lambda: sleepers(served) == 1)
+    wait_until(lambda: sleepers(served) == 0)
     task = new(http, "dropped")["task_id"]
 
     claimed = http.post("/claim-work/aws/dropped?wait=20", json=WORKER)

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.e2e.dwork_talk import addresses
-from tests.e2e.serving import Api, command, environment, run, serving
+from tests.e2e.serving import SECONDS_MAX, Api, command, environment, run, serving
 
 
 @pytest.fixture
@@ -129,8 +129,9 @@ def test_d36_a_command_gets_the_payload_and_leaves_a_result(served):
     assert dwork(served, "lookup", "a").returncode == 1
 
 
-def test_d36_on_a_terminal_there_is_a_live_line(served):
-    dwork(served, "create", "sleep 0.5")
+def test_d36_on_a_terminal_there_is_a_live_line(served, tmp_path):
+    enough = tmp_path / "enough"
+    dwork(served, "create", f"until [ -e {enough} ]; do sleep 0.05; done")
     ours, theirs = pty.openpty()
 
     arguments = ("dwork", "work", "--server", addresses(served)["dwork"])
@@ -144,9 +145,11 @@ def test_d36_on_a_terminal_there_is_a_live_line(served):
     seen = b""
     while chunk := read(ours):
         seen += chunk
+        if b"1 running" in seen:
+            enough.touch()
     os.close(ours)
 
-    assert worker.wait(20) == 0
+    assert worker.wait(SECONDS_MAX) == 0
     assert b"0 completed, 0 failed, 1 running" in seen
     assert b"1 completed, 0 failed, 0 running" in seen
 

@@ -14,9 +14,9 @@ import zmq
 
 from manyhands.client.wmp import Job, Worker
 from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
-from tests.e2e.serving import command, environment
+from tests.e2e.serving import SECONDS_MAX, command, environment
 
-REPLY_MS_MAX = 20_000
+REPLY_MS_MAX = 90_000
 _numbers = itertools.count()
 
 
@@ -37,7 +37,12 @@ class Talk:
     """One DEALER."""
 
     def __init__(
-        self, address: str, routing_id: bytes = b"", context: zmq.Context | None = None
+        self,
+        address: str,
+        routing_id: bytes = b"",
+        context: zmq.Context | None = None,
+        *,
+        comes_back: bool = True,
     ) -> None:
         self.context = context or zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
@@ -45,6 +50,8 @@ class Talk:
         self.socket.setsockopt(zmq.ROUTING_ID, self.id)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
+        if not comes_back:
+            self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket.connect(f"tcp://{address}")
 
     def __enter__(self) -> "Talk":
@@ -121,7 +128,7 @@ def working(
         yield worker
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(SECONDS_MAX)
         assert not thread.is_alive(), "the worker did not stop"
 
 
@@ -144,7 +151,7 @@ class Carrier:
     def stop(self) -> dict[str, dict[str, int]]:
         """What it counted."""
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=SECONDS_MAX)
         assert self.process.returncode == 0
         return json.loads(out)
 
@@ -156,7 +163,7 @@ class Carrier:
             self.stop()
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not in time: {what}"

@@ -342,7 +342,8 @@ def test_qa26_meta_must_be_there_and_may_be_null(one, queue):
 def test_qa30_a_lapsed_lock_is_waiting_and_stalled_and_still_its_holders(one, two, queue):
     """QB18: heartbeat and complete after expiry succeed as long as nobody else has it."""
     one.set(queue, heartbeat=0.4)
-    renewed, completed, taken = (leased(one, queue) for _ in range(3))
+    renewed, completed, taken = one.add(queue, 1, 2, 3)
+    assert len(one.take(queue, 3)) == 3
     wait_until(lambda: one.queue(queue)["stalled"] == 3)
 
     assert one.state(renewed) == ("waiting", "stalled")
@@ -392,17 +393,21 @@ def test_qa32_a_queue_without_heartbeat_never_loses_its_locks_by_silence(one, qu
 
 
 def test_qa33_the_cutoff_ends_a_lock_whatever_its_heartbeats(one, two, queue):
-    one.set(queue, heartbeat=60, cutoff=0.3, retries=1)
+    one.set(queue, heartbeat=3600, cutoff=0.3, retries=1)
     [job_id] = one.add(queue, 1)
     item = one.take(queue)
     assert (item["cutoff"], item["heartbeat"]) == (0, 0)
-    assert one.beat(queue, job_id) == ([0], {})
+    # It may be over by now.
+    assert one.beat(queue, job_id) in (([0], {}), ([False], {0: "not_running"}))
+    one.set(queue, cutoff=3600)
 
-    again = two.take(queue, wait=10)
+    again = two.take(queue, wait=60)
 
     assert (again["id"], again["retries_left"]) == (job_id, 0)
     assert one.beat(queue, job_id) == ([False], {0: "lock_lost"})
     assert one.told(f"/complete/{queue}", [{"id": job_id, "meta": 1}])[1] == {0: "lock_lost"}
+    assert one.results("/timeout", [{"id": job_id}]) == [job_id]
+    assert one.take(queue) is None
     wait_until(lambda: one.state(job_id)[0] == "failed")
     assert one.job(job_id)["failure"]["group"] == f"failed-retries-{queue}"
 
@@ -413,7 +418,7 @@ def test_qa33_a_cutoff_of_seconds_is_told_and_bounds_the_heartbeat(one, queue):
     item = one.take(queue)
 
     assert (item["cutoff"], item["heartbeat"]) == (30, 30)
-    assert one.beat(queue, job_id)[0][0] in (29, 30)
+    assert 0 <= one.beat(queue, job_id)[0][0] <= 30
 
 
 def test_qa34_a_queue_comes_into_being_by_an_add_and_by_nothing_else(one, queue):
@@ -443,7 +448,7 @@ def test_qa35_priority_first_then_stalled_then_age(one, two, queue):
 def test_qa37_what_a_client_never_acknowledged_is_handed_out_again(one, two, queue):
     job_id = leased(one, queue, heartbeat=0.05)
 
-    assert two.take(queue, wait=10)["id"] == job_id
+    assert two.take(queue, wait=60)["id"] == job_id
 
 
 def test_qa38_finished_jobs_are_kept_for_a_while(one, queue):
@@ -477,7 +482,7 @@ def test_qa41_without_credentials_only_this_machine_is_listened_to(tmp_path):
 
 def test_a_take_may_wait_for_work(one, q, queue):
     found = []
-    worker = threading.Thread(target=lambda: found.append(one.take(queue, wait=20)))
+    worker = threading.Thread(target=lambda: found.append(one.take(queue, wait=60)))
     worker.start()
     wait_until(lambda: "manyhands_sleepers 1.0" in q.http.get("/metrics").text)
     [job_id] = q.add(queue, 1)
