@@ -32,11 +32,12 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
     give_up_at = time.perf_counter() + seconds_max
     conditions, values = _conditions(wanted)
-    for place in _places(wanted):
-        for rows in _slices(reader, place, conditions, values):
+    places = tuple(_places(wanted))
+    for place in places:
+        for rows, more in _slices(reader, place, conditions, values):
             for state, count in rows:
                 counts[State(state)] += count
-            if time.perf_counter() > give_up_at:
+            if (more or place is not places[-1]) and time.perf_counter() > give_up_at:
                 return Counted(counts, complete=False)
     return Counted(counts)
 
@@ -72,7 +73,8 @@ def _places(wanted: Filter) -> Iterator[_Place]:
 
 def _slices(
     reader: Reader, place: _Place, conditions: str, values: Sequence[Any]
-) -> Iterator[list[Any]]:
+) -> Iterator[tuple[list[Any], bool]]:
+    """Counts of some rows, and whether there are more."""
     tables, where, given = place
     bound = (
         f"SELECT serial FROM {tables} WHERE {where} AND serial < ?"  # noqa: S608
@@ -86,7 +88,7 @@ def _slices(
     while True:
         ends = reader.rows(bound, (*given, start))
         stop = ends[0][0] if ends else 0
-        yield reader.rows(rows, (*given, start, stop, *values))
+        yield reader.rows(rows, (*given, start, stop, *values)), bool(ends)
         if not ends:
             return
         start = stop
