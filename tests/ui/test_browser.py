@@ -6,7 +6,7 @@ import threading
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.serving import Api
+from tests.e2e.serving import Api, own_address, start
 from tests.ui.looking import Looking
 from tests.ui.sample import fill
 
@@ -171,7 +171,7 @@ def test_a_queue_in_use_is_not_forgotten(looking, api, queue):
 
 def test_workers_are_seen_with_what_they_hold_and_lose_it_after_a_question(looking, api, queue):
     api.results("submit", queue=queue, payload=1)
-    [job] = api.results("claim", queue=queue, worker="tired-worker", term_ms=60_000)
+    [job] = api.results("claim", queue=queue, worker="tired-worker", term_ms=3_600_000)
     page = looking.at("workers?q=tired")
     row = page.get_by_role("row").filter(has_text="tired-worker")
     expect(row.locator('td[data-label="Leases"]')).to_have_text("1")
@@ -291,9 +291,8 @@ def test_pages_can_be_read_and_used_without_scripts(browser, served, api, queue)
 
 
 def test_a_page_says_that_it_reconnects_and_goes_on_by_itself(browser, tmp_path):
-    from tests.e2e.serving import start
-
-    server = start(tmp_path)
+    address = own_address()
+    server = start(tmp_path, "--http", address)
     window = Looking(browser, server.url)
     window.forgiven = lambda error: "ERR_" in error or "Failed to load" in error
     try:
@@ -301,11 +300,11 @@ def test_a_page_says_that_it_reconnects_and_goes_on_by_itself(browser, tmp_path)
         window.live()
         server.stop()
         expect(page.locator("#live")).to_have_text("reconnecting")
-        server = start(tmp_path, "--http", server.addresses["http"])
+        server = start(tmp_path, "--http", address)
         client = Api(server)
         client.results("submit", queue="after", payload=1)
         client.close()
-        expect(page.get_by_role("link", name="after", exact=True)).to_be_visible(timeout=30_000)
+        expect(page.get_by_role("link", name="after", exact=True)).to_be_visible()
         window.live()
     finally:
         window.close()

@@ -48,14 +48,12 @@ def empty(tmp_path_factory):
         yield server
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_and_can_be_read_by_everybody(browser, served, filled, name, theme):
     assert look(browser, served.url, name, theme, PAGES[name].format(**filled)) == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["jobs", "failures", "events"])
 def test_an_empty_page_tells_what_there_will_be(browser, empty, name):
     assert look(browser, empty.url, f"{name}-empty", "light", name) == []
