@@ -179,7 +179,7 @@ def happened(log, *what) -> int:
     return sum(change[: len(what)] == what for change in log)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, monkeypatch):
     recorded = record(tmp_path, monkeypatch)
     log = recorded[0]
@@ -192,7 +192,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, mo
     assert happened(log, "rename") >= 3  # files of the journal that were used again
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_second_loss_while_the_first_is_made_good_loses_nothing(tmp_path, scratch, monkeypatch):
     log, content, server = record(tmp_path, monkeypatch)
     (scratch / "first").mkdir()
