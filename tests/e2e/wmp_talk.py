@@ -133,9 +133,16 @@ def working(
 
 
 class Carrier:
-    """A device, as a program of its own."""
+    """A device, as a program of its own, that has found all its managers."""
 
     def __init__(self, *managers: str, listen: str = "127.0.0.1:0") -> None:
+        for _ in range(10):  # it waits for them for a moment only
+            if self._start(managers, listen) == len(managers):
+                return
+            self.stop()
+        raise AssertionError("the device did not reach its managers")
+
+    def _start(self, managers: tuple[str, ...], listen: str) -> int:
         flags = [flag for manager in managers for flag in ("--manager", manager)]
         self.process = subprocess.Popen(
             command("device", "--listen", listen, "--json", *flags),
@@ -146,7 +153,9 @@ class Carrier:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1].decode()
-        self.address: str = json.loads(line)["listen"]
+        told = json.loads(line)
+        self.address: str = told["listen"]
+        return told["reached"]
 
     def stop(self) -> dict[str, dict[str, int]]:
         """What it counted."""
