@@ -51,6 +51,7 @@ class Consumer(Protocol):
     """Who takes messages from a queue."""
 
     tag: str
+    exclusive: bool  # it has its queue alone
 
     def can_take(self) -> bool:
         """Whether one more message may be sent now."""

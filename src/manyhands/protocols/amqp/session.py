@@ -230,6 +230,8 @@ class AmqpSession:
             self._handle(channel, frame)
 
     def _handle(self, channel: AmqpChannel, frame: Any) -> None:  # noqa: ANN401 - no heartbeat
+        if isinstance(frame, Channel.Open):
+            raise AmqpError(Code.CHANNEL_ERROR, f"channel {channel.number} is open already", frame)
         try:
             channel.handle(frame)
         except AmqpError as error:
@@ -278,7 +280,8 @@ class AmqpSession:
                 raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
             _STEPS[self._expected](self, frame)
         else:
-            raise AmqpError(Code.COMMAND_INVALID, f"{frame.name} on an open connection", frame)
+            sentence = f"{frame.name} has no place on channel 0 of an open connection"
+            raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
         user, password = _credentials(frame)
