@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
@@ -108,8 +109,8 @@ class Uploads:
             headers.append((b"content-range", span.encode()))
         headers.append((b"content-length", b"%d" % (stop - start)))
         await exchange.begin_stream(status, headers)
-        with artifact.path.open("rb") as file:
-            file.seek(start)
+        with artifact.open() as file:
+            file.seek(start, os.SEEK_CUR)
             while start < stop:
                 piece = file.read(min(PIECE_BYTES, stop - start))
                 start += len(piece)
