@@ -23,7 +23,7 @@ from manyhands.model.outcome import (
 )
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.protocols.taskcluster import rest
-from manyhands.protocols.taskcluster.identifiers import place_of
+from manyhands.protocols.taskcluster.identifiers import place_of, run_id_of
 from manyhands.protocols.taskcluster.messages import VERSION
 from manyhands.protocols.taskcluster.rest import RestError, Worker
 from manyhands.server.asking import ask
@@ -161,7 +161,7 @@ class TaskclusterRoutes:
         status = rest.job_status(job)
         return {
             "status": status,
-            "run_id": job.lease_number,
+            "run_id": run_id_of(lease.number),
             "worker_group": worker.worker_group,
             "worker_id": worker.worker_id,
             "logs_url": self._uploads.url(job, lease, rest.LOGS),
@@ -275,7 +275,7 @@ class TaskclusterRoutes:
         }
         return {
             "status": status,
-            "run_id": lease.number,
+            "run_id": run_id_of(lease.number),
             "expires": status.taken_until,
             "artifact_urls": urls,
         }
