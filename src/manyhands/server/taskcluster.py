@@ -202,6 +202,7 @@ class TaskclusterRoutes:
 
     async def _pending(self, exchange: Exchange) -> object:
         provisioner = _parameter(exchange, "provisioner")
+        rest.check_identifiers(provisioner_id=provisioner)
         found: list[Job] = []
         store = self._server.store
         for queue in sorted(store.index.queues):
@@ -305,13 +306,8 @@ class _Endpoint:
         try:
             answer = await self._handler(exchange)
         except RestError as error:
-            told = {"message": error.message}
-            if error.error is not None:
-                told["error"] = error.error
-            await exchange.send_bytes(error.status, _JSON, encode(told))
-        except Problem as problem:
-            told = {"message": problem.message, "error": problem.code}
-            await exchange.send_bytes(problem.status, _JSON, encode(told))
+            problem = Problem(error.status, error.error, error.message)
+            await exchange.fail(problem, more=error.headers)
         else:
             if answer is _SENT:
                 return

@@ -103,7 +103,8 @@ class Uploads:
             else:
                 start = max(0, stop - int(last))
             if start >= stop:
-                raise RestError(416, f"there are {artifact.size} bytes")
+                size = (b"content-range", b"bytes */%d" % artifact.size)
+                raise RestError(416, f"there are {artifact.size} bytes", headers=(size,))
             status = 206
             span = f"bytes {start}-{stop - 1}/{artifact.size}"
             headers.append((b"content-range", span.encode()))

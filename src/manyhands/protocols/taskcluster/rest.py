@@ -54,13 +54,20 @@ _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class RestError(Exception):
-    """A status and a sentence."""
+    """A status and a sentence; ``error`` says more about what was sent, where there is more."""
 
-    def __init__(self, status: int, message: str, error: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        error: str = "",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.error = error
+        self.headers = headers
 
 
 class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,6 +269,12 @@ def was_completed_by(job: Job, worker: Worker) -> bool:
 
 _STATUSES: Final = {
     Why.UNKNOWN_JOB: 404,
+    # It was resolved between our look at it and the command.
+    Why.ALREADY_COMPLETED: 404,
+    Why.ALREADY_FAILED: 404,
+    Why.ALREADY_CANCELLED: 404,
+    Why.PAYLOAD_TOO_LARGE: 413,
+    Why.METADATA_TOO_LARGE: 413,
     Why.STORE_FULL: 507,
     Why.SHUTTING_DOWN: 503,
     Why.INTERNAL: 500,
@@ -269,6 +282,7 @@ _STATUSES: Final = {
     Why.NOT_LEASED: 410,
     Why.NOT_CLAIMABLE: 410,
     Why.QUEUE_FULL: 503,
+    Why.TOO_MANY_QUEUES: 503,
 }
 
 
