@@ -30,7 +30,7 @@ from manyhands.server.asking import ask
 from manyhands.server.finding import find_job
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange
-from manyhands.server.messages import base_url
+from manyhands.server.messages import base_url, reachable
 from manyhands.server.taskcluster_uploads import Uploads
 from manyhands.store.store import Filter, Order
 
@@ -217,10 +217,13 @@ class TaskclusterRoutes:
     # Documents.
 
     async def _amqp(self, _exchange: Exchange) -> object:
-        address = self._server.addresses["amqp"]
-        if address is None:
-            raise RestError(404, "this server has no AMQP endpoint")
-        return {"url": f"amqp://guest:guest@{address}/"}
+        server = self._server
+        account = "guest:guest@" if server.config.amqp_users is None else ""
+        for scheme in ("amqp", "amqps"):
+            address = server.addresses[scheme]
+            if address is not None:
+                return {"url": f"{scheme}://{account}{reachable(server, address)}/"}
+        raise RestError(404, "this server has no AMQP endpoint")
 
     async def _schema(self, exchange: Exchange) -> object:
         name = _parameter(exchange, "name")
