@@ -122,6 +122,15 @@ def test_the_connection_closes_when(raw, what):
     assert raw.expect_close(code)
 
 
+def test_what_a_peer_did_wrong_is_logged(served, raw):
+    """T27."""
+    raw.open()
+    raw.say(Tx.Select(), 1)
+    raw.expect_close(540)
+
+    assert "a connection was closed for an error" in served.log()
+
+
 @pytest.mark.parametrize(
     ("method", "channel", "code"),
     [

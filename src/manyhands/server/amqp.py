@@ -18,6 +18,7 @@ from manyhands.server.accounts import Accounts
 from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
 from manyhands.server.traffic import Flow
+from manyhands.wire.amqp import AmqpError, Code
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -52,7 +53,7 @@ class AmqpEndpoint:
         self._timer: asyncio.TimerHandle | None = None
         self._pacer = Pacer(server.dispatcher, self._loop, _SHARE)
         self._feeding = self._feeds_again = False
-        self._refused_count = 0
+        self._refused_count = self._faults_count = 0
         self.broker = Broker(
             EXCHANGES,
             server.messages,
@@ -102,6 +103,21 @@ class AmqpEndpoint:
             self._refused_count += 1
             _log.warning("a login was refused", peer=address, why=refusal)
         return refusal
+
+    def report_fault(self, address: str, error: AmqpError) -> None:
+        """A connection is closed for an error of its peer's."""
+        if error.code == Code.ACCESS_REFUSED:
+            return  # that was told with its reason
+        count = self._faults_count = self._faults_count + 1
+        # The first one, the second, the fourth, …: a peer cannot fill the disk with this.
+        if count & (count - 1) == 0:
+            _log.warning(
+                "a connection was closed for an error",
+                peer=address,
+                code=error.code,
+                why=error.text,
+                count=count,
+            )
 
     def is_full(self) -> bool:
         """Whether nobody else may come; whoever asks counts already."""

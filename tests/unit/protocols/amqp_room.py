@@ -36,8 +36,14 @@ class Welcome:
     def refusal_of(self, user, password, address):  # noqa: ARG002
         return None if user == "guest" else "no"
 
+    def __init__(self) -> None:
+        self.faults: list[int] = []
+
     def is_full(self):
         return False
+
+    def report_fault(self, address, error):  # noqa: ARG002
+        self.faults.append(error.code)
 
 
 class Peer:

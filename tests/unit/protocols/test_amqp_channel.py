@@ -18,6 +18,7 @@ class Room:
 
     def __init__(self, ask=None) -> None:
         self.session, self.peer, self.broker = open_session(ask)
+        self.faults = self.session._welcome.faults
         self.peer.sent = b""
 
     def hear(self, *methods, channel: int = 1) -> list:
@@ -160,6 +161,23 @@ def test_methods_of_channels_have_no_place_on_channel_0(room):
     code, text = room.refusal(Queue.Declare(0, "r"), channel=0)
     assert code == 503
     assert "channel 0" in text
+
+
+def test_a_connection_that_is_closed_for_an_error_is_reported_and_counted_once(room):
+    """T27."""
+    room.refusal(Basic.Qos(prefetch_size=1))
+    room.hear(Connection.Open("/"), channel=0)
+
+    assert room.faults == [540]
+    assert room.broker.faults_count == 1
+
+
+def test_the_server_leaving_is_nobodys_fault(room):
+    room.session.shut_down()
+
+    assert frames_of(room.peer)[-1][1].reply_code == 320
+    assert room.faults == []
+    assert room.broker.faults_count == 0
 
 
 def test_the_hand_shake_takes_ten_seconds_at_most():

@@ -87,6 +87,9 @@ class Welcome(Protocol):
     def is_full(self) -> bool:
         """Whether there are as many connections as there may be."""
 
+    def report_fault(self, address: str, error: AmqpError) -> None:
+        """A connection from there is closed for that."""
+
 
 class AmqpSession:
     """A connection's state. It is the ``Line`` of its channels."""
@@ -191,7 +194,9 @@ class AmqpSession:
         if self._closing_since is not None:
             return
         self._closing_since = self.now()
-        self._broker.faults_count += 1
+        if error.code != Code.CONNECTION_FORCED:
+            self._broker.faults_count += 1
+            self._welcome.report_fault(self._peer.address, error)
         class_id, method_id = _ids_of(error.method)
         close = Connection.Close(error.code, _reply_text(error.text), class_id, method_id)
         self._replies.say(pack_method(0, close))
