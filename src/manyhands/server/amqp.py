@@ -29,6 +29,8 @@ _TICK_SECONDS: Final = 1.0
 _SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
 # Pieces that wait for the end of the turn; more are made when these are on their way.
 _UNSENT_COUNT_MAX: Final = 500
+# What of a peer's bytes is looked at before others get their turn: some hundreds of requests.
+TURN_BYTES: Final = 8 * 1024
 
 
 class AmqpEndpoint:
@@ -222,6 +224,38 @@ class _WatcherConnection(Connection):
         self.watcher: AmqpSession | None = None
         self._endpoint = listener.endpoint
         self._held_back = False
+        self._unread = b""  # came, and waits for our next turn
+        self._going_on = False  # that turn is on its way
+
+    def data_received(self, data: bytes) -> None:
+        """A piece in each turn of the loop: requests are a few bytes each, and whoever sends a
+        great many of them at once must not keep everybody else waiting.
+        """
+        if self._unread and not self._closing:
+            self._unread += data
+            return
+        self._unread = data[TURN_BYTES:]
+        super().data_received(data[:TURN_BYTES])
+        if self._closing:
+            self._unread = b""  # nobody looks at it any more
+        elif self._unread:
+            self._pause_reading()
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._unread:
+            super()._resume_reading()
+        elif not self._going_on and self._may_read():
+            self._going_on = True
+            self._listener.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._going_on = False
+        if self._session is None or not self._may_read():
+            return
+        unread, self._unread = self._unread, b""
+        self.data_received(unread)
+        self._resume_reading()
 
     def is_congested(self) -> bool:
         """Whether to wait before more is sent."""
