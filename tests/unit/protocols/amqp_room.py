@@ -13,15 +13,17 @@ EXCHANGE = "task_pending_v1"
 
 
 class Log:
-    """Ten messages of ten bytes."""
+    """Ten messages of ten bytes, unless somebody wants more."""
 
     first_seq, last_seq = 1, 10
+    looked_count = 0  # messages that somebody read
 
     def read(self, seq, count_max, exchanges):
         if exchanges is not None and EXCHANGE not in exchanges:
             return [], self.last_seq
         last = min(self.last_seq, seq + count_max)
         found = range(seq + 1, last + 1)
+        self.looked_count += len(found)
         header = struct.pack(">HHQH", 60, 0, 10, 0)
         return [Message(n, EXCHANGE, f"a.{n}", header, b"0123456789") for n in found], last
 

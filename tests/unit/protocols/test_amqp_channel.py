@@ -101,6 +101,126 @@ def test_a_place_in_the_log_is_chosen_only_where_nobody_else_reads(room):
     assert "consumers" in text
 
 
+LONG = 10_000
+
+
+def a_long_log(room: Room) -> None:
+    room.broker.log.last_seq = LONG
+
+
+def looked_at_most(room: Room, act) -> int:
+    """How many messages were read meanwhile."""
+    before = room.broker.log.looked_count
+    act()
+    return room.broker.log.looked_count - before
+
+
+def test_a_choosy_consumer_reads_a_long_log_in_turns_with_others(room):
+    """T28."""
+    room.hear(Queue.Unbind(0, "q", EXCHANGE, "a.#"), Queue.Bind(0, "q", EXCHANGE, f"a.{LONG - 5}"))
+    a_long_log(room)
+    heard = room.hear(from_start("one"))
+    turns = 0
+    while not kept_count(heard):
+        assert looked_at_most(room, room.broker.feed) <= 2_500
+        heard = [method for _, method in frames_of(room.peer)]
+        turns += 1
+        assert turns < 100
+
+    assert turns >= LONG // 2_500
+
+
+def test_many_queues_that_are_behind_share_a_turn_and_none_is_left_out(room):
+    """T28."""
+    names = [f"behind-{number}" for number in range(8)]
+    for name in names:
+        room.hear(Queue.Declare(0, name), Queue.Bind(0, name, EXCHANGE, f"a.{LONG - 5}"))
+    a_long_log(room)
+    for name in names:
+        room.session.receive(frame.marshal(Basic.Consume(0, name, name), 1))
+    room.peer.sent = b""
+    told = set()
+    for _ in range(1_000):
+        assert looked_at_most(room, room.broker.feed) <= 5_000
+        told = {
+            method.consumer_tag
+            for _, method in frames_of(room.peer)
+            if isinstance(method, Basic.Deliver)
+        }
+        if len(told) == len(names):
+            break
+    assert told == set(names)
+
+
+def test_who_asks_a_queue_that_is_behind_is_answered_soon_and_gets_it_in_the_end(room):
+    """T22, T24."""
+    room.hear(Queue.Unbind(0, "q", EXCHANGE, "a.#"), Queue.Bind(0, "q", EXCHANGE, f"a.{LONG - 5}"))
+    a_long_log(room)
+
+    asked = 0
+    answers: list = [None]
+    while not isinstance(answers[0], Basic.GetOk):
+        before = room.broker.log.looked_count
+        answers = room.hear(Basic.Get(0, "q"))
+        assert room.broker.log.looked_count - before <= 5_000
+        asked += 1
+        assert asked < 100
+    assert answers[0].routing_key == f"a.{LONG - 5}"
+
+
+def test_what_waits_behind_many_others_is_counted_in_the_end(room):
+    """T24."""
+    room.hear(Queue.Unbind(0, "q", EXCHANGE, "a.#"), Queue.Bind(0, "q", EXCHANGE, f"a.{LONG - 5}"))
+    a_long_log(room)
+    counts = [room.hear(Queue.Declare(0, "q", passive=True))[0].message_count for _ in range(20)]
+
+    assert counts[-1] == 1
+    assert looked_at_most(room, lambda: room.hear(Queue.Declare(0, "q", passive=True))) <= 5_000
+
+
+def test_what_waits_is_counted_once_however_often_somebody_asks(room):
+    """T24."""
+    log = room.broker.log
+    log.last_seq = 900
+    for left in range(889, 0, -1):
+        answer, *_ = room.hear(Basic.Get(0, "q", no_ack=True))
+        assert answer.message_count == left
+        if left % 300 == 0:
+            room.hear(Queue.Declare(0, "q", passive=True))
+    assert log.looked_count <= 3 * 900
+
+    log.last_seq = 950
+    assert room.hear(Queue.Declare(0, "q", passive=True))[0].message_count == 51
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda room: room.hear(Queue.Unbind(0, "q", EXCHANGE, "a.#")),
+        lambda room: room.hear(Queue.Bind(0, "q", EXCHANGE, "#")),
+    ],
+)
+def test_bindings_change_nothing_in_the_count_of_what_waits(room, changed):
+    """T17, T24."""
+    room.broker.log.last_seq = 300
+    asked = Queue.Declare(0, "q", passive=True)
+    assert room.hear(asked)[0].message_count == 290
+    changed(room)
+    assert room.hear(asked)[0].message_count == 290
+
+    room.hear(Queue.Purge(0, "q"))
+    assert room.hear(asked)[0].message_count == 0
+
+
+def test_the_count_follows_a_queue_that_starts_elsewhere(room):
+    """T23, T24."""
+    asked = Queue.Declare(0, "q", passive=True)
+    assert room.hear(asked)[0].message_count == 0
+    room.hear(Basic.Qos(prefetch_count=1), from_start("one"))
+
+    assert room.hear(asked)[0].message_count == 9
+
+
 def test_what_streams_are_declared_with_is_accepted(room):
     """T19."""
     arguments = {"x-queue-type": "stream", "x-max-age": "7D"}

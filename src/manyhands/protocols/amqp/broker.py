@@ -8,7 +8,8 @@ from manyhands.model.commands import RemoveCursor, SetCursor
 from manyhands.model.events import Cursor
 from manyhands.model.outcome import Refusal, Reply
 from manyhands.protocols.amqp.arguments import check_arguments, expires_ms_of
-from manyhands.protocols.amqp.queues import Log, Traits, WatchQueue, restored
+from manyhands.protocols.amqp.log import Log
+from manyhands.protocols.amqp.queues import LOOK_COUNT, Traits, WatchQueue, restored
 from manyhands.protocols.session import Ask, Settle
 from manyhands.wire.amqp import AmqpError, Code
 
@@ -16,6 +17,8 @@ QUEUES_COUNT_MAX: Final = 1_000  # each looks at every message
 BINDINGS_COUNT_MAX: Final = 1_000  # of one queue
 _CURSOR_PREFIX: Final = "amqp.queue:"
 _FED_COUNT: Final = 100  # messages to one queue before it is the next one's turn
+# Messages that are looked at or delivered in one go, before everybody else gets their turn.
+_TURN_COUNT: Final = 2_000
 _SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most that
 
 # What follows once something is on disk, or why it could not be.
@@ -143,14 +146,26 @@ class Broker:
     def feed(self) -> None:
         """Some messages to each queue that waits, in turns."""
         hungry, self._hungry = self._hungry, {}
+        again = []
+        cost = 0
         for queue in hungry:
+            if cost >= _TURN_COUNT:
+                self.feed_soon(queue)  # before those that had their turn
+                continue
+            position, delivered_count = queue.position, self.delivered_count
             if self._feed(queue):
-                self.feed_soon(queue)
+                again.append(queue)
+            cost += 1 + queue.position - position + self.delivered_count - delivered_count
+        for queue in again:
+            self.feed_soon(queue)
 
     def _feed(self, queue: WatchQueue) -> bool:
         """Whether there is more to do for the queue now."""
+        if not queue.consumers:
+            return queue.look_on()
         if queue.bounds is not None and not queue.catch_up():
             return True
+        stop = queue.position + LOOK_COUNT
         for _ in range(_FED_COUNT):
             consumer = queue.next_consumer() if queue.has_news() else None
             if consumer is None:
@@ -158,10 +173,12 @@ class Broker:
             taken = queue.take()
             self.changed(queue)
             if taken is None:
-                return False
+                return queue.has_news()
             message, redelivered = taken
             consumer.deliver(message, redelivered=redelivered)
             self.delivered_count += 1
+            if queue.position >= stop:
+                break  # most of what it looked at was not for it
         return True
 
     @property

@@ -11,15 +11,13 @@ from pamqp.header import ContentHeader
 from manyhands.model.outcome import Refusal
 from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX, Broker, Then
 from manyhands.protocols.amqp.deliveries import Deliveries, Line, Subscription
-from manyhands.protocols.amqp.queues import Traits, WatchQueue, offset_of
+from manyhands.protocols.amqp.log import offset_of
+from manyhands.protocols.amqp.queues import Traits, WatchQueue
 from manyhands.wire.amqp import AmqpError, Code, pack_get_ok, pack_method
 
 CONSUMERS_COUNT_MAX: Final = 1_000  # of one channel
 _OFFSET: Final = "x-stream-offset"
 _CONNECTION_CLASS: Final = 10
-# How long somebody who asks a bounded queue waits for it to have looked at everything; as soon
-# as there is news it does that by itself.
-_CATCH_UP_TIMES: Final = 25
 
 
 class AmqpChannel:
@@ -139,6 +137,7 @@ class AmqpChannel:
         if method.nowait:
             return b""
         answer = Queue.DeclareOk(queue.name, queue.count(), len(queue.consumers))
+        self._broker.feed_soon(queue)  # the next count is a better one
         return pack_method(self.number, answer)
 
     def _save_then(
@@ -298,11 +297,10 @@ class AmqpChannel:
     def _get(self, method: Basic.Get) -> None:
         queue = self._find(method.queue)
         queue.used_at = self._line.now()
-        if queue.bounds is not None:
-            any(queue.catch_up() for _ in range(_CATCH_UP_TIMES))
         taken = queue.take() if self._deliveries.has_room() else None
         self._broker.changed(queue)
         if taken is None:
+            self._broker.feed_soon(queue)  # what it has not looked at yet may be there next time
             self.say(Basic.GetEmpty())
             return
         message, redelivered = taken
