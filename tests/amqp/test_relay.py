@@ -197,6 +197,16 @@ def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
         metrics = httpx.get(f"{served.url}/metrics").text
         assert "manyhands_relay_connected 0.0" in metrics
         assert "manyhands_relay_backlog 15.0" in metrics
+        relay = httpx.get(f"{served.url}/api/about").json()["results"]["relay"]
+        assert relay["connected"] is False
+        assert relay["backlog"] == 15
+        assert relay["oldest_age_ms"] >= 0
+        assert relay["dropped"] == 0
+        assert "403" in relay["failure"]
+        page = httpx.get(f"{served.url}/ui/about").text
+        assert "Relay" in page
+        assert "403" in page
+        assert "wrong" not in page + str(relay)
 
     assert "403" in served.log()
     assert "wrong" not in served.log()
