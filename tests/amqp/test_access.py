@@ -134,6 +134,14 @@ def test_other_machines_may_be_listened_to_once_there_are_users(tmp_path, users)
     with serving(tmp_path, *listening) as server:
         port = server.addresses["amqp"].rpartition(":")[2]
         connect(f"amqp://anna:s3cret@127.0.0.1:{port}/").close()
+        # Where to reach it is told without an account: those of the file are nobody else's.
+        name = httpx.get(f"{server.url}/api/about").json()["results"]["server_name"]
+        assert told_url(server) == f"amqp://{name}:{port}/"
+
+
+def told_url(server) -> str:
+    """T37"""
+    return httpx.get(f"{server.url}/0.2.0/settings/amqp-connection-string").json()["url"]
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +167,9 @@ def trusting(certificate) -> ssl.SSLContext:
 
 
 def test_watchers_come_over_tls(over_tls, certificate):
-    """T43"""
+    """T37, T43"""
     host, port = over_tls.addresses["amqps"].split(":")
+    assert told_url(over_tls) == f"amqps://guest:guest@{host}:{port}/"
     parameters = pika.ConnectionParameters(
         host, int(port), ssl_options=pika.SSLOptions(trusting(certificate), "localhost")
     )

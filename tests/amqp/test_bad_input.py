@@ -103,7 +103,7 @@ WRONG = {
     "a frame is too large": (501, struct.pack(">BHI", 1, 1, 1 << 20)),
     "a frame does not end": (501, struct.pack(">BHI", 1, 1, 4) + b"\x00\x3c\x00\x0a" + b"\x00"),
     "a method is unknown": (540, struct.pack(">BHIHH", 1, 1, 4, 99, 9) + b"\xce"),
-    "a frame is unknown": (502, struct.pack(">BHI", 5, 1, 1) + b"x\xce"),
+    "a frame is unknown": (501, struct.pack(">BHI", 5, 1, 1) + b"x\xce"),
     "a table is broken": (
         502,
         struct.pack(">BHI", 1, 1, 17)
@@ -122,12 +122,21 @@ def test_the_connection_closes_when(raw, what):
     assert raw.expect_close(code)
 
 
+def test_what_a_peer_did_wrong_is_logged(served, raw):
+    """T27."""
+    raw.open()
+    raw.say(Tx.Select(), 1)
+    raw.expect_close(540)
+
+    assert "a connection was closed for an error" in served.log()
+
+
 @pytest.mark.parametrize(
     ("method", "channel", "code"),
     [
         (Queue.Declare(0, "q"), 2, 504),
         (Channel.Open(), 300, 530),
-        (Channel.Open(), 1, 540),
+        (Channel.Open(), 1, 504),
         (Tx.Select(), 1, 540),
         (Connection.TuneOk(0, 0, 0), 0, 503),
         (Basic.Qos(prefetch_size=10), 1, 540),

@@ -189,16 +189,27 @@ def test_an_exchange_that_somebody_deleted_comes_back(broker, tmp_path):
 
 def test_wrong_credentials_are_told_once_and_hurt_nobody(broker, tmp_path):
     """T32."""
-    url = broker.url.replace("guest:guest", "guest:wrong")
+    password = "not-that-of-the-guest"
+    url = broker.url.replace("guest:guest", f"guest:{password}")
     with serving(tmp_path, "--amqp-relay", url) as served:
         run_jobs(served, "relayed", 5)
         until(lambda: "no broker to relay to" in served.log(), "nothing was said")
         metrics = httpx.get(f"{served.url}/metrics").text
         assert "manyhands_relay_connected 0.0" in metrics
         assert "manyhands_relay_backlog 15.0" in metrics
+        relay = httpx.get(f"{served.url}/api/about").json()["results"]["relay"]
+        assert relay["connected"] is False
+        assert relay["backlog"] == 15
+        assert relay["oldest_age_ms"] >= 0
+        assert relay["dropped"] == 0
+        assert "403" in relay["failure"]
+        page = httpx.get(f"{served.url}/ui/about").text
+        assert "Relay" in page
+        assert "403" in page
+        assert password not in page + str(relay)
 
     assert "403" in served.log()
-    assert "wrong" not in served.log()
+    assert password not in served.log()
 
 
 def figure(served, name: str) -> float:

@@ -201,6 +201,7 @@ class ApiQueries:
                 "uptime_ms": server.clock.now() - server.started_at,
                 "addresses": server.addresses,
                 "store": server.store.facts(),
+                "relay": server.relay_facts(),
                 "config": plain,
             }
         )

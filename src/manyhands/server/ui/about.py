@@ -44,6 +44,7 @@ class About(Page):
             "started_at": server.started_at,
             "uptime_ms": visit.now - server.started_at,
             "addresses": server.addresses,
+            "relay": server.relay_facts(),
             "links": _LINKS,
             "versions": [
                 ("Manyhands", __version__),
