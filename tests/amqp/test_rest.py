@@ -328,6 +328,9 @@ def test_artifacts_are_uploaded_and_served_in_whole_and_in_part(http):
         part = http.get(url, headers={"Range": f"bytes={asked}"})
         assert (part.status_code, part.content) == (206, content[start:stop])
     assert http.get(url, headers={"Range": "bytes=9999999-"}).status_code == 416
+    for digits in (19, 5_000):  # no such range can be meant; more digits are no number at all
+        whole = http.get(url, headers={"Range": f"bytes={'9' * digits}-"})
+        assert (whole.status_code, whole.content) == (200, content)
     assert http.get(f"/store/{task}/runs/1/artifacts/none").status_code == 404
 
 

@@ -6,7 +6,6 @@ from manyhands.model import limits
 from manyhands.server.openapi.qless_schemas import ID, ID_OR_FALSE, IDS, SCHEMAS, TAGS
 from manyhands.server.openapi.words import (
     FLAG,
-    OBJECT,
     SECONDS,
     Api,
     Operation,
@@ -113,7 +112,7 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         "post",
         "/queues/{queue}",
         "Settings of a queue; what is not named stays.",
-        OBJECT,
+        ref("QueuePolicy"),
         ref("QueueSettings"),
         tag="operate",
     ),
@@ -155,9 +154,7 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         "get", "/workers", "Who works here.", array(ref("Worker")), query=_BY_NAME, tag="look"
     ),
     _operation("get", "/workers/{name}", "One worker.", ref("Worker"), tag="look"),
-    _operation(
-        "get", "/limits", "Named limits.", array(ref("Limit")), query=_BY_NAME, tag="look"
-    ),
+    _operation("get", "/limits", "Named limits.", array(ref("Limit")), query=_BY_NAME, tag="look"),
     _operation(
         "get", "/recurring", "Recurring jobs.", array(ref("Recurring")), query=_BY_NAME, tag="look"
     ),
