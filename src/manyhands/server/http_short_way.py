@@ -111,7 +111,7 @@ class _Ignored:
 class ShortCycle(Request):
     """A request on the short way, with what uvicorn's connection needs to know of it."""
 
-    __slots__ = ("disconnected", "further", "keep_alive", "more_body", "response_complete", "serve")
+    __slots__ = ("disconnected", "further", "keep_alive", "response_complete", "serve")
 
     message_event = _Ignored()
 
@@ -126,7 +126,6 @@ class ShortCycle(Request):
         super().__init__(connection, head)
         self.serve = serve
         self.further: bytearray | None = None  # what follows the first piece of the body
-        self.more_body = True
         self.disconnected = False
         self.response_complete = False
         self.keep_alive = keep_alive
