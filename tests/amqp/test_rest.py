@@ -387,6 +387,9 @@ def test_artifacts_are_uploaded_and_served_in_whole_and_in_part(http):
     beyond = http.get(url, headers={"Range": "bytes=9999999-"})
     assert beyond.status_code == 416
     assert beyond.headers["content-range"] == f"bytes */{len(content)}"
+    for digits in (19, 5_000):  # no such range can be meant; more digits are no number at all
+        whole = http.get(url, headers={"Range": f"bytes={'9' * digits}-"})
+        assert (whole.status_code, whole.content) == (200, content)
     assert http.get(f"/store/{task}/runs/1/artifacts/none").status_code == 404
 
 

@@ -446,6 +446,8 @@ def test_qi4_digits_stay_what_they_are_among_any_text(tmp_path):
         assert worker.told("/recurring/q", recurring)[1] == {0: "duplicate"}
         worker.results("/recurring/q", [{"id": "nightly", "meta": 1, "interval": 60, "offset": 60}])
         assert worker.told("/add/q", [{"id": "nightly", "meta": 1}])[1] == {0: "duplicate"}
+        shapes = worker.http.get("/openapi.json").json()["components"]["schemas"]
+        assert shapes["Id"]["maxLength"] == 255
         worker.close()
 
 

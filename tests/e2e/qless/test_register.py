@@ -269,6 +269,36 @@ def test_qa20_a_complete_job_may_be_added_again_unless_configured(one, queue, tm
         strict.close()
 
 
+@pytest.mark.parametrize("end", ["complete", "failed", "cancelled"])
+def test_qa20_whatever_has_finished_comes_back_with_a_new_meta_and_its_history(one, queue, end):
+    job_id = leased(one, queue, meta="old")
+    if end == "complete":
+        one.complete(queue, job_id)
+    elif end == "failed":
+        one.results(f"/fail/{queue}", [{"id": job_id, "group": "g"}])
+    else:
+        one.results("/cancel", [job_id])
+    assert one.state(job_id)[0] == end
+    before = [row["what"] for row in one.job(job_id)["history"]]
+
+    assert one.add_id(queue, job_id, "new") == job_id
+
+    shown = one.job(job_id)
+    assert (shown["state"], shown["meta"], shown["retries_left"]) == ("waiting", "new", 5)
+    assert before[:2] == ["put", "popped"]
+    # The time of the first put is that of the last one from then on.
+    assert [row["what"] for row in shown["history"]] == [*before[1:], "put"]
+
+
+def test_qa18_a_job_that_was_cancelled_before_anybody_took_it_cannot_be_completed(one, queue):
+    [job_id] = one.add(queue, 1)
+    one.results("/cancel", [job_id])
+
+    asked = [{"id": job_id, "meta": 2}]
+    assert one.told(f"/complete/{queue}", asked) == ([], {0: "cancelled"})
+    assert one.job(job_id)["meta"] == 1
+
+
 def test_qa21_a_live_job_is_neither_moved_nor_overwritten_unless_asked(one, queue, fresh):
     job_id = one.add_id(queue, fresh(), "old")
     here = one.post(f"/add/{queue}", [{"id": job_id, "meta": "new"}]).json()
@@ -577,6 +607,39 @@ def test_pieces_of_a_result_are_kept(one, two, queue):
     assert two.told("/partial", pieces[:1])[1] == {0: "lock_lost"}
     shown = one.get(f"/job/{job_id}/partials")
     assert [(row["data"], row["warning"]) for row in shown] == [({"n": 1}, False), ("hm", True)]
+
+
+def names_of_all_pages(q, path: str, key: str) -> list[str]:
+    """Two at a time, until there is no next page."""
+    found, after = [], ""
+    for _ in range(1_000):
+        page = q.http.get(path, params={"count": 2, "after": after}).json()
+        assert len(page["results"]) <= 2
+        found += [row[key] for row in page["results"]]
+        after = page["next"]
+        if after is None:
+            return found
+        assert after == found[-1]
+    raise AssertionError("there is no last page")
+
+
+def test_lists_by_name_are_paged(q, queue, fresh):
+    names = sorted(f"{fresh()} ü" for _ in range(5))
+    for name in names:
+        q.results(f"/limits/{quote(name, safe='')}", {"max": 1})
+        q.results(f"/recurring/{queue}", [{"id": name, "meta": 1, "interval": 60, "offset": 60}])
+        q.also(name).take(queue)
+
+    for path, key in (("/limits", "name"), ("/recurring", "id"), ("/workers", "name")):
+        found = names_of_all_pages(q, path, key)
+        assert found == sorted(set(found))
+        assert [name for name in found if name in names] == names
+        assert found == [row[key] for row in q.get(path)]
+        for query in ("count=0", "count=1001", "count=x"):
+            assert q.problem(q.http.get(f"{path}?{query}")) == (400, "invalid_query")
+    for name in names:
+        q.results(f"/limits/{quote(name, safe='')}", {"max": None})
+    q.results("/unrecur", names)
 
 
 def test_a_named_limit_holds_over_queues(one, queue, fresh):
