@@ -7,6 +7,7 @@ fields, known values of enumerations and UTF-8 are checked here, because protobu
 
 import enum
 import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -286,10 +287,7 @@ def _dep(message: Any) -> Dep:  # noqa: ANN401
 
 def encode(query: Query) -> bytes:
     """The bytes of a message."""
-    parts = [BARE[query.kind]]
-    for task in query.tasks:
-        body = _pack_task(task)
-        parts += (b"\x12", _length(body), body)
+    parts = [BARE[query.kind], *map(pack_task, query.tasks)]
     if query.name is not None:
         parts.append(_pack_data(b"\x1a", query.name.encode()))
     if query.n is not None:
@@ -301,9 +299,32 @@ def encode(query: Query) -> bytes:
     return b"".join(parts)
 
 
-def _pack_task(task: Task) -> bytes:
-    name, origin = task.name.encode(), task.origin.encode()
-    parts = [b"\x0a", _length(name), name, b"\x12", _length(origin), origin]
+def encode_given(tasks: Sequence[bytes]) -> bytes:
+    """The bytes of a message that hands out tasks, which are packed already."""
+    return BARE[Kind.TRANSFER] + b"".join(tasks)
+
+
+def pack_task(task: Task) -> bytes:
+    """A task as part of a message."""
+    return with_name(task.name.encode(), pack_rest(task))
+
+
+def with_name(name: bytes, rest: bytes) -> bytes:
+    """A task of that name, as part of a message; ``rest`` is what ``pack_rest`` gave for one that
+    differs in nothing else.
+    """
+    size = len(name)
+    total = size + len(rest) + 2
+    if total < 128:
+        return b"".join((b"\x12", _SMALL[total], b"\x0a", _SMALL[size], name, rest))
+    body = _pack_data(b"\x0a", name) + rest
+    return _pack_data(b"\x12", body)
+
+
+def pack_rest(task: Task) -> bytes:
+    """All of a task but its name."""
+    origin = task.origin.encode()
+    parts = [b"\x12", _length(origin), origin]
     for dep in task.preds:
         pred = _pack_data(b"\x0a", dep.name.encode())
         if dep.location is not None:
