@@ -154,6 +154,8 @@ class DworkSession:
                 raise WireError(f"task {name[:200]!r} cannot depend on itself")
             if not dep.name:
                 raise WireError("the name of a predecessor is empty")
+        if task.payload is None and task.result is None:
+            return
         bytes_max = self.settings.payload_bytes_max
         for data in (task.payload, task.result):
             if data is not None and len(data) > bytes_max:

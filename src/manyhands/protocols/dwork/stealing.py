@@ -13,6 +13,7 @@ from manyhands.wire.dwork import Kind, encode_given
 
 # D18: long enough to spare both sides a busy loop, short enough for any client's patience.
 HOLD_SECONDS: Final = 1.0
+_READY: Final = State.READY
 
 
 class _Held:
@@ -52,7 +53,7 @@ class Stealing:
         """``until``: how long it may be held; None: it has just been asked."""
         hub = self._hub
         counts = hub.counts(self._queue)
-        ready = counts[State.READY] if counts is not None else 0
+        ready = counts[_READY] if counts is not None else 0
         # Seen before it is asked, so that the answer tells of nothing that is not on disk then.
         drained = not ready and self.is_drained()
         token = hub.token
