@@ -57,6 +57,54 @@ def test_d36_what_a_worker_held_is_given_back(served):
     assert dwork(served, "steal").stdout == "a\n"
 
 
+def test_d36_lines_of_a_graph_may_stand_in_any_order(served, tmp_path):
+    # More tasks than a message has: what is not known yet would count as finished.
+    others = "".join(f"t{number}\n" for number in range(1_500))
+    file = tmp_path / "graph.txt"
+    file.write_text(f"\ufefflast,first\n{others}first\n")
+
+    loaded = dwork(served, "load", str(file))
+
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    assert dwork(served, "status").stdout == "dhub: 1502 active tasks, 1501 ready.\n"
+    assert json.loads(dwork(served, "lookup", "last", "--json").stdout)["after"] == ["first"]
+
+
+def test_d36_a_graph_that_cannot_be_is_refused_as_a_whole(served, tmp_path):
+    file = tmp_path / "graph.txt"
+    file.write_text("a\nb,a,d\nc,b\nd,c\n")
+
+    refused = dwork(served, "load", str(file))
+
+    assert refused.returncode == 1
+    assert "would depend on itself" in refused.stderr
+    assert dwork(served, "status").stdout == "dhub: 0 active tasks, 0 ready.\n"
+
+
+def test_d36_predecessors_that_a_file_has_no_line_for_are_told_of(served):
+    loaded = dwork(served, "load", "-", input="b,a\nc,a,x\n")
+
+    assert loaded.stdout.startswith("loaded 2 tasks")
+    assert "names 2 predecessors that it has no line for, such as 'a'" in loaded.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("work", "--command", "sh -c 'x"), "No closing quotation"),
+        (("steal", "-n", "0"), "-n"),
+        (("status", "--timeout", "-1"), "--timeout"),
+        (("status", "--server", "localhost"), "HOST:PORT"),
+    ],
+)
+def test_d36_wrong_words_are_answered_with_a_sentence(words, said):
+    wrong = run("dwork", *words)
+
+    assert wrong.returncode != 0
+    assert said in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 def test_d36_a_file_of_100000_tasks_is_loaded(served, tmp_path):
     graph = tmp_path / "graph.txt"
     lines = [f"t{n},t{n - 1},t{n // 2}" if n % 10 else f"t{n}" for n in range(1, 100_001)]
