@@ -7,6 +7,8 @@ writes a window (what goes, first) is part of this: see there.
 
 from typing import Any, Final
 
+from msgspec import Raw
+
 from manyhands.store.frames import ReceivedFrame, Row
 
 # Where the fields of an update (behind the serial) stand in the row of a job.
@@ -34,6 +36,7 @@ class Window:
         "dropped_samples",
         "dropped_terms",
         "events",
+        "events_after",
         "events_dropped_to",
         "failure_groups",
         "failures",
@@ -68,7 +71,8 @@ class Window:
         self.terms: list[Row] = []
         self.dropped_terms: list[Row] = []
         self.dropped_groups: list[Row] = []  # one without values: those that have no failures
-        self.events: list[Row] = []
+        self.events_after = 0  # the number before that of the first one
+        self.events: list[Raw] = []
         self.events_dropped_to = 0
         self.samples: dict[tuple[str, int, int], Row] = {}  # by queue, step and time
         self.dropped_samples: dict[int, int] = {}  # step -> before when
@@ -106,7 +110,11 @@ class Window:
         for row in frame.partials:
             self.partials.setdefault(row[0], []).append(row)
         self.terms += frame.terms
-        self.events += frame.events
+        if frame.events:
+            if not self.events:
+                self.events_after = frame.events_after
+            assert frame.events_after == self.events_after + len(self.events)
+            self.events += frame.events
         if frame.events_dropped_to:
             self._drop_events(frame.events_dropped_to)
         self._take_rarer(frame)
@@ -172,5 +180,7 @@ class Window:
             self.dropped_samples[step_ms] = max(before, self.dropped_samples.get(step_ms, before))
 
     def _drop_events(self, seq: int) -> None:
-        self.events = [row for row in self.events if row[0] > seq]
+        gone = max(0, seq - self.events_after)
+        self.events = self.events[gone:]
+        self.events_after += gone
         self.events_dropped_to = max(self.events_dropped_to, seq)

@@ -34,7 +34,8 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     payloads: list[Row] = []
     updated: list[Row] = []
     tagged: list[Row] = []
-    events: list[tuple[int, Body]] = []
+    events_after: int = 0  # the number before that of the first event; they have no gaps
+    events: list[Body] = []
     partials: list[Row] = []
     queues: list[Row] = []
     removed_queues: list[Row] = []

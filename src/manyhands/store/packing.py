@@ -164,7 +164,8 @@ class Packer:
             payloads=payloads,
             updated=updated,
             tagged=tagged,
-            events=batch.events,
+            events_after=batch.events[0][0] - 1 if batch.events else 0,
+            events=[event for _, event in batch.events],
             partials=[
                 (
                     serial,

@@ -7,20 +7,23 @@ by a walk over the records.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import apsw
+import msgspec
 
 from manyhands.model.failures import group_of_job
 from manyhands.store.copying import copy_database, sync_file
-from manyhands.store.rows import decode_job
+from manyhands.store.rows import decode_job, join_events
 from manyhands.store.store import StoreError
 
 FILE_NAME: Final = "manyhands.db"
 APPLICATION_ID: Final = 0x4D616E79  # "Many": tells our files from other people's
 # The least write-ahead log a job; larger pages cost more where batches are small (measured).
 PAGE_BYTES: Final = 4096
+_EVENTS_AT_ONCE: Final = 10_000
 
 # SQLite writes a whole row anew when one column changes, so a large payload has a row of its own,
 # which a claim does not touch. Every index ends in the serial, which SQLite adds by itself.
@@ -124,6 +127,25 @@ CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 # not know of it, must not open it. The row says how far the file has come with it.
 _JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
 
+# Events one behind the other, many in a row; found by the number of the last one.
+_EVENTS: Final = """
+ALTER TABLE events RENAME TO single_events;
+CREATE TABLE events(
+    last_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, bodies BLOB NOT NULL
+) STRICT;
+"""
+
+
+def _join_events(connection: apsw.Connection) -> None:
+    connection.execute(_EVENTS)
+    found = connection.execute("SELECT seq, body FROM single_events ORDER BY seq")
+    while some := list(islice(found, _EVENTS_AT_ONCE)):
+        bodies = [msgspec.Raw(body) for _, body in some]
+        rows = join_events(some[0][0] - 1, bodies)
+        connection.executemany("INSERT INTO events VALUES(?, ?, ?)", rows)
+    connection.execute("DROP TABLE single_events")
+
+
 Migration = str | Callable[[apsw.Connection], None]
 # What makes version n+1 out of version n. Entries are added, never changed.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -132,6 +154,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     _note_failures,
     _OPERATORS,
     _JOURNAL,
+    _join_events,
 )
 VERSION: Final = len(MIGRATIONS)
 

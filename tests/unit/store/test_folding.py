@@ -11,6 +11,7 @@ from manyhands.store import schema
 from manyhands.store.applying import Applier
 from manyhands.store.folding import SETTINGS, Window
 from manyhands.store.frames import Frame, cut, decode_frame, pack
+from manyhands.store.rows import split_events
 
 TABLES = (
     "jobs",
@@ -96,7 +97,8 @@ def frames(random):
                 inserted.append(row)
         written = [row[0] for row in inserted]
         pieces = [(random.choice(SERIALS), random.randrange(1, 6)) for _ in range(3)]
-        events = [(seq + n, {"n": number}) for n in range(1, random.randrange(1, 4))]
+        seq_before = seq
+        events = [{"n": number} for _ in range(random.randrange(4))]
         seq += len(events)
         fields = {}
         for table in SETTINGS:
@@ -115,6 +117,7 @@ def frames(random):
             # Also of jobs that are not there: then it changes nothing.
             updated=[update(random, serial) for serial in some(random, SERIALS)],
             tagged=[(tag, s) for s in written for tag in some(random, NAMES)],
+            events_after=seq_before,
             events=events,
             partials=[(s, n, n - 2, 0, 0, b"x") for s, n in pieces],
             samples=[
@@ -179,7 +182,6 @@ STATEMENTS = (
     ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
     ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
-    ("events", "INSERT INTO events VALUES(?, ?)"),
     ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
     ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
     *(
@@ -213,7 +215,9 @@ def apply_singly(connection, every):
             )
             values = (serial, piece, at, warning, payload)
             connection.execute("INSERT INTO partials VALUES(?, ?, ?, ?, ?)", values)
-        connection.execute("DELETE FROM events WHERE seq <= ?", (frame.events_dropped_to,))
+        for seq, body in enumerate(frame.events, frame.events_after + 1):
+            connection.execute("INSERT INTO events VALUES(?, 1, ?)", (seq, bytes(body)))
+        connection.execute("DELETE FROM events WHERE last_seq <= ?", (frame.events_dropped_to,))
         mark = f'{{"epoch":"00","applied":{number}}}'
         facts = (("counters", frame.counters), ("journal", mark))
         connection.executemany("INSERT OR REPLACE INTO facts VALUES(?, ?)", facts)
@@ -224,6 +228,12 @@ def rows(connection):
         table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
         for table in TABLES
     }
+    # However many are in a row.
+    found["events"] = [
+        (last_seq - count + n, bytes(body))
+        for last_seq, count, bodies in found["events"]
+        for n, body in enumerate(split_events(count, bodies), 1)
+    ]
     verdict = connection.execute("PRAGMA integrity_check").get
     connection.close()
     return verdict, found

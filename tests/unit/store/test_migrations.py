@@ -6,11 +6,13 @@ import pytest
 from manyhands.model.commands import ByToken, Fail
 from manyhands.model.job import Failure
 from manyhands.store import schema
+from manyhands.store.rows import split_events
 from manyhands.store.store import FailureQuestion
 from tests.conformance.stores.opened import Opened
 
 # What each version added, and how to take it away again.
 TAKEN_AWAY = {
+    6: "DROP TABLE events; CREATE TABLE events(seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT",
     5: "DELETE FROM facts WHERE key = 'journal'",
     4: "DROP TABLE bulks; DROP TABLE audit",
     3: "DROP TABLE failures; DROP TABLE failure_groups",
@@ -68,3 +70,29 @@ def test_jobs_that_failed_before_failures_were_counted_are_counted(tmp_path):
     opened.close()
 
     assert [(row.group.line, row.count) for row in found.groups] == [("row <number> is wrong", 3)]
+
+
+def test_events_that_were_rows_of_their_own_are_all_there(tmp_path):
+    opened = Opened("sqlite", tmp_path / "data")
+    for _ in range(300):
+        opened.submit()
+    opened.commit()
+    before = opened.store.events_after(0, 1_000)
+    opened.close()
+    file = opened.directory / schema.FILE_NAME
+    connection = apsw.Connection(str(file))
+    rows = connection.execute("SELECT * FROM events").fetchall()
+    connection.close()
+    older(file, 5)
+    connection = apsw.Connection(str(file))
+    for last_seq, count, bodies in rows:
+        for seq, body in enumerate(split_events(count, bodies), last_seq - count + 1):
+            connection.execute("INSERT INTO events VALUES(?, ?)", (seq, bytes(body)))
+    connection.close()
+
+    opened = Opened("sqlite", opened.directory)
+    after = opened.store.events_after(0, 1_000)
+    opened.close()
+
+    assert len(before) == 300
+    assert after == before
