@@ -31,7 +31,7 @@ from manyhands.store import schema
 from manyhands.store.applying import Applier, PackedFrame
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
-from manyhands.store.frames import cut
+from manyhands.store.frames import Frame, cut
 from manyhands.store.packing import Counters, Packer, Removals, TermsBook
 
 NOW = 1_760_000_000_000
@@ -135,7 +135,7 @@ def cpu_us(step: Callable[[], object], jobs: int) -> float:
 
 def sizes(frames: Sequence[bytes], jobs: int) -> dict[str, float]:
     """Bytes of frames for each job, by field."""
-    names = [field.name for field in msgspec.structs.fields(_frame_type())]
+    names = [field.name for field in msgspec.structs.fields(Frame)]
     found: dict[str, float] = {"frames": sum(map(len, frames)) / jobs}
     for data in frames:
         for name, value in zip(names, msgspec.msgpack.decode(data[FRAME_HEAD_BYTES:]), strict=True):
@@ -143,12 +143,6 @@ def sizes(frames: Sequence[bytes], jobs: int) -> dict[str, float]:
             if length > 1:
                 found[name] = found.get(name, 0.0) + length / jobs
     return found
-
-
-def _frame_type() -> type[msgspec.Struct]:
-    from manyhands.store.frames import Frame
-
-    return Frame
 
 
 def round_of(

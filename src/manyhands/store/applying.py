@@ -20,10 +20,10 @@ PackedFrame = tuple[int, memoryview]
 _FOLD_BYTES: Final = 64 * 1024
 _STEP_ROWS: Final = 64
 
-_INSERT_JOB: Final = "INSERT INTO jobs VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_JOB: Final = f"INSERT INTO jobs VALUES({'?, ' * 15}CAST(? AS TEXT), ?, ?)"
 _UPDATE_JOB: Final = (
     "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
-    " record = ?6, result = ?7 WHERE serial = ?1"
+    " record = CAST(?6 AS TEXT), result = ?7 WHERE serial = ?1"
 )
 # Numbers start anew when a job is put to work again: later ones are from before.
 _DROP_PARTIALS: Final = "DELETE FROM partials WHERE serial = ? AND (number >= ? OR number < ?)"

@@ -14,16 +14,11 @@ from manyhands.model.events import Event
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
 from manyhands.store.packing import TermsBook
-from manyhands.store.rows import decode_record, split_events
+from manyhands.store.rows import COLUMNS, decode_row, split_events
 from manyhands.store.store import PartialResult, StoredEvent
 
 _BUSY_MS: Final = 5_000
 _NAMES_AT_ONCE: Final = 1_000
-PAYLOAD: Final = (
-    "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
-)
-# What makes a job, in the order that `make_job` takes it.
-COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
 _decode_entry = msgspec.json.Decoder(AuditEntry).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
@@ -51,8 +46,7 @@ class Reader:
 
     def make_job(self, row: Sequence[Any]) -> Job:
         """The job of a row of ``COLUMNS``."""
-        _, terms_id, record, payload, result = row
-        return decode_record(record, payload, result, self._terms[terms_id])
+        return decode_row(row, self._terms)
 
     def job(self, job_id: str) -> Job | None:
         """A job by its id."""

@@ -16,7 +16,7 @@ import msgspec
 
 from manyhands.model.failures import group_of_job
 from manyhands.store.copying import copy_database, sync_file
-from manyhands.store.rows import decode_job, join_events
+from manyhands.store.rows import decode_job, encode_record, join_events
 from manyhands.store.store import StoreError
 
 FILE_NAME: Final = "manyhands.db"
@@ -127,23 +127,62 @@ CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 # not know of it, must not open it. The row says how far the file has come with it.
 _JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
 
-# Events one behind the other, many in a row; found by the number of the last one.
-_EVENTS: Final = """
-ALTER TABLE events RENAME TO single_events;
+# What a job keeps for life has columns, so that a claim need not write it again. Events lie one
+# behind the other, many in a row, and are found by the number of the last one.
+_COMPACT: Final = """
+ALTER TABLE jobs RENAME TO older_jobs;
+ALTER TABLE events RENAME TO older_events;
+CREATE TABLE jobs(
+    serial INTEGER PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    uid TEXT,
+    queue TEXT NOT NULL,
+    state TEXT NOT NULL,
+    finished_at INTEGER,
+    result_until INTEGER,
+    namespace TEXT,
+    name TEXT,
+    terms_id INTEGER NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    unique_key BLOB,
+    realm TEXT NOT NULL,
+    submitter TEXT NOT NULL,
+    address TEXT NOT NULL,
+    record TEXT NOT NULL,
+    payload BLOB,
+    result BLOB
+) STRICT;
 CREATE TABLE events(
     last_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, bodies BLOB NOT NULL
 ) STRICT;
 """
+_COMPACTED: Final = """
+DROP TABLE older_jobs;
+DROP TABLE older_events;
+CREATE UNIQUE INDEX jobs_by_id ON jobs(job_id);
+CREATE UNIQUE INDEX jobs_by_uid ON jobs(uid) WHERE uid IS NOT NULL;
+CREATE INDEX jobs_by_state ON jobs(queue, state);
+CREATE INDEX jobs_by_end ON jobs(queue, state, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_result_end ON jobs(result_until) WHERE result_until IS NOT NULL;
+CREATE INDEX jobs_by_namespace ON jobs(namespace) WHERE namespace IS NOT NULL;
+"""
 
 
-def _join_events(connection: apsw.Connection) -> None:
-    connection.execute(_EVENTS)
-    found = connection.execute("SELECT seq, body FROM single_events ORDER BY seq")
-    while some := list(islice(found, _EVENTS_AT_ONCE)):
-        bodies = [msgspec.Raw(body) for _, body in some]
-        rows = join_events(some[0][0] - 1, bodies)
+def _compact(connection: apsw.Connection) -> None:
+    connection.execute(_COMPACT)
+    insert = f"INSERT INTO jobs VALUES({', '.join('?' * 18)})"
+    for row in connection.execute("SELECT * FROM older_jobs"):
+        *columns, record, payload, result = row
+        job = decode_job(record)
+        origin = job.origin
+        kept = (job.submitted_at, job.unique_key, origin.realm, origin.name, origin.address)
+        record = encode_record(job).decode()
+        connection.execute(insert, (*columns, *kept, record, payload, result))
+    events = connection.execute("SELECT seq, body FROM older_events ORDER BY seq")
+    while some := list(islice(events, _EVENTS_AT_ONCE)):
+        rows = join_events(some[0][0] - 1, [msgspec.Raw(body) for _, body in some])
         connection.executemany("INSERT INTO events VALUES(?, ?, ?)", rows)
-    connection.execute("DROP TABLE single_events")
+    connection.execute(_COMPACTED)
 
 
 Migration = str | Callable[[apsw.Connection], None]
@@ -154,7 +193,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     _note_failures,
     _OPERATORS,
     _JOURNAL,
-    _join_events,
+    _compact,
 )
 VERSION: Final = len(MIGRATIONS)
 
