@@ -18,7 +18,7 @@ from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
 _FAILED, _CANCELLED = State.FAILED, State.CANCELLED
 _QUICK_MAX: Final = 4_096
-_PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
+_PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; a quarter of a page
 
 _encode = msgspec.json.Encoder().encode
 _encode_sample = msgspec.msgpack.Encoder().encode
