@@ -98,8 +98,8 @@ def overwrite(file, start, count):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_damaged_file_is_refused_and_left_alone(file, data, share):
-    start = int(file.stat().st_size * share) // 4096 * 4096
-    overwrite(file, start, 4096)
+    start = int(file.stat().st_size * share) // schema.PAGE_BYTES * schema.PAGE_BYTES
+    overwrite(file, start, schema.PAGE_BYTES)
 
     sentence = refused(data)
 
@@ -109,7 +109,11 @@ def test_a_damaged_file_is_refused_and_left_alone(file, data, share):
 
 def test_a_damaged_file_with_a_log_is_refused_and_left_alone(file, data):
     leave_unclean(data)
-    overwrite(file, file.stat().st_size // 2 // 4096 * 4096, 8192)
+    overwrite(
+        file,
+        file.stat().st_size // 2 // schema.PAGE_BYTES * schema.PAGE_BYTES,
+        2 * schema.PAGE_BYTES,
+    )
 
     assert "is damaged: " in refused(data)
 
@@ -130,7 +134,7 @@ def test_a_file_that_was_cut_off_is_refused_with_its_sizes(file, data, share):
 
 def test_a_file_that_was_cut_off_beside_a_log_is_refused(file, data):
     leave_unclean(data)
-    os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
+    os.truncate(file, file.stat().st_size // 2 // schema.PAGE_BYTES * schema.PAGE_BYTES)
 
     assert "is damaged: " in refused(data)
 

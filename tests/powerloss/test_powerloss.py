@@ -150,7 +150,8 @@ def look_after(file) -> tuple[str, dict[str, str], list[int]]:
         if verdict != "ok":
             return verdict, {}, []
         rows = dict(connection.execute("SELECT job_id, state FROM jobs"))
-        events = [seq for (seq,) in connection.execute("SELECT seq FROM events ORDER BY seq")]
+        blocks = connection.execute("SELECT last_seq, count FROM events ORDER BY last_seq")
+        events = [seq for last, count in blocks for seq in range(last - count + 1, last + 1)]
     except apsw.Error as error:
         return str(error), {}, []
     finally:

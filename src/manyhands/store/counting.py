@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from manyhands.model.job import UNKNOWN_ORIGIN, State
+from manyhands.model.job import State
 from manyhands.store.index import Index
-from manyhands.store.reading import PAYLOAD, Reader
+from manyhands.store.reading import Reader
+from manyhands.store.rows import PAYLOAD
 from manyhands.store.store import Counted, Filter
 
 _SLICE_ROWS: Final = 2_000
@@ -102,15 +103,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.name is not None:
         found.append(("name = ?", (wanted.name,)))
     if wanted.unique_key is not None:
-        text = '"unique_key":' + _encode(wanted.unique_key).decode()
-        found.append(("instr(record, ?) > 0", (text,)))
+        found.append(("unique_key = ?", (wanted.unique_key,)))
     if wanted.realm is not None:
-        found.append(
-            (
-                "coalesce(record ->> '$.origin.realm', ?) = ?",
-                (UNKNOWN_ORIGIN.realm, wanted.realm),
-            )
-        )
+        found.append(("realm = ?", (wanted.realm,)))
     if wanted.worker is not None:
         # A plain look first: it is quick, and passes only what names the worker somewhere.
         found.append(
@@ -125,11 +120,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
             )
         )
     if wanted.submitted_before is not None:
-        condition = "coalesce(record ->> 'submitted_at', 0) < ?"
-        found.append((condition, (wanted.submitted_before,)))
+        found.append(("submitted_at < ?", (wanted.submitted_before,)))
     if wanted.submitted_after is not None:
-        condition = "coalesce(record ->> 'submitted_at', 0) > ?"
-        found.append((condition, (wanted.submitted_after,)))
+        found.append(("submitted_at > ?", (wanted.submitted_after,)))
     if wanted.failure is not None and wanted.tag is not None:
         condition = "EXISTS (SELECT 1 FROM failures AS f WHERE f.serial = jobs.serial"
         found.append((condition + " AND f.group_id = ?)", (wanted.failure,)))
