@@ -66,8 +66,9 @@ class Effects(Struct, gc=False, eq=False):
         return known.policy if known is not None else NO_POLICY
 
     def queue(self, name: str) -> Queue | None:
-        if self.settings is not None and name in self.settings.queues:
-            return self.settings.queues[name]
+        settings = self.settings
+        if settings is not None and name in settings.queues:
+            return settings.queues[name]
         return self.view.queue(name)
 
     def key_holder(self, queue: str, key: bytes) -> str | None:

@@ -338,10 +338,10 @@ class Decoder:
             # right behind the reducer's own is that empty aggregator, and anything else is the
             # data. The price: data of the documented form that starts with a NUL loses it.
             args[-1] = last.removeprefix(b"\0")
-        elif b"\0" in last:
+        elif 0 in last:
             # Some libraries end even the last argument with a NUL, gearmand itself in WORK_FAIL.
             args[-1] = last.rstrip(b"\0")
-            if b"\0" in args[-1]:
+            if 0 in args[-1]:
                 sentence = f"{packet_name(kind)} has a NUL inside its last argument"
                 return FAULT, [b"INVALID_PACKET", sentence.encode()]
         return kind, args
@@ -428,7 +428,7 @@ def encode_request(kind: int, *args: bytes) -> bytes:
     if len(args) != _COUNTS[kind]:
         raise ValueError(f"{packet_name(kind)} takes {_COUNTS[kind]} arguments, not {len(args)}")
     for arg in args[:-1] if kind in _OPAQUE else args:
-        if b"\0" in arg:
+        if 0 in arg:
             raise ValueError(f"{packet_name(kind)}: only data may contain a NUL")
     if kind in _REDUCE:
         args = (*args[:-1], b"", args[-1])

@@ -325,7 +325,7 @@ def shown_unique(job: Job) -> bytes:
     if key is None:
         return b""
     if len(key) <= _UNIQUE_BYTES_MAX:
-        return key if b"\0" not in key else b""
+        return key if 0 not in key else b""
     return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
 
 
