@@ -16,7 +16,6 @@ from manyhands.model.policy import NO_POLICY, Queue, QueuePolicy
 _READY = State.READY
 _CLAIMED = Trigger.CLAIMED
 _LISTED = ClaimOrder.LISTED
-_NOTHING = Claimed(())
 
 
 def decide_claim(command: Claim, effects: Effects) -> Reply:
@@ -29,14 +28,10 @@ def decide_claim(command: Claim, effects: Effects) -> Reply:
         return _claim_one(command, effects, command.job_id)
     if count == 1 and len(command.queues) == 1:
         queue = effects.queue(command.queues[0])
-        if queue is None:
-            return _NOTHING
-        if queue.policy is NO_POLICY and not queue.paused:
+        if queue is not None and queue.policy is NO_POLICY and not queue.paused:
             # The hot path: nothing can stand in the way but the job itself.
             job = effects.view.first_ready(queue.name)
-            if job is None:
-                return _NOTHING
-            if job.lease is None and job.deadline_at is None and not job.limits:
+            if job is not None and job.lease is None and job.deadline_at is None and not job.limits:
                 return Claimed((grant(effects, job, command, command.tokens[0], queue),))
     gate = Gate(effects)
     jobs: list[Job] = []

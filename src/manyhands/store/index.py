@@ -70,7 +70,7 @@ class Index:
         self._by_holder: dict[tuple[str, str | None], dict[str, None]] = {}
         self._by_waiter: dict[str, dict[str, None]] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
-        self._due: list[tuple[int, str]] = []
+        self.due_heap: list[tuple[int, str]] = []  # instants, and whose; some are over
         self._due_entry: dict[str, int] = {}  # job id -> its earliest entry in the heap
 
     # The engine's questions.
@@ -173,8 +173,8 @@ class Index:
     def due(self, now: int, count_max: int) -> Sequence[str]:
         found: list[str] = []
         again: list[tuple[int, str]] = []
-        while self._due and self._due[0][0] <= now and len(found) < count_max:
-            entry = heapq.heappop(self._due)
+        while self.due_heap and self.due_heap[0][0] <= now and len(found) < count_max:
+            entry = heapq.heappop(self.due_heap)
             job_id = entry[1]
             if self._due_entry.get(job_id) != entry[0]:
                 continue  # an earlier entry was pushed later
@@ -195,7 +195,7 @@ class Index:
 
     def next_due_at(self) -> int | None:
         """The instant at which to look again; it may be too early, never too late."""
-        return self._due[0][0] if self._due else None
+        return self.due_heap[0][0] if self.due_heap else None
 
     def job_by_uid(self, uid: str) -> Job | None:
         """An unfinished job whose own id has not 32 digits."""
@@ -442,14 +442,14 @@ class Index:
         if entry is not None and entry <= instant:
             return  # looked at by then anyway, and put off if it is too early
         self._due_entry[job_id] = instant
-        heapq.heappush(self._due, (instant, job_id))
+        heapq.heappush(self.due_heap, (instant, job_id))
 
     def _unschedule(self, job_id: str) -> None:
         """Nothing is due for it any more. Its entry in the heap goes when such entries abound."""
         del self._due_entry[job_id]
-        if len(self._due) > 64 and len(self._due) > 2 * len(self._due_entry):
-            self._due = [(instant, key) for key, instant in self._due_entry.items()]
-            heapq.heapify(self._due)
+        if len(self.due_heap) > 64 and len(self.due_heap) > 2 * len(self._due_entry):
+            self.due_heap = [(instant, key) for key, instant in self._due_entry.items()]
+            heapq.heapify(self.due_heap)
 
     def forget(self, job_id: str) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being

@@ -229,17 +229,18 @@ class Decoder:
             self._held.clear()
         at = 0
         end = len(data)
+        origin, treatments, max_packet = self._origin, self._treatments, self._max_packet
         while at < end:
-            if end - at >= HEADER_SIZE:
+            body: int = at + HEADER_SIZE
+            if body <= end:
                 word, size = _read_header(data, at)
-                kind: int = word - self._origin
-                if 0 < kind <= LAST_KIND and size <= self._max_packet:
-                    body: int = at + HEADER_SIZE
+                kind: int = word - origin
+                if 0 < kind <= LAST_KIND and size <= max_packet:
                     after: int = body + size
                     if after > end:
                         self._needed = after - at
                         break
-                    treatment = self._treatments[kind]
+                    treatment = treatments[kind]
                     if treatment >= 0:
                         args = data[body:after].split(b"\0", treatment)
                         if len(args) > treatment:
