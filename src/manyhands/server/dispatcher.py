@@ -155,17 +155,16 @@ class Dispatcher:
         # Rule 23: the answer to some claims may leave before the claim's own commit, though
         # never before the commit of the jobs it hands out. So this is asked before the write.
         at_once = False
-        kind = type(reply)
-        if kind is Claimed:
-            at_once = command.early and self._are_saved(reply.jobs)  # type: ignore[union-attr]
-            if reply.retry_at is not None:  # type: ignore[union-attr]
-                self.waking.later(command.queues, reply.retry_at)  # type: ignore[union-attr]
-        elif kind is SubmittedMany:
-            at_once = command.early and _promises_nothing(reply)  # type: ignore[union-attr]
-        elif kind is Refusal:
-            self._count_refusal(reply)  # type: ignore[arg-type]
+        if type(reply) is Refusal:
+            self._count_refusal(reply)
             settle = settle or refused
             at_once = self.failed is not None  # nothing else leaves any more
+        elif type(reply) is Claimed and type(command) is Claim:
+            at_once = command.early and self._are_saved(reply.jobs)
+            if reply.retry_at is not None:
+                self.waking.later(command.queues, reply.retry_at)
+        elif type(command) is Submit and command.early:
+            at_once = _promises_nothing(reply)
         gathering = self._open
         if effects is not None and (effects.jobs or effects.settings is not None):
             try:
@@ -201,7 +200,7 @@ class Dispatcher:
             settle(reply)
         if effects is not None and effects.signals:
             self._deliver_fleeting(effects.signals)
-        if at_once and kind is SubmittedMany and self.waiters.count:
+        if at_once and type(command) is Submit and self.waiters.count:
             self.waking.before_commit(effects)
 
     def _gather_signals(self, signals: Sequence[Signal], gathering: _Gathering) -> None:
