@@ -165,8 +165,8 @@ class SeededIds(Ids):
         super().__init__(rng.randbytes(8))
         self._rng = rng
 
-    def _hex(self, digits: int) -> str:
-        return f"{self._rng.getrandbits(4 * digits):0{digits}x}"
+    def _pieces(self, digits: int) -> list[str]:
+        return [f"{self._rng.getrandbits(4 * digits):0{digits}x}"]
 
 
 _encode = msgspec.json.Encoder().encode

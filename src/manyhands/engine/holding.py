@@ -177,7 +177,8 @@ def _unknown(job_id: str) -> Refusal:
 def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusal:
     if job.state is _COMPLETED and _repeats(job, command):
         return Changed(job, repeated=True)
-    if job.terms.defaults.completion is _OPEN and job.state not in FINISHED:
+    is_open = job.terms.defaults.completion is _OPEN and job.state not in FINISHED
+    if is_open:
         if job.state is State.BLOCKED:
             return Refusal(Why.NOT_LEASED, f"job {job.job_id} waits for other jobs", job)
     else:
@@ -186,9 +187,8 @@ def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusa
             return found  # type: ignore[return-value]
         job = found
     result = command.result
-    refusal = bad_payload(result)
-    if refusal is not None:
-        return refusal
+    if result is not None and len(result) > limits.PAYLOAD_BYTES_MAX:
+        return bad_payload(result)  # type: ignore[return-value]
     if command.note:
         job = _noted(effects, job, command.note)
     if command.next_queue is not None:
@@ -200,7 +200,7 @@ def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusa
         job = replace(job, payload=result, encoding=command.encoding)
     speaker = _speaker(command.proof)
     lease = job.lease
-    if lease is not None and not proves(lease, command.proof):
+    if is_open and lease is not None and not proves(lease, command.proof):
         # Open completion, by another than the holder: that one is told, and this one is noted.
         effects.tell_holder(job, lease)
         sentence = "completed by another"
