@@ -25,7 +25,6 @@ _STEPS_MAX: Final = 3  # away from the job, in either direction
 _WIDTH, _HEIGHT = 172, 44
 _GAP_X, _GAP_Y = 52, 12
 _LABEL_LENGTH: Final = 19
-_BROAD: Final = 640
 
 
 class Node:
@@ -234,8 +233,8 @@ def draw(graph: Graph) -> Markup:
             f'<path class="arrow" d="M{to_x - 7:.0f} {to_y - 4:.0f}l6 4l-6 4z"/>'
         )
     parts += [_draw_node(node, *place(node), centre=node.key == graph.centre) for node in nodes]
-    # A broad one is made smaller where there is not room enough, to some degree.
-    kind = "graph broad" if width > _BROAD else "graph"
+    layers = nodes[-1].layer + 1
+    kind = f"graph layers layers-{layers}" if layers <= 2 * _STEPS_MAX + 1 else "graph"
     return Markup(  # noqa: S704 - whatever is foreign was escaped
         f'<svg class="{kind}" role="group" aria-label="Dependencies, from left to right"'
         f' width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
