@@ -42,7 +42,7 @@ class Store:
     def load(self, _: object) -> object:
         return self.index
 
-    def begin_commit(self, now: int) -> Batch | None:
+    def begin_commit(self, now: int, *, at_once: bool) -> Batch | None:  # noqa: ARG002
         batch = self._collector.seal(now)
         if batch is not None:
             counters = Counters(now, self.index.serial, self._collector.seq, self.index.position)

@@ -1,5 +1,6 @@
 """A journal that was not applied when the server ended is applied once, or refused."""
 
+import errno
 import hashlib
 import json
 import os
@@ -14,10 +15,10 @@ import pytest
 
 from manyhands.model.commands import ByToken, Complete, SendPartial, SetTags
 from manyhands.model.job import State
-from manyhands.store import journal, schema
+from manyhands.store import journal, link, schema
 from manyhands.store.journal import HEADER_BYTES, decode_header, next_start
 from manyhands.store.sqlite import SqliteStore
-from manyhands.store.store import Filter, StoreError
+from manyhands.store.store import Filter, StoreError, StoreFailedError
 from tests.conformance.stores.opened import ids
 from tests.e2e.serving import run
 from tests.e2e.test_sqlite_faults import FAULTY_WRITER, Disk
@@ -333,6 +334,133 @@ def test_a_stop_at_any_moment_after_a_commit_leaves_neither_journal_nor_log(data
         assert journal.segments(data) == []
         assert not (data / "manyhands.db-wal").exists()
     assert rows_in_file(data) == 75
+
+
+# What the server makes durable itself, when few wait and the writer has nothing to do.
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """However long a sync takes: the machine may be busy."""
+    monkeypatch.setattr(link, "_SYNC_SECONDS_MAX", 3600.0)
+
+
+def submit_at_once(disk, count=1) -> list[str]:
+    """Ids of jobs that were durable when their commit was begun."""
+    kept = []
+    for _ in range(count):
+        job = disk.submit(payload=os.urandom(200))
+        assert disk.commit(at_once=True).is_durable
+        kept.append(job.job_id)
+    return kept
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_server_and_its_writer_write_one_journal_by_turns(data):
+    disk = open_behind(data)
+    acknowledged = disk.submit_and_commit(2)
+    acknowledged += submit_at_once(disk, 3)
+    acknowledged += disk.submit_and_commit(2)
+    acknowledged += submit_at_once(disk, 2)
+    (path,) = journal.segments(data)
+    assert len(records(path)) == 9
+    kill(disk)
+    assert rows_in_file(data) == 0
+
+    disk = Disk(data)
+    assert disk.ready() == acknowledged
+    disk.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_the_server_made_durable_can_be_read_like_all_else(data):
+    disk = open_behind(data)
+    disk.submit_and_commit(1)
+    submit_at_once(disk, 3)
+
+    assert len(disk.store.search(Filter()).jobs) == 4
+    disk.close()
+    assert rows_in_file(data) == 4
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_first_commit_and_one_without_room_are_left_to_the_writer(data):
+    disk = Disk(data)
+    for payload in (b"", bytes(100_000)):
+        disk.submit(payload=payload)
+        assert not disk.commit(at_once=True).is_durable
+    # When a file is full, somebody has to make the next one.
+    durable = []
+    for _ in range(600):
+        disk.submit(payload=bytes(2_000))
+        durable.append(disk.commit(at_once=True).is_durable)
+    assert durable.count(False) >= 1
+    assert durable.count(True) >= 400
+    count = len(disk.ready())
+    disk.close()
+    assert rows_in_file(data) == count
+
+
+def test_a_server_that_dies_before_it_tells_the_writer_loses_nothing(data, monkeypatch):
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+    monkeypatch.setattr(disk.store._link, "send_more", lambda: None)
+
+    submit_at_once(disk)
+    disk.store._link._socket.close()  # all that the writer sees of it
+    disk.store._link._process.wait(60)
+
+    assert journal.segments(data) == []
+    assert rows_in_file(data) == 2
+
+
+def test_a_record_that_the_server_did_not_finish_is_no_record(data, monkeypatch):
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+    monkeypatch.setattr(disk.store._link, "send_more", lambda: None)
+    submit_at_once(disk)
+    (path,) = journal.segments(data)
+    start = records(path)[1]
+    damage(path, start + HEADER_BYTES + 40)
+
+    disk.store._link._socket.close()
+    disk.store._link._process.wait(60)
+
+    assert rows_in_file(data) == 1
+
+
+def test_a_disk_that_is_slow_to_sync_does_not_hold_up_the_server(data, monkeypatch):
+    monkeypatch.setattr(link, "_SYNC_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(link, "_SYNC_SHARE", 1e-9)
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+    submit_at_once(disk)
+
+    disk.submit()
+    assert not disk.commit(at_once=True).is_durable
+    disk.close()
+
+
+def test_a_sync_of_the_servers_own_that_fails_ends_all_acknowledgement(data, monkeypatch):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(2)
+
+    def fail(_descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        disk.submit()
+        with pytest.raises(StoreFailedError, match="its journal failed: Input/output error"):
+            disk.store.begin_commit(disk.now, at_once=True)
+    with pytest.raises(StoreFailedError):
+        disk.store.finish_commits()
+    kill(disk)
+
+    disk = Disk(data)
+    # Whether the last one is there nobody knows: it was acknowledged to nobody.
+    assert disk.ready()[:2] == acknowledged
+    disk.close()
 
 
 CHILD = """

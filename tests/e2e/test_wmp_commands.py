@@ -96,8 +96,10 @@ def test_w57_close_ends_the_command_that_runs(served):
 
 def test_w57_an_interrupt_lets_the_command_end_and_a_second_one_gives_the_job_back(served):
     job = wmp(served, "submit", "r").stdout.strip()
-    with worker(served, "--role", "r", "--command", "sleep 600") as process:
-        wait_until(lambda: state(served, job) == "leased", "it runs")
+    # That it is leased does not mean that its command runs already: the command says so itself.
+    begun = served.folder / "begun"
+    with worker(served, "-r", "r", "-c", f"sh -c 'touch {begun}; exec sleep 600'") as process:
+        wait_until(begun.exists, "it runs")
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=1)

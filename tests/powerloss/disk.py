@@ -58,6 +58,7 @@ class System:
         self._log = disk.log
         self._without = without
         self._files: dict[int, str] = {}  # descriptor -> what the log calls the file
+        self._names: dict[str, str] = {}  # the same by its present name
         self._count = 0
 
     def __getattr__(self, name):
@@ -68,8 +69,10 @@ class System:
         if flags & os.O_CREAT:
             self._count += 1
             inode = f"{id(self)}/{self._count}"
-            self._files[descriptor] = inode
+            self._files[descriptor] = self._names[Path(path).name] = inode
             self._log.append(("create", Path(path).name, inode))
+        elif Path(path).name in self._names:
+            self._files[descriptor] = self._names[Path(path).name]
         return descriptor
 
     def close(self, descriptor):
@@ -102,10 +105,12 @@ class System:
 
     def rename(self, old, new):
         Path(old).rename(new)
+        self._names[Path(new).name] = self._names.pop(Path(old).name)
         self._log.append(("rename", Path(old).name, Path(new).name))
 
     def unlink(self, path):
         Path(path).unlink()
+        self._names.pop(Path(path).name, None)
         self._log.append(("unlink", Path(path).name))
 
 

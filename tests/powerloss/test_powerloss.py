@@ -14,7 +14,8 @@ from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.model.policy import Queue
 from manyhands.store import applying, journal, recovery, schema, writer
 from manyhands.store.collect import Collector
-from manyhands.store.frames import FrameBuffer
+from manyhands.store.frames import FrameBuffer, mark_kept
+from manyhands.store.journal import Place, Tip
 from manyhands.store.packing import Counters, Packer, Removals, TermsBook
 from manyhands.store.store import StoreError
 from manyhands.store.writer import Writer
@@ -34,6 +35,8 @@ class Server:
         self.packer = Packer(TermsBook(), None, 0)
         self.buffer = FrameBuffer()
         self.writer = Writer(file, check=False)
+        self.tip = Tip(file.parent)
+        self.kept_count = 0
         self.applying = None
         # After each batch: job id -> state, and the last event.
         self.rows: list[dict[str, str]] = [{}]
@@ -73,10 +76,22 @@ class Server:
         changed = {job.job_id: job.state.value for job in batch.jobs.values()}
         self.rows.append(self.rows[-1] | changed)
         self.seqs.append(self.collector.seq)
+        if self.random.random() < 0.4:
+            self.keep(batch.number, packed)
         self.writer.keep(*self.buffer.feed(bytes(packed)))
         disk.acknowledge(batch.number)
         self.collector.committed(batch.number)
         self.apply_some()
+
+    def keep(self, number: int, packed: bytearray) -> None:
+        """The server makes a batch durable itself, if there is room for it."""
+        told = self.writer.answer()
+        if told.segment:
+            self.tip.move(told.epoch, Place(told.segment, told.offset))
+        if self.tip.has_room(len(packed)):
+            self.tip.append(number, packed)
+            mark_kept(packed)
+            self.kept_count += 1
 
     def apply_some(self) -> None:
         """The database follows, some steps now and some after the next batch."""
@@ -190,6 +205,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, mo
     assert count >= 3_000
     assert happened(log, "sync", schema.FILE_NAME) >= 5  # checkpoints
     assert happened(log, "rename") >= 3  # files of the journal that were used again
+    assert recorded[2].kept_count >= 10
 
 
 @pytest.mark.timeout(300)

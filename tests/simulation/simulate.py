@@ -104,6 +104,7 @@ class Server:
         self.store = FaultyStore(
             simulation.disk, self.loop, random.Random(rng.getrandbits(64)), options.commit_us
         )
+        self.store.at_once_share = 0.5
         self.ready = False
         self.sleepers: dict[Sleeper, None] = {}
         self.dispatcher = Dispatcher(

@@ -278,6 +278,7 @@ class FaultyStore:
         self.alive_at = disk.alive_at
         self.durable = 0  # number of the last batch that is on disk
         self.fails_next = False  # the next commit fails
+        self.at_once_share = 0.0  # of the commits that may be durable at once, how many are
         self.on_load: Callable[[Command], None] = lambda _: None
         self.on_write: Callable[[Effects], None] = lambda _: None
         self.on_written: Callable[[Effects], None] = lambda _: None
@@ -349,11 +350,20 @@ class FaultyStore:
     def touch(self) -> None:
         self._collector.batch.touched = True
 
-    def begin_commit(self, now: int) -> Batch | None:
+    def begin_commit(self, now: int, *, at_once: bool = False) -> Batch | None:
         batch = self._collector.seal(now)
         if batch is None:
             return None
         image = Image(batch, (self.index.serial, self.index.position))
+        free = not self._images and not self._unsent
+        if at_once and free and self.at_once_share and self._rng.random() < self.at_once_share:
+            self.on_start()
+            if self.fails_next:
+                self._failed = True
+                raise StoreFailedError("the disk said no")
+            self._keep(image)
+            batch.is_durable = True
+            return batch
         if self._unsent or self._rng.random() < 0.1:
             self._unsent.append(image)
         else:

@@ -134,8 +134,8 @@ class Crew:
             raise CommandFailed(f"{words[0]} cannot be run: {error}") from None
         self._processes[job] = process
         job.on_cancel = process.terminate
-        if job.cancelled.is_set():
-            process.terminate()  # it was called off before anybody could be told
+        if job.cancelled.is_set() or self._killing:
+            process.terminate()  # that was said before anybody could be told
         try:
             out, err = process.communicate(job.payload)
         finally:

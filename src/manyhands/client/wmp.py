@@ -107,7 +107,9 @@ class Worker:
     # What others call, from any thread.
 
     def stop(self) -> None:
-        """Take no more jobs; ``run`` returns when those at hand are through and recorded."""
+        """Take no more jobs; ``run`` returns when those at hand are through and recorded, and
+        those that were asked for are given back.
+        """
         self._stopping.set()
         self.post(lambda _now: None)
 
@@ -182,7 +184,7 @@ class Worker:
             if self._stopping.is_set():
                 rules.stopping = True
                 farewell_at = farewell_at or now + int(_FAREWELL_SECONDS * 1000)
-                if not rules.jobs and (not rules.kept or now >= farewell_at):
+                if rules.is_through() and (not rules.kept or now >= farewell_at):
                     return
             wait_ms = rules.turn(now)
             if rules.stopping:

@@ -122,6 +122,10 @@ class Rules:
         """Slots that nobody has."""
         return self._slots - len(self.jobs) - self._locked
 
+    def is_through(self) -> bool:
+        """Nothing is at hand, and nothing is on its way here."""
+        return not self.jobs and not self._locks
+
     # News.
 
     def connected(self, link: int, now: int) -> None:
@@ -208,11 +212,12 @@ class Rules:
         elif self.free <= 0:
             self._report(job, End.REFUSED, None, now)
             return
-        if self._roles and job.role and job.role not in self._roles:
+        # One that was asked for before the end is given back, rather than left to time out.
+        if self.stopping or (self._roles and job.role and job.role not in self._roles):
             self._report(job, End.REFUSED, None, now)
             return
         more = control.number(b"more", 0, self._slots)
-        if more and not self.stopping:
+        if more:
             # There is more where this came from: ask again, but after all others who have work.
             self._wanted.pop(where, None)
             self._wanted[where] = (more, now + _WANTED_MS)

@@ -44,6 +44,10 @@ _BUSY_COUNT: Final = 8
 # batches that have reached it together, and works while the rest is still being decided.
 _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
+# So few are answered sooner without the way to the writer and back, while the loop stands still.
+_FEW_COUNT: Final = 2
+# The writer need not be woken for each of those.
+_SEND_SECONDS: Final = 0.005
 # How stale the stored time may be that tells, after a crash, how long the server was away.
 _TOUCH_MS: Final = 5_000
 _INTERNAL: Final = Refusal(Why.INTERNAL, "an internal error; the command was undone, see the log")
@@ -116,6 +120,7 @@ class Dispatcher:
         self._in_flight: deque[_Gathering] = deque()
         self._flush_timer: Timer | None = None
         self._flush_soon = False
+        self._send_timer: Timer | None = None
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
@@ -276,7 +281,8 @@ class Dispatcher:
             return
         gathering = self._open
         try:
-            gathering.batch = self.store.begin_commit(self.clock.now())
+            few = not self._in_flight and 0 < len(gathering.answers) <= _FEW_COUNT
+            gathering.batch = self.store.begin_commit(self.clock.now(), at_once=few)
         except StoreFailedError as error:
             self._fail(str(error))
             return
@@ -294,11 +300,19 @@ class Dispatcher:
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
         self._was_busy = len(gathering.answers) > _BUSY_COUNT
         self._in_flight.append(gathering)
-        fd = self.store.fileno()
-        if fd is None:
+        if gathering.batch.is_durable:
+            if self._send_timer is None and self.store.has_unsent():
+                self._send_timer = self._loop.call_later(_SEND_SECONDS, self._send)
             self._on_readable()
         elif self.store.has_unsent():
+            fd = self.store.fileno()
+            assert fd is not None
             self._loop.add_writer(fd, self._on_writable)
+
+    def _send(self) -> None:
+        """What is durable already goes to the writer as well."""
+        self._send_timer = None
+        self._on_writable()
 
     def _on_writable(self) -> None:
         fd = self.store.fileno()
@@ -308,7 +322,9 @@ class Dispatcher:
         except StoreFailedError as error:
             self._fail(str(error))
             return
-        if not self.store.has_unsent():
+        if self.store.has_unsent():
+            self._loop.add_writer(fd, self._on_writable)
+        else:
             self._loop.remove_writer(fd)
 
     def _on_readable(self) -> None:

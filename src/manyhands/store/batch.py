@@ -24,6 +24,7 @@ class Batch:
         "events",
         "forgotten_queues",
         "full",
+        "is_durable",
         "jobs",
         "limits",
         "number",
@@ -58,6 +59,7 @@ class Batch:
         self.samples: list[StoredSample] = []
         self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
+        self.is_durable = False  # already when it was begun
 
     def is_empty(self) -> bool:
         """Nothing would be written."""

@@ -14,6 +14,9 @@ from msgspec import Struct
 from manyhands.model.events import Event
 
 _HEAD: Final = struct.Struct("<QQ")  # a batch of large payloads may pass 4 GiB
+HEAD_BYTES: Final = _HEAD.size
+# Set in the number of a batch that is in the journal already when it is sent.
+_KEPT: Final = 1 << 63
 
 Body = TypeVar("Body")
 Row = Any  # a list or tuple of values that SQLite knows
@@ -70,6 +73,10 @@ class Answer(Struct, frozen=True, array_like=True):
     number: int
     failure: str = ""
     applied: int = 0
+    # Of the journal, as it is after ``number``: the server may go on from there.
+    epoch: bytes = b""
+    segment: int = 0
+    offset: int = 0
 
 
 _encode_into = msgspec.msgpack.Encoder().encode_into
@@ -79,22 +86,38 @@ decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 def pack(message: SentFrame | Answer) -> bytearray:
     """A message with its length and number in front."""
-    buffer = bytearray(_HEAD.size)
-    _encode_into(message, buffer, _HEAD.size)
-    _HEAD.pack_into(buffer, 0, len(buffer) - _HEAD.size, message.number)
+    buffer = bytearray(HEAD_BYTES)
+    _encode_into(message, buffer, HEAD_BYTES)
+    _HEAD.pack_into(buffer, 0, len(buffer) - HEAD_BYTES, message.number)
     return buffer
+
+
+def mark_kept(packed: bytearray) -> None:
+    """Say of a packed batch that it need not be written to the journal any more."""
+    length, number = _HEAD.unpack_from(packed)
+    _HEAD.pack_into(packed, 0, length, number | _KEPT)
+
+
+def is_kept(span: Span) -> bool:
+    """Whether that was said of it."""
+    return span[0] >= _KEPT
+
+
+def number_of(span: Span) -> int:
+    """The number of a batch, whatever was said of it."""
+    return span[0] & ~_KEPT
 
 
 def cut(data: bytes | bytearray | memoryview) -> tuple[list[Span], int]:
     """The whole messages that these bytes begin with, and where what is left begins."""
     spans: list[Span] = []
     start, size = 0, len(data)
-    while size - start >= _HEAD.size:
+    while size - start >= HEAD_BYTES:
         length, number = _HEAD.unpack_from(data, start)
-        end = start + _HEAD.size + length
+        end = start + HEAD_BYTES + length
         if end > size:
             break
-        spans.append((number, start + _HEAD.size, end))
+        spans.append((number, start + HEAD_BYTES, end))
         start = end
     return spans, start
 

@@ -2,6 +2,9 @@
 
 A batch is durable when its number came back; somewhat later it can be read from the file. If the
 writer fails or is gone, that is said, once and for all.
+
+A small batch that is all there is may be made durable right here, without the way there and back,
+as long as that takes no time worth mentioning.
 """
 
 import contextlib
@@ -9,12 +12,14 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from manyhands.store.frames import FrameBuffer, decode_answer
+from manyhands.store.frames import FrameBuffer, decode_answer, mark_kept
+from manyhands.store.journal import Place, Tip
 from manyhands.store.store import StoreError, StoreFailedError
 
 WRITER_COMMAND: Final = (sys.executable, "-P", "-m", "manyhands.store.writer")
@@ -22,6 +27,12 @@ WRITER_COMMAND: Final = (sys.executable, "-P", "-m", "manyhands.store.writer")
 _READ_BYTES: Final = 64 * 1024
 _BUFFER_BYTES: Final = 4 * 1024 * 1024  # most batches go in one piece, where the system allows it
 _STOP_SECONDS: Final = 60.0  # a last commit and a checkpoint on a slow disk
+# What is larger is for the writer: the server does not stand still for it.
+_KEPT_BYTES_MAX: Final = 64 * 1024
+# The server stands still while it syncs. On a disk that is slow at it, it does so for no more than
+# this share of the time.
+_SYNC_SECONDS_MAX: Final = 0.001
+_SYNC_SHARE: Final = 0.01
 
 
 class WriterLink:
@@ -47,7 +58,11 @@ class WriterLink:
             )
         self._unsent: deque[memoryview] = deque()
         self._buffer = FrameBuffer()
+        self._tip = Tip(file.parent)
+        self._sync_after = 0.0  # not before this moment by ourselves
+        self._sent = 0  # the number of the last batch
         self._committed = 0
+        self._told = 0  # what was last answered
         self.applied = 0  # the number of the last batch that can be read from the file
         self._opened = False
         self._failure: str | None = None
@@ -69,10 +84,42 @@ class WriterLink:
         """Something waits for room."""
         return bool(self._unsent)
 
-    def send(self, packed: bytearray) -> None:
-        """Send a packed frame, or as much of it as there is room for."""
+    def send(self, packed: bytearray, number: int, *, at_once: bool) -> bool:
+        """Send a packed batch, or as much of it as there is room for. ``at_once``: it may be made
+        durable right here, if that is quickly done. Gives whether it was; then there is no hurry,
+        and it is sent by ``send_more``, together with others.
+        """
+        at_once = at_once and self._may_keep(packed)
+        if at_once:
+            self._keep(packed, number)
+        self._sent = number
         self._unsent.append(memoryview(packed))
-        self.send_more()
+        if not at_once:
+            self.send_more()
+        return at_once
+
+    def _may_keep(self, packed: bytearray) -> bool:
+        return (
+            self._committed == self._sent  # so the writer has nothing to write
+            and self._failure is None
+            and len(packed) <= _KEPT_BYTES_MAX
+            and self._tip.has_room(len(packed))
+            and time.perf_counter() >= self._sync_after
+        )
+
+    def _keep(self, packed: bytearray, number: int) -> None:
+        """Into the journal; the writer only has to apply it."""
+        began = time.perf_counter()
+        try:
+            self._tip.append(number, packed)
+        except OSError as error:
+            self._failure = f"its journal failed: {error.strerror}"
+            raise StoreFailedError(f"the store cannot be written: {self._failure}") from error
+        took = time.perf_counter() - began
+        if took > _SYNC_SECONDS_MAX:
+            self._sync_after = began + took / _SYNC_SHARE
+        self._committed = number
+        mark_kept(packed)
 
     def send_more(self) -> None:
         """Send what waits, as far as there is room for it."""
@@ -92,9 +139,10 @@ class WriterLink:
 
     def committed(self) -> int:
         """The number of the last durable batch. Raises StoreFailedError when none can follow."""
-        before = self._committed
-        if self._failure is None:
+        before = self._told
+        if self._failure is None and self._committed == before:
             self._receive()
+        self._told = self._committed
         # What was made durable before a failure is told first.
         if self._failure is not None and self._committed == before:
             raise StoreFailedError(f"the store cannot be written: {self._failure}")
@@ -121,6 +169,9 @@ class WriterLink:
                     self._opened = True
                     self._committed = max(self._committed, answer.number)
                     self.applied = max(self.applied, answer.applied)
+                    # An earlier number: it does not know yet what we have written since.
+                    if answer.segment and answer.number == self._sent:
+                        self._tip.move(answer.epoch, Place(answer.segment, answer.offset))
                 if len(chunk) < _READ_BYTES:
                     return
         except BlockingIOError:
@@ -139,11 +190,17 @@ class WriterLink:
         self._process.wait()
         self._socket.close()
         self._hurry.close()
+        self._tip.close()
 
     def close(self) -> None:
         """The writer finishes what it has been sent, and ends."""
+        self._socket.settimeout(_STOP_SECONDS)
+        with contextlib.suppress(OSError):  # it is gone; the next start sees to the rest
+            for rest in self._unsent:
+                self._socket.sendall(rest)
         self._socket.close()
         self._hurry.close()
+        self._tip.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

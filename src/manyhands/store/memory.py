@@ -65,7 +65,7 @@ class MemoryStore:
     def touch(self) -> None:
         self._collector.batch.touched = True
 
-    def begin_commit(self, now: int) -> Batch | None:
+    def begin_commit(self, now: int, *, at_once: bool = False) -> Batch | None:
         batch = self._collector.seal(now)
         if batch is None:
             return None
@@ -88,6 +88,7 @@ class MemoryStore:
         self._collector.committed(batch.number)
         self._collector.applied(batch.number)
         self._committed = batch.number
+        batch.is_durable = True
         return batch
 
     def _keep(self, job: Job) -> None:

@@ -137,14 +137,15 @@ class SqliteStore:
 
     # Committing.
 
-    def begin_commit(self, now: int) -> Batch | None:
+    def begin_commit(self, now: int, *, at_once: bool = False) -> Batch | None:
         batch = self._collector.seal(now)
         if batch is None:
             return None
         counters = Counters(now, self.index.serial, self._collector.seq, self.index.position)
         removals, self._removals = self._removals, Removals()
         self._removed.append((batch.number, removals))
-        self._link.send(self._packer.pack(batch, counters, removals))
+        packed = self._packer.pack(batch, counters, removals)
+        batch.is_durable = self._link.send(packed, batch.number, at_once=at_once)
         return batch
 
     def fileno(self) -> int | None:

@@ -159,11 +159,13 @@ class Store(Protocol):
     def touch(self) -> None:
         """Let the next commit happen even if nothing changed: it tells that the server lives."""
 
-    def begin_commit(self, now: int) -> Batch | None:
-        """Seal the open batch and send it to be made durable; None if there was nothing in it."""
+    def begin_commit(self, now: int, *, at_once: bool = False) -> Batch | None:
+        """Seal the open batch and send it to be made durable; None if there was nothing in it.
+        ``at_once``: it may be made durable right here, if that is quickly done.
+        """
 
     def fileno(self) -> int | None:
-        """Readable when a commit may have finished; None: commits finish at once."""
+        """Readable when a commit may have finished; None: all are durable at once."""
 
     def has_unsent(self) -> bool:
         """Part of a batch still waits for room on the way to the writer."""

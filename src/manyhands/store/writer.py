@@ -23,7 +23,16 @@ import apsw
 
 from manyhands.store import opening
 from manyhands.store.applying import Applier, PackedFrame
-from manyhands.store.frames import Answer, FrameBuffer, pack
+from manyhands.store.frames import (
+    HEAD_BYTES,
+    Answer,
+    FrameBuffer,
+    Span,
+    cut,
+    is_kept,
+    number_of,
+    pack,
+)
 from manyhands.store.journal import EPOCH_BYTES, Journal, Mark, encode_mark
 from manyhands.store.store import StoreError
 
@@ -89,17 +98,54 @@ class Writer:
         self._journal = Journal(self._directory, epoch)
         return self._journal
 
-    def keep(self, body: bytes, spans: Sequence[tuple[int, int, int]]) -> None:
-        """Make frames durable together."""
-        try:
-            journal = self._journal or self._begin()
-            journal.append(spans[0][0], spans[-1][0], body)
-        except OSError as error:
-            raise StoreError(f"its journal failed: {error.strerror}") from error
+    def keep(self, body: bytes, spans: Sequence[Span]) -> bool:
+        """Make frames durable together, those first that the server has made durable itself.
+        Gives whether there were others: these are to be answered.
+        """
+        journal = self._journal
         view = memoryview(body)
-        self._unapplied += [(number, view[start:end]) for number, start, end in spans]
+        written = 0
+        for span in spans:
+            if not is_kept(span):
+                break
+            assert journal is not None
+            _, start, end = span
+            journal.pass_over(number_of(span), HEAD_BYTES + end - start)
+            written += 1
+        if written < len(spans):
+            first, start, _ = spans[written]
+            try:
+                journal = journal or self._begin()
+                journal.append(first, spans[-1][0], view[start - HEAD_BYTES :])
+            except OSError as error:
+                raise StoreError(f"its journal failed: {error.strerror}") from error
+        self._take(view, spans)
+        return written < len(spans)
+
+    def _take(self, body: memoryview, spans: Sequence[Span]) -> None:
+        """They are durable, and to be applied."""
+        self._unapplied += [(number_of(span), body[span[1] : span[2]]) for span in spans]
         self.unapplied_bytes += sum(end - start for _, start, end in spans)
-        self.durable = spans[-1][0]
+        self.durable = number_of(spans[-1])
+
+    def keep_unheard(self) -> None:
+        """The server is gone: what it made durable, perhaps, and could not send any more."""
+        while self._journal is not None and (body := self._journal.unheard(self.durable + 1)):
+            self._journal.pass_over(self.durable + 1, len(body))
+            self._take(memoryview(body), cut(body)[0])
+
+    def answer(self) -> Answer:
+        """How far it has come."""
+        if self._journal is None:
+            return Answer(self.durable, applied=self.applied)
+        segment, offset = self._journal.place
+        return Answer(
+            self.durable,
+            applied=self.applied,
+            epoch=self._journal.epoch,
+            segment=segment,
+            offset=offset,
+        )
 
     def apply(self) -> Iterator[None]:
         """Have in the database what is durable now, or as much of it as makes a window, in steps
@@ -173,6 +219,7 @@ class _Service:
             ):
                 self._apply()
                 writer.tidy(idle=not self._poll.poll(0))
+        writer.keep_unheard()
         while writer.applied < writer.durable:
             self._apply()
         writer.close()
@@ -200,8 +247,8 @@ class _Service:
             writer = self._writer
             if not writer.unapplied_bytes:  # else those that are there came earlier
                 self._oldest_at = time.perf_counter()
-            writer.keep(body, spans)
-            self._answer()
+            if writer.keep(body, spans):
+                self._answer()
 
     def _apply(self) -> None:
         """In turns with the link: what arrives meanwhile is kept and answered."""
@@ -216,10 +263,9 @@ class _Service:
         self._answer()
 
     def _answer(self) -> None:
-        writer = self._writer
         # Nobody may be there to hear it: reading tells, once all that was sent has been read.
         with contextlib.suppress(ConnectionError):
-            self._link.sendall(pack(Answer(writer.durable, applied=writer.applied)))
+            self._link.sendall(pack(self._writer.answer()))
 
 
 def serve(link: socket.socket, hurry: socket.socket, file: Path, *, check: bool) -> None:

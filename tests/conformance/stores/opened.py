@@ -13,6 +13,7 @@ from manyhands.model.job import Holder, Job
 from manyhands.model.outcome import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import Queue
 from manyhands.server.ids import Ids
+from manyhands.store.batch import Batch
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
@@ -63,12 +64,14 @@ class Opened:
         self.store.write(effects)
         return [self.store.index.jobs[job.job_id] for job in jobs]
 
-    def commit(self) -> None:
-        batch = self.store.begin_commit(self.now)
+    def commit(self, *, at_once: bool = False) -> Batch | None:
+        batch = self.store.begin_commit(self.now, at_once=at_once)
         while batch is not None and self.store.finish_commits() < batch.number:
             fd = self.store.fileno()
             select.select([fd], [fd] if self.store.has_unsent() else [], [])
             self.store.send_more()
+        self.store.send_more()  # what was durable at once had no hurry
+        return batch
 
     def settle(self) -> None:
         """Commit, and wait until all of it can be read from the records and has left the memory."""

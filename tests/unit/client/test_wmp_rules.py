@@ -391,6 +391,28 @@ def test_w40_results_are_said_again_as_soon_as_the_manager_is_back():
     assert bench.words() == ["DONE", "READY"]
 
 
+def test_w15_a_job_that_was_on_its_way_when_the_worker_stopped_is_given_back():
+    bench = Bench(slots=2)
+    bench.hear(WAKE)
+    bench.rules.stopping = True
+    assert not bench.rules.is_through()
+
+    lock = bench.said[-1]["lock"]
+    bench.hear(TAKE, b"data", job="j1", lease="lease-1", timeout=60_000, lock=lock)
+
+    assert not bench.begun
+    assert (bench.said[-1].command, bench.said[-1]["status"]) == ("DONE", "refused")
+    assert bench.rules.is_through()
+
+
+def test_w15_a_worker_that_stops_does_not_wait_for_an_answer_beyond_its_time():
+    bench = Bench()
+    bench.hear(WAKE)
+    bench.rules.stopping = True
+    bench.pass_time(5_000)
+    assert bench.rules.is_through()
+
+
 def test_a_worker_that_stops_takes_nothing_more():
     bench = Bench(slots=2)
     job = bench.take()

@@ -97,6 +97,43 @@ def test_a_server_with_few_clients_keeps_no_distance():
     assert told.at_ms == TWO_COMMITS_MS
 
 
+def test_few_are_answered_by_a_store_that_can_commit_at_once():
+    desk = Desk()
+    desk.store.at_once_share = 1.0
+
+    few = [desk.ask(desk.a_submit()) for _ in range(module._FEW_COUNT)]
+    desk.run(1)
+    assert [t.at_ms for t in few] == [0] * len(few)
+
+    many = [desk.ask(desk.a_submit()) for _ in range(module._FEW_COUNT + 1)]
+    desk.run(TWO_COMMITS_MS)
+    assert [t.at_ms for t in many] == [1 + COMMIT_MS] * len(many)
+
+
+def test_nothing_is_committed_at_once_while_something_is_on_its_way():
+    desk = Desk()
+    first = desk.ask(desk.a_submit())
+    desk.run(1)
+    desk.store.at_once_share = 1.0
+
+    second = desk.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+
+    assert (first.at_ms, second.at_ms) == (COMMIT_MS, COMMIT_MS)
+
+
+def test_a_commit_at_once_that_fails_is_the_end_and_answers_nobody():
+    desk = Desk()
+    desk.store.at_once_share = 1.0
+    desk.store.fails_next = True
+
+    told = desk.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+
+    assert told.reply is None
+    assert desk.dispatcher.failed == "the disk said no"
+
+
 def test_part_of_a_batch_that_found_no_room_is_sent_when_there_is_some():
     desk = Desk()
     desk.store._rng.random = lambda: 0.05  # it is held back once, then accepted
