@@ -250,7 +250,7 @@ def test_big_numbers_are_shown_to_the_last_digit(http, filled):
 
 
 def test_a_job_says_why_it_waits(http, api, filled, queue):
-    assert "It is delayed, until in" in text_of(http.get(f"/ui/job/{filled['delayed']}"))
+    assert "It is due in" in text_of(http.get(f"/ui/job/{filled['delayed']}"))
     blocked = text_of(http.get(f"/ui/job/{filled['blocked']}"))
     assert "It waits for another job to complete" in blocked
     assert filled["delayed"][-12:] in blocked
@@ -259,7 +259,7 @@ def test_a_job_says_why_it_waits(http, api, filled, queue):
     api.http.put(f"/api/queues/{queue}", json={"paused": True})
     assert "is paused" in text_of(http.get(f"/ui/job/{job_id}"))
     leased = text_of(http.get(f"/ui/job/{filled['leased']}"))
-    assert "'worker-1' works on it" in leased
+    assert "“worker-1” works on it" in leased
     assert "1 of 4" in leased
 
 
