@@ -293,7 +293,7 @@ def test_what_is_not_there_is_refused_in_the_same_form(http, method, path, statu
 def answer_to(served, request: bytes) -> bytes:
     """The head of the first answer to what was written to a fresh connection."""
     host, _, port = str(served.addresses["http"]).rpartition(":")
-    with socket.create_connection((host, int(port)), 30.0) as peer:
+    with socket.create_connection((host, int(port)), 90.0) as peer:
         peer.sendall(request)
         gathered = b""
         while b"\r\n\r\n" not in gathered:

@@ -7,11 +7,9 @@ from html import unescape
 import httpx
 import pytest
 
-from tests.e2e.serving import Api, serving
+from tests.e2e.serving import SECONDS_MAX, Api, serving
 from tests.ui.sample import HOSTILE, fill
 from tests.ui.test_jobs_requests import send, text_of
-
-WAIT_SECONDS_MAX = 40.0
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +22,7 @@ def filled(served):
 
 @pytest.fixture
 def http(served, filled):  # noqa: ARG001 - there has to be something to see
-    with httpx.Client(base_url=served.url, timeout=20.0) as client:
+    with httpx.Client(base_url=served.url, timeout=120.0) as client:
         yield client
 
 
@@ -36,7 +34,7 @@ def links(page: str, words: str) -> list[str]:
 
 def attention(http: httpx.Client, words: str) -> str:
     """What needs attention, once it speaks of something: failures are counted now and then."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    deadline = time.monotonic() + SECONDS_MAX
     while True:
         notes = re.search(r'<ul class="notes">.*?</ul>', http.get("/ui/").text, re.DOTALL)
         if notes is not None and words in unescape(notes[0]):
