@@ -11,7 +11,7 @@ from pamqp.heartbeat import Heartbeat
 from manyhands.wire.amqp import PROTOCOL_HEADER, FrameReader
 from tests.e2e.serving import Served
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 90.0
 
 
 class Raw:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url_of
-from tests.e2e.serving import Api, serving
+from tests.e2e.serving import Api, serving, wait_until
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
 
 WORKER = {"worker_group": "rack-1", "worker_id": "node-7"}
@@ -27,7 +27,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture
 def http(served):
-    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=30.0) as client:
+    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=120.0) as client:
         yield client
 
 
@@ -144,7 +144,7 @@ def test_a_worker_can_wait_for_work(http):
     waiting.start()
     with httpx.Client(base_url=http.base_url) as other:
         task = new(other, "awaited")["task_id"]
-    waiting.join(30)
+    waiting.join()
     assert answers[0].json()["status"]["task_id"] == task
 
 
@@ -273,6 +273,11 @@ def test_wrong_requests(http, method, path, body, status):
     assert answer.json()["message"]
 
 
+def sleepers(served) -> float:
+    lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("manyhands_sleepers "))
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [("GET", "/nothing", 404), ("DELETE", "/task/new", 405), ("GET", "/task/x/claim", 405)],
@@ -331,6 +336,8 @@ def test_work_that_cannot_be_delivered_goes_back(http, served):
     host, _, port = str(served.addresses["http"]).rpartition(":")
     with socket.create_connection((host, int(port))) as peer:
         peer.sendall(request.encode())
+        wait_until(lambda: sleepers(served) == 1)
+    wait_until(lambda: sleepers(served) == 0)
     task = new(http, "dropped")["task_id"]
 
     claimed = http.post("/claim-work/aws/dropped?wait=20", json=WORKER)
@@ -380,6 +387,9 @@ def test_artifacts_are_uploaded_and_served_in_whole_and_in_part(http):
     beyond = http.get(url, headers={"Range": "bytes=9999999-"})
     assert beyond.status_code == 416
     assert beyond.headers["content-range"] == f"bytes */{len(content)}"
+    for digits in (19, 5_000):  # no such range can be meant; more digits are no number at all
+        whole = http.get(url, headers={"Range": f"bytes={'9' * digits}-"})
+        assert (whole.status_code, whole.content) == (200, content)
     assert http.get(f"/store/{task}/runs/1/artifacts/none").status_code == 404
 
 

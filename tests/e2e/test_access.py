@@ -207,7 +207,7 @@ def test_a_server_whose_tokens_cannot_be_read_does_not_start(tmp_path):
 def test_what_is_done_over_gearmans_admin_lines_stands_in_the_audit_log(tmp_path):
     with serving(tmp_path, "--store", "memory", "--gearman", "127.0.0.1:0") as served:
         host, _, port = served.addresses["gearman"].rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as admin:
+        with socket.create_connection((host, int(port)), timeout=90) as admin:
             admin.sendall(b"create function resize\n")
             assert admin.recv(100) == b"OK\r\n"
         api = Api(served)

@@ -34,8 +34,8 @@ def why_it_waits(
         return (_leased(job.lease),)
     found = (*_of_job(job, now), *_of_queue(job, view, now), *_of_limits(job, view))
     if not awaited and not view.leased_count(job.queue):
-        sentence = f"nobody is known to work on queue {job.queue!r}: no lease is held there and"
-        sentence += " nobody sleeps for work"
+        sentence = f"nobody is known to work on queue {job.queue!r}: no worker holds a job of it,"
+        sentence += " and none waits for one"
         found = (*found, Reason(Obstacle.NO_WORKERS, sentence, name=job.queue))
     if found:
         return found
@@ -85,7 +85,9 @@ def _blocked(job: Job, view: View) -> tuple[Reason, ...]:
 
 
 def _delayed(job: Job) -> Reason:
-    sentence = "it is tried again after a pause" if job.reason == "retry" else "it is delayed"
+    sentence = (
+        "it failed and is tried again after a pause" if job.reason == "retry" else "it is delayed"
+    )
     return Reason(Obstacle.DELAYED, sentence, until_at=job.run_at)
 
 
@@ -120,15 +122,17 @@ def _of_queue(job: Job, view: View, now: int) -> tuple[Reason, ...]:
     policy = queue.policy
     leased = view.leased_count(job.queue)
     if policy.concurrency_max is not None and leased >= policy.concurrency_max:
-        sentence = f"queue {job.queue!r} may have {policy.concurrency_max} leases at once, and has"
-        sentence += f" {leased}"
+        sentence = (
+            f"queue {job.queue!r} is full: {leased} of {policy.concurrency_max} leases are held"
+        )
         found.append(Reason(Obstacle.CONCURRENCY, sentence, name=job.queue, count=leased))
     rate = policy.rate
     if rate is not None and queue.rate_used >= rate.count:
         opens_at = queue.rate_started_at + rate.per_ms
         if now < opens_at:
-            sentence = f"queue {job.queue!r} hands out {rate.count} jobs in {rate.per_ms} ms, and"
-            sentence += " has done so"
+            noun = "job" if rate.count == 1 else "jobs"
+            sentence = f"queue {job.queue!r} hands out {rate.count} {noun} in"
+            sentence += f" {rate.per_ms / 1000:g} s, and has done so"
             found.append(Reason(Obstacle.RATE, sentence, until_at=opens_at, name=job.queue))
     return tuple(found)
 

@@ -8,6 +8,7 @@ from manyhands.model.job import State
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.bulk import POSSIBLE, BulkError, usual_states
 from manyhands.server.ui import words
+from manyhands.server.ui.graph import DEPENDANTS_MAX, dependants_of_all
 from manyhands.server.ui.job import read_priority
 from manyhands.server.ui.page import Confirm, Done, Shown, url
 from manyhands.server.ui.query import Query, read_query
@@ -114,7 +115,7 @@ class BulkForm:
         count, counted_all = await self._server.bulk.count(bulk)
         jobs = words.plural(count, "job")
         if not counted_all:
-            jobs = f"{words.number(count)} jobs or more"
+            jobs = f"{words.plural(count, 'job')} or more"
         told: list[str] = []
         where = ""
         if bulk.action is BulkAction.MOVE:
@@ -124,7 +125,7 @@ class BulkForm:
         if bulk.filter is not None:
             told.append(f"Those that are {_or(bulk.filter.states)} and match the search.")
         if bulk.action is BulkAction.CANCEL:
-            told.append("Jobs that wait for one of them are cancelled, too.")
+            told.append(self._dependants(bulk))
             told.append("Workers that hold one of them lose their lease.")
         if bulk.action is BulkAction.RETRY:
             told.append("Each gets a fresh number of attempts.")
@@ -139,6 +140,20 @@ class BulkForm:
             self._back,
             told,
         )
+
+    def _dependants(self, bulk: Bulk) -> str:
+        """What becomes of those that wait for them: with their number, if the jobs are known."""
+        if bulk.filter is not None:
+            return "Jobs that wait for one of them are cancelled, too."
+        index = self._server.store.index
+        jobs = [job for job in map(index.jobs.get, bulk.job_ids) if job is not None]
+        count, counted_all = dependants_of_all(index, jobs, DEPENDANTS_MAX)
+        if not count:
+            return "No other job waits for one of them."
+        waiting = "job that waits" if count == 1 else "jobs that wait"
+        more = "" if counted_all else " or more"
+        are = "is" if count == 1 else "are"
+        return f"{words.number(count)}{more} {waiting} for one of them {are} cancelled, too."
 
     async def stop(self, bulk_id: str) -> Done:
         """Stop one that runs."""

@@ -13,10 +13,12 @@ from msgspec import Struct
 from manyhands.model.identity import name_key
 from manyhands.model.job import Job
 from manyhands.server.ui import words
+from manyhands.store.index import Index
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
+DEPENDANTS_MAX: Final = 10_000  # of what is to be cancelled, that are counted for the question
 _NODES_MAX: Final = 60
 _FAN_MAX: Final = 10  # neighbours of one job that are drawn; the rest is folded into one node
 _STEPS_MAX: Final = 3  # away from the job, in either direction
@@ -45,6 +47,33 @@ class Graph(Struct, frozen=True):
     centre: str
 
 
+def dependants(index: Index, job: Job) -> list[str]:
+    """Unfinished jobs that wait for this one, by its id or by its name."""
+    found = list(index.dependants(job.job_id))
+    if job.name is not None:
+        found += index.dependants(name_key(job.namespace or "", job.name))
+    return found
+
+
+def dependants_of_all(index: Index, jobs: Iterable[Job], count_max: int) -> tuple[int, bool]:
+    """How many unfinished jobs wait for one of these, directly or not, beside these themselves,
+    and whether those are all: a walk ends at ``count_max``.
+    """
+    stack = list(jobs)
+    first = {job.job_id for job in stack}
+    found = set(first)
+    while stack:
+        for job_id in dependants(index, stack.pop()):
+            other = index.jobs.get(job_id)
+            if other is None or job_id in found:
+                continue
+            if len(found) - len(first) >= count_max:
+                return count_max, False
+            found.add(job_id)
+            stack.append(other)
+    return len(found) - len(first), True
+
+
 async def gather(server: "Server", job: Job) -> Graph | None:
     """The surroundings of a job; None if it has none."""
     gathering = _Gathering(server, job)
@@ -65,11 +94,7 @@ class _Gathering:
         self.graph = Graph({job.job_id: _node(job)}, [], job.job_id)
 
     def dependants(self, job: Job) -> Sequence[str]:
-        """Unfinished jobs that wait for this one."""
-        found = list(self._index.dependants(job.job_id))
-        if job.name is not None:
-            found += self._index.dependants(name_key(job.namespace or "", job.name))
-        return found
+        return dependants(self._index, job)
 
     async def walk(
         self, start: Job, neighbours: Callable[[Job], Sequence[str]], *, upwards: bool
@@ -208,8 +233,10 @@ def draw(graph: Graph) -> Markup:
             f'<path class="arrow" d="M{to_x - 7:.0f} {to_y - 4:.0f}l6 4l-6 4z"/>'
         )
     parts += [_draw_node(node, *place(node), centre=node.key == graph.centre) for node in nodes]
+    layers = nodes[-1].layer + 1
+    kind = f"graph layers layers-{layers}" if layers <= 2 * _STEPS_MAX + 1 else "graph"
     return Markup(  # noqa: S704 - whatever is foreign was escaped
-        f'<svg class="graph" role="group" aria-label="Dependencies, from left to right"'
+        f'<svg class="{kind}" role="group" aria-label="Dependencies, from left to right"'
         f' width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
     )
 

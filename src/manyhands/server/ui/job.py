@@ -21,6 +21,7 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.outcome import Refusal
 from manyhands.model.payload import Encoding, guess_encoding
+from manyhands.model.waiting import Reason
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.finding import find_job
 from manyhands.server.ui import graph, timeline, words
@@ -33,6 +34,7 @@ from manyhands.server.waiting import why_waiting
 _ENTRIES_MAX: Final = 60
 _PARTIALS_MAX: Final = 50
 _PARTIAL_LENGTH: Final = 2_000
+_REASON_NAME_LENGTH: Final = 80
 _QUEUES_OFFERED: Final = 200
 _Action = Callable[["JobPage", Visit, Form, Job], Awaitable[Done | Confirm | Shown]]
 
@@ -94,6 +96,7 @@ class JobPage(Page):
             "uid": uid_of(job.job_id),
             "here": f"/ui/job/{job.job_id}",
             "reasons": why_waiting(self.server, job),
+            "told": _told,
             "budget": budget,
             "contents": self._contents(visit, job),
             "partials": [_partial(row) for row in partials[-_PARTIALS_MAX:]],
@@ -105,7 +108,7 @@ class JobPage(Page):
             "strip": timeline.strip(job, visit.now),
             "is_finished": job.state in FINISHED,
             "queue_names": self._offered(),
-            "dependants": len(self.index.dependants(job.job_id)),
+            "dependants": len(graph.dependants(self.index, job)),
             "bytes_shown": _bytes_shown,
             "view_url": _view_url,
         }
@@ -158,10 +161,12 @@ class JobPage(Page):
         if form.confirmed:
             command = Cancel(job_ids=(job.job_id,))
             return await self._do(visit, job, command, "The job is cancelled.")
-        count = len(self.index.dependants(job.job_id))
         told = []
+        count, counted_all = graph.dependants_of_all(self.index, (job,), graph.DEPENDANTS_MAX)
         if count:
-            told.append(f"{words.plural(count, 'job')} that wait for it are cancelled, too.")
+            waiting = "job that waits for it is" if count == 1 else "jobs that wait for it are"
+            more = "" if counted_all else " or more"
+            told.append(f"{words.number(count)}{more} {waiting} cancelled, too.")
         if job.lease is not None and job.state is State.LEASED:
             who = words.shown(job.lease.holder.name or job.lease.holder.address or "Its worker")
             told.append(f"{who} works on it now and loses the lease.")
@@ -233,6 +238,13 @@ def read_priority(text: str) -> float | None:
     except ValueError:
         return None
     return found if math.isfinite(found) and abs(found) <= limits.PRIORITY_MAX else None
+
+
+def _told(reason: Reason) -> str:
+    """A reason's sentence, with the name in it as all pages show names."""
+    name = words.shown(reason.name, _REASON_NAME_LENGTH)
+    sentence = reason.sentence.replace(repr(reason.name), f"“{name}”") if name else reason.sentence
+    return words.visible(sentence[:1].upper() + sentence[1:])
 
 
 def _bytes_shown(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """All jobs: a search with qualifiers, counts that follow it, and operations on what it finds."""
 
 import asyncio
+from collections import Counter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from manyhands.server.ui import listing
 from manyhands.server.ui.bulk import BulkForm, bulk_shown, choices
 from manyhands.server.ui.page import Confirm, Done, Page, Shown, url
 from manyhands.server.ui.query import QUALIFIERS, Query, read_query, with_state
-from manyhands.server.ui.visit import Form, Visit
+from manyhands.server.ui.visit import Form, Visit, back_to
 from manyhands.store.store import Counted, Order
 from manyhands.store.store import Page as Found
 
@@ -37,7 +38,8 @@ class Jobs(Page):
             raise Problem(404, "not_found", "there is no such page")
         return await self._shown(visit)
 
-    async def _shown(self, visit: Visit) -> Shown:
+    async def _shown(self, visit: Visit, given: Form | None = None) -> Shown:
+        """The list; ``given`` is a form with mistakes in it, to be shown as it was filled in."""
         query = read_query(visit.text("q"), visit.now)
         if query.problems:
             visit.problems["q"] = " ".join(query.problems)
@@ -68,6 +70,8 @@ class Jobs(Page):
             "protocols": tuple(DEFAULTS),
             "choices": choices(query),
             "bulks": list(reversed(bulks)),
+            "given": given or Form([]),
+            "chosen": set(given.all("job")) if given is not None else set(),
         }
         return Shown("jobs.html", values, self.title, "any")
 
@@ -87,6 +91,10 @@ class Jobs(Page):
             listing.find(self.server, wanted, seconds),
             asyncio.to_thread(self.server.store.count, query.filter, seconds),
         )
+        if page.complete and page.next is None and after is None and not query.filter.states:
+            # All of them are here: no need to count them again, nor to say that there may be more.
+            states = Counter(job.state for job in page.jobs)
+            counted = Counted({state: states[state] for state in State})
         return page, counted
 
     def _tab(
@@ -105,4 +113,7 @@ class Jobs(Page):
         if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
             return await given.stop(visit.rest[1])
         answer = await given.answer()
-        return await self._shown(visit) if answer is None else answer
+        if answer is not None:
+            return answer
+        visit.recall(back_to(form, url("jobs", q=form.text("q"))))
+        return await self._shown(visit, form)

@@ -25,7 +25,16 @@ _FAILING_MS: Final = 15_000
 _FAILING_PATIENCE: Final = 0.03  # seconds
 _FAILING_COUNT: Final = 20
 _FAILING_MANY: Final = 5
-_NOTES_MAX: Final = 8
+_NOTES_OF_A_KIND: Final = 3  # that stand there; the others of it are one line with their number
+_HOUR_MS: Final = 3_600_000
+# Where all of a kind are to be seen.
+_ALL_OF_A_KIND: Final = {
+    "failing": url("failures", order="latest"),
+    "no workers": url("queues", sort="ready"),
+    "slow": url("queues", sort="oldest"),
+    "paused": url("queues", sort="ready"),
+    "expired leases": url("workers"),
+}
 _WORKERS_LOOKED_AT: Final = 2_000
 
 
@@ -57,13 +66,11 @@ class Overview(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.server.history.read(span)
         total = merged(point.sample for point in points)
-        notes = self._notes(visit.now)
         protocols = await asyncio.to_thread(self.server.traffic.rows)
         values = {
             "totals": self._totals(),
             "queues": len(self.index.queues),
-            "notes": notes[:_NOTES_MAX],
-            "notes_more": max(0, len(notes) - _NOTES_MAX),
+            "notes": self._notes(visit.now),
             "range": span,
             "ranges": [(url("", range=word), word, None, word == span) for word in RANGES],
             "charts": charts(points, RANGES[span].step_ms, visit.now),
@@ -86,7 +93,7 @@ class Overview(Page):
         found = [*self._server_notes(), *self._queue_notes(now), *self._worker_notes()]
         found += self._failing
         found.sort(key=lambda note: (note.level != "bad", -note.weight, note.about))
-        return found
+        return _gathered(found)
 
     async def _look_at_failures(self, now: int) -> None:
         idle = self._counting is None or self._counting.done()
@@ -99,13 +106,14 @@ class Overview(Page):
     async def _count_failures(self, now: int) -> None:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_FAILING_COUNT)
         found = await asyncio.to_thread(self.server.store.failures, wanted)
+        since = words.clock(now - now % _HOUR_MS - _HOUR_MS)[:5]
         self._failing = [
             Note(
                 "bad" if recent >= _FAILING_MANY else "warn",
                 "failing",
-                row.group.line or row.group.code,
-                f"{words.plural(recent, 'job')} in this hour and the last",
-                url("failures", group=row.group.group_id),
+                f"{row.group.code}: {row.group.line}".removesuffix(": "),
+                f"{words.plural(recent, 'job')} since {since} UTC",
+                f"/ui/failures/{row.group.group_id}",
                 recent,
             )
             for row in found.groups
@@ -136,7 +144,8 @@ class Overview(Page):
             waited_ms = now - (known.ready.oldest_at() or now)
             unattended = not known.counts[State.LEASED] and not waiters.is_wanted(name)
             if unattended and waited_ms > _UNATTENDED_MS:
-                detail = f"{jobs} and nobody who works on them"
+                nobody = "nobody works on it" if ready == 1 else "nobody works on them"
+                detail = f"{jobs}, and {nobody}"
                 found.append(Note("bad", "no workers", name, detail, to, ready))
             elif waited_ms > _LATE_MS:
                 detail = f"the oldest of {jobs} has waited {words.duration(waited_ms)}"
@@ -156,3 +165,21 @@ class Overview(Page):
                 to = url("workers", q=name)
                 found.append(Note("bad", "expired leases", name, detail, to, stalled))
         return found
+
+
+def _gathered(notes: list[Note]) -> list[Note]:
+    """Some of each kind, the worst kind first: a hundred of one must not hide another."""
+    kinds: dict[str, list[Note]] = {}
+    for note in notes:
+        kinds.setdefault(note.what, []).append(note)
+    found: list[Note] = []
+    for what, members in kinds.items():
+        shown = members[:_NOTES_OF_A_KIND]
+        more = members[_NOTES_OF_A_KIND:]
+        if len(more) == 1:
+            shown, more = members, []
+        found += shown
+        if more:
+            level, to = more[0].level, _ALL_OF_A_KIND[what]
+            found.append(Note(level, what, f"{words.number(len(more))} more", "", to))
+    return found

@@ -44,7 +44,11 @@ class QueuePage(Page):
     def _known(self, name: str) -> QueueIndex:
         known = self.index.queues.get(name)
         if known is None:
-            raise Problem(404, "unknown_queue", f"there is no queue {words.shown(name)!r}")
+            raise Problem(
+                404,
+                "unknown_queue",
+                f"there is no queue “{words.shown(name)}” now; a queue comes with its first job",
+            )
         return known
 
     def _values(self, known: QueueIndex, tab: str) -> dict[str, Any]:

@@ -193,7 +193,12 @@ class Ui:
 
     async def _send(self, visit: Visit, shown: Shown, page_name: str) -> None:
         exchange = visit.exchange
-        around: dict[str, Any] = {**self._around, "page": page_name, "toast": _read_toast(visit)}
+        around: dict[str, Any] = {
+            **self._around,
+            "page": page_name,
+            "toast": _read_toast(visit),
+            "gearman": _gearman_options(self._server.addresses.get("gearman"), visit.host),
+        }
         tools = await self._open()
         if not tools.renderer.is_prepared(shown.template):
             await asyncio.to_thread(tools.renderer.prepare, shown.template)
@@ -251,6 +256,17 @@ async def _send_file(visit: Visit, file: File) -> None:
         (b"cache-control", b"no-store"),
     ]
     await visit.exchange.send_bytes(200, headers, file.content)
+
+
+def _gearman_options(address: str | None, host: str) -> str | None:
+    """How its command line client finds our listener: nothing to say where it looks by itself."""
+    if address is None:
+        return None
+    bound, _, port = address.partition(",")[0].rpartition(":")
+    if bound.strip("[]") in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
+        bound = host.rpartition(":")[0] or host
+    at = "" if bound in ("127.0.0.1", "localhost") else f" -h {bound.strip('[]')}"
+    return at + ("" if port == "4730" else f" -p {port}")
 
 
 def _read_toast(visit: Visit) -> tuple[bool, str] | None:

@@ -58,7 +58,8 @@ class Visit:
         self.rest = rest  # segments of the path behind the page's name
         self.now = server.clock.now()
         self.problems: dict[str, str] = {}  # sentences, by the field they belong to
-        self._query = _pairs(exchange.scope["query_string"])
+        self._query = _pairs(exchange.scope["query_string"].decode("ascii", "ignore"))
+        self._came_from: str | None = None
         cookies = _cookies(exchange.headers.get(b"cookie", b""))
         theme = cookies.get(THEME_COOKIE, "system")
         self.theme = theme if theme in THEMES else "system"
@@ -93,6 +94,8 @@ class Visit:
     @property
     def here(self) -> str:
         """The address of this page, for forms that come back to it."""
+        if self._came_from is not None:
+            return self._came_from
         query = self.exchange.scope["query_string"].decode("ascii", "ignore")
         path = self.exchange.scope["raw_path"].decode("ascii", "ignore")
         return f"{path}?{query}" if query else path
@@ -101,6 +104,11 @@ class Visit:
     def host(self) -> str:
         """This server as the visitor calls it."""
         return self.exchange.headers.get(b"host", b"").decode("latin-1")
+
+    def recall(self, place: str) -> None:
+        """Show the page that a form came from once more, as it was asked for then."""
+        self._came_from = place
+        self._query = _pairs(place.partition("?")[2])
 
     # Forms.
 
@@ -148,11 +156,9 @@ def _proof(key: str, salt: str) -> str:
     return hmac.new(key.encode(), salt.encode(), hashlib.sha256).hexdigest()
 
 
-def _pairs(query_string: bytes) -> dict[str, str]:
+def _pairs(query_string: str) -> dict[str, str]:
     try:
-        return dict(
-            parse_qsl(query_string.decode("ascii"), keep_blank_values=True, max_num_fields=100)
-        )
+        return dict(parse_qsl(query_string, keep_blank_values=True, max_num_fields=100))
     except ValueError:
         return {}
 

@@ -1,5 +1,6 @@
 """Who works: what each worker holds, for how long it still may, and when it was heard of."""
 
+import re
 from typing import Any, Final
 
 from manyhands.model.commands import Depart
@@ -14,7 +15,7 @@ _WORKERS_MAX: Final = 2_000
 _LEASES_LOOKED_AT: Final = 20
 _LEASES_SHOWN: Final = 3
 _ROWS: Final = 50
-_NEVER: Final = 1 << 62
+_DIGITS: Final = re.compile(r"(\d+)")
 
 
 class Workers(Page):
@@ -54,7 +55,8 @@ class Workers(Page):
         for row in rows:
             kept = books.get(row["realm"])
             row["record"] = kept and kept.record(row["name"] or row["address"])
-        rows.sort(key=lambda row: (not row["count"], row["ends_at"] or _NEVER, row["name"] or ""))
+        # By name, so that a row stays where it is while its lease is renewed again and again.
+        rows.sort(key=lambda row: (not row["stalled"], not row["count"], _natural(row["name"])))
         return rows
 
     async def act(self, visit: Visit, form: Form) -> Done | Confirm:
@@ -77,6 +79,12 @@ class Workers(Page):
             )
         command = Depart(holder=holder, reason=EndReason.GOODBYE)
         return await carry_out(visit, command, f"{jobs} of worker {name} are ready again.", back)
+
+
+def _natural(name: str | None) -> list[tuple[int, str]]:
+    """For sorting: worker-9 stands before worker-10."""
+    parts = _DIGITS.split(name or "")
+    return [(int(part) if at % 2 else 0, part) for at, part in enumerate(parts)]
 
 
 def _row(holder: Holder, count: int, jobs: list[Job]) -> dict[str, Any]:

@@ -4,6 +4,15 @@
 (() => {
   document.documentElement.classList.add("scripted");
 
+  // A drawing that is broader than the screen shows the job that the page is about.
+  const frame = document.querySelector(".graph-frame");
+  const centre = frame?.querySelector(".node.centre")?.getBoundingClientRect();
+  if (centre) {
+    const place = frame.getBoundingClientRect();
+    frame.scrollLeft = centre.left + centre.width / 2 - place.left - place.width / 2;
+    frame.scrollTop = centre.top + centre.height / 2 - place.top - place.height / 2;
+  }
+
   // How many are chosen.
   const tell = () => {
     const place = document.querySelector("[data-chosen]");

@@ -1,0 +1,146 @@
+"""What an operator reads at night must be true, and must lead to what it speaks of."""
+
+import re
+import time
+from html import unescape
+
+import httpx
+import pytest
+
+from tests.e2e.serving import Api, serving
+from tests.ui.sample import HOSTILE, fill
+from tests.ui.test_jobs_requests import send, text_of
+
+WAIT_SECONDS_MAX = 40.0
+
+
+@pytest.fixture(scope="module")
+def filled(served):
+    client = Api(served)
+    ids = fill(client)
+    client.close()
+    return ids
+
+
+@pytest.fixture
+def http(served, filled):  # noqa: ARG001 - there has to be something to see
+    with httpx.Client(base_url=served.url, timeout=20.0) as client:
+        yield client
+
+
+def links(page: str, words: str) -> list[str]:
+    """Where the links with these words lead to."""
+    found = re.findall(r'<a [^>]*href="([^"]+)"[^>]*>(.*?)</a>', page, re.DOTALL)
+    return [unescape(to) for to, inner in found if words in unescape(inner)]
+
+
+def attention(http: httpx.Client, words: str) -> str:
+    """What needs attention, once it speaks of something: failures are counted now and then."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while True:
+        notes = re.search(r'<ul class="notes">.*?</ul>', http.get("/ui/").text, re.DOTALL)
+        if notes is not None and words in unescape(notes[0]):
+            return notes[0]
+        assert time.monotonic() < deadline, notes
+        time.sleep(0.2)
+
+
+def test_a_failing_group_is_named_by_its_code_and_leads_to_its_page(http):
+    notes = attention(http, "Timeout: no answer")
+
+    (to,) = links(notes, "Timeout: no answer")
+
+    assert "Grouped by" in text_of(http.get(to))
+
+
+def test_many_of_a_kind_are_told_by_their_number_so_that_others_are_seen(http, api, queue):
+    for number in range(6):
+        name = f"{queue}-{number}"
+        api.results("submit", queue=name, payload=1)
+        api.http.put(f"/api/queues/{name}", json={"policy": {}, "paused": True})
+    notes = attention(http, queue)
+
+    assert len(links(notes, queue)) == 3
+    (rest,) = [note for note in notes.split("<li ") if "paused" in note and "3 more" in note]
+    assert links(rest, "3 more") == ["/ui/queues?sort=ready"]
+    assert attention(http, "Timeout")
+
+
+def test_a_queue_of_any_name_can_be_searched_from_its_page(http, filled):
+    page = http.get("/ui/queue", params={"name": HOSTILE, "tab": "ready"})
+
+    (to,) = links(page.text, "Search in these")
+
+    assert f'id="j-{filled["hostile"]}"' in http.get(to).text
+
+
+def test_why_a_job_waits_is_told_with_names_as_all_pages_show_them(http, filled):
+    told = text_of(http.get(f"/ui/job/{filled['hostile']}"))
+
+    assert "⟨U+202E⟩gnp.exe⟨U+202C⟩”: no worker holds a job of it" in told
+    assert "\\u202e" not in told
+
+
+def test_a_delayed_job_says_when_it_is_due(http, filled):
+    told = text_of(http.get(f"/ui/job/{filled['delayed']}"))
+
+    assert re.search(r"Why it waits It is due in \d+ m", told)
+
+
+def test_who_cancels_a_job_hears_how_many_wait_for_it_also_indirectly(http, api, queue):
+    first = api.results("submit", queue=queue, payload=1)["id"]
+    second = api.results("submit", queue=queue, payload=2, depends_on=[first])["id"]
+    third = api.results("submit", queue=queue, payload=3, depends_on=[second])["id"]
+
+    assert "2 jobs that wait for it are cancelled" in text_of(
+        send(http, f"job/{first}", action="cancel")
+    )
+    assert "1 job that waits for it is cancelled" in text_of(
+        send(http, f"job/{second}", action="cancel")
+    )
+    assert "cancelled, too" not in text_of(send(http, f"job/{third}", action="cancel"))
+    chosen = send(http, "jobs", action="cancel", job=[first, second])
+    assert "1 job that waits for one of them is cancelled" in text_of(chosen)
+
+
+def test_a_mistake_in_an_operation_leaves_the_search_and_the_choice_as_they_were(http, api, queue):
+    ids = [api.results("submit", queue=queue, payload=number)["id"] for number in range(3)]
+    back = f"/ui/jobs?q=queue:{queue}&order=oldest"
+
+    page = send(http, "jobs", back=back, q=f"queue:{queue}", action="move", job=ids[:2]).text
+
+    assert re.findall(r'<tr id="j-(\w+)">', page) == ids
+    assert re.findall(r'id="pick-(\w+)" checked', page) == ids[:2]
+    assert '<option value="move" selected>' in page
+    assert f'name="q" value="queue:{queue}"' in page
+    assert unescape(re.search(r'name="back" value="(/ui/jobs[^"]+)"', page)[1]) == back
+    assert "Say which queue" in page
+
+
+def test_workers_stand_in_the_order_of_their_names_however_long_their_leases_are(http, api, queue):
+    for number, term_ms in ((10, 1_000_000), (9, 3_000_000), (11, 2_000_000)):
+        api.results("submit", queue=queue, payload=number)
+        worker = f"in-order-{number}"
+        api.results("claim", queue=queue, worker=worker, count=1, term_ms=term_ms)
+
+    page = http.get("/ui/workers", params={"q": "in-order"}).text
+
+    assert re.findall(r"<bdi>in-order-(\d+)</bdi>", page) == ["9", "10", "11"]
+
+
+def test_a_page_without_anything_names_only_listeners_that_are_there(tmp_path):
+    with serving(tmp_path, "--gearman", "127.0.0.1:0") as server:
+        port = server.addresses["gearman"].rpartition(":")[2]
+        for page in ("", "queues", "jobs"):
+            with_gearman = unescape(httpx.get(f"{server.url}/ui/{page}").text)
+            assert f"gearman -p {port} -b -f" in with_gearman
+            assert f"{server.url}/api/submit" in with_gearman
+        assert f"gearman -p {port} -w" in httpx.get(f"{server.url}/ui/workers").text
+
+
+def test_a_page_without_anything_leaves_out_a_listener_that_is_off(tmp_path):
+    with serving(tmp_path) as server:
+        for page in ("", "queues", "jobs", "workers"):
+            text = httpx.get(f"{server.url}/ui/{page}").text
+            assert "<pre" in text
+            assert "gearman -" not in text
