@@ -51,9 +51,9 @@ _TURN_SECONDS: Final = 0.001
 _TURN_SECONDS_A_BYTE: Final = 0.001 / (2 * 1024 * 1024)
 _BEHIND_BYTES_MAX: Final = 64 * 1024 * 1024
 # Frames in the log from which it is copied into the file when nothing waits, or in any case. A
-# thousand pages take about 3 ms: rather often and short than rarely and long.
-_LOG_FRAMES_IDLE: Final = 1_000
-_LOG_FRAMES_MAX: Final = 4_000
+# few megabytes take about 3 ms: rather often and short than rarely and long.
+_LOG_FRAMES_IDLE: Final = 500
+_LOG_FRAMES_MAX: Final = 2_000
 
 
 class Writer:
