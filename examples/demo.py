@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import random
+import select
 import signal
 import socket
 import struct
@@ -39,7 +40,8 @@ FAILURES = (
     ("OutOfMemory", "the picture has {0}00 megapixels"),
 )
 NAMES = ("ada", "grace", "alan", "edsger", "barbara", "donald", "radia", "ken")
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 5.0  # for all parts together
 
 
 class Demo:
@@ -217,7 +219,6 @@ def gearman_client(demo: Demo) -> None:
 def gearman_worker(demo: Demo, name: bytes) -> None:
     """Sleeps until there is work."""
     peer = Gearman(demo)
-    peer.socket.settimeout(1.0)
     peer.send(SET_CLIENT_ID, name)
     for function in (b"reverse", b"wordcount"):
         peer.send(CAN_DO, function)
@@ -237,7 +238,7 @@ def gearman_worker(demo: Demo, name: bytes) -> None:
                 peer.send(WORK_COMPLETE, handle, result)
         elif kind == NO_JOB:
             peer.send(PRE_SLEEP)
-            with contextlib.suppress(TimeoutError):
+            if select.select([peer.socket], [], [], 1.0)[0]:
                 peer.receive()
 
 
@@ -249,7 +250,7 @@ def dwork_peer(demo: Demo) -> Iterator[Callable[[Query], Query]]:
     """A socket to ask with."""
     context = zmq.Context()
     peer = context.socket(zmq.REQ)
-    peer.setsockopt(zmq.RCVTIMEO, 20_000)
+    peer.setsockopt(zmq.RCVTIMEO, 60_000)
     peer.setsockopt(zmq.LINGER, 0)
     peer.connect(f"tcp://{demo.addresses['dwork'].split(',')[0].rpartition('=')[2]}")
 
@@ -350,7 +351,8 @@ def watcher(demo: Demo) -> None:
     """Hears of everything over AMQP."""
     import pika  # noqa: PLC0415 - only where it is installed
 
-    where = f"amqp://guest:guest@{demo.addresses['amqp']}/"
+    patience = "socket_timeout=60&stack_timeout=60"
+    where = f"amqp://guest:guest@{demo.addresses['amqp']}/?{patience}"
     connection = pika.BlockingConnection(pika.URLParameters(where))
     channel = connection.channel()
     queue = channel.queue_declare("", exclusive=True).method.queue
@@ -442,10 +444,11 @@ def main() -> None:
         with contextlib.suppress(KeyboardInterrupt):
             demo.over.wait(given.seconds)
         demo.over.set()
+        deadline = time.monotonic() + STOP_SECONDS_MAX
         for thread in threads:
-            thread.join(5.0)
+            thread.join(max(0.0, deadline - time.monotonic()))
         process.terminate()
-        process.wait(30.0)
+        process.wait(60.0)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ async def publish(url: str, count: int) -> None:
             return exchange.publish(message, KEY, mandatory=False)
 
         cpu, started = time.process_time(), time.perf_counter()
-        for _ in range(count // GATHERED):
-            await asyncio.gather(*(one() for _ in range(GATHERED)))
+        for start in range(0, count, GATHERED):
+            await asyncio.gather(*(one() for _ in range(min(GATHERED, count - start))))
         spent = time.process_time() - cpu
         print(json.dumps([spent / count * 1e6, count / (time.perf_counter() - started)]))
 

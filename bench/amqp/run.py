@@ -1,8 +1,9 @@
 """What watchers cost: a delivery by the endpoint, a confirmed publish by the relay with aio-pika's
-beside it in the same run, and the speed of the engine while they listen.
+beside it in the same run, and the speed of the engine while they listen, or have stopped to.
 
     python bench/amqp/run.py                            about ten minutes
     python bench/amqp/run.py --cycles-only --rounds 9
+    python bench/amqp/run.py --rounds 1 --jobs 1000 --cycle-jobs 3000     to see that it runs
 
 Needs Debian's rabbitmq-server and a C compiler; starts a RabbitMQ of its own.
 """
@@ -33,8 +34,11 @@ from tests.e2e.serving import Served, serving  # noqa: E402
 HERE = Path(__file__).parent
 ENDPOINT = ("--amqp", "127.0.0.1:0")
 CYCLE = gearman.Workload("cycle-4", "life cycle", "cycle", 30_000, 4, 16, 4)
-KINDS = ("no watcher", "1 watcher", "10 watchers", "relay")
+STOPPED = "1 watcher that does not read"
+WATCHERS = {"no watcher": 0, "1 watcher": 1, "10 watchers": 10, STOPPED: 1, "relay": 0}
+KINDS = tuple(WATCHERS)
 PUBLISHERS = ("relay", "aio-pika")
+CONFIRMED = "{}, confirmed publish"
 
 
 @contextlib.contextmanager
@@ -55,11 +59,15 @@ def watchers(served: Served, number: int, count: int, *more: str) -> Iterator[li
             process.wait()
 
 
+def run_in_thousands(served: Served, count: int) -> None:
+    for start in range(0, count, 1_000):
+        run_jobs(served, "work", min(1_000, count - start))
+
+
 def measure_deliveries(folder: Path, jobs: int, number: int, ack_every: int) -> list[float]:
     """Replay of a log that is there: nothing else happens meanwhile."""
     with serving(folder, *ENDPOINT) as served:
-        for _ in range(jobs // 1_000):
-            run_jobs(served, "work", 1_000)
+        run_in_thousands(served, jobs)
         count = jobs * 3
         pid = served.process.pid
         cpu, started = gearman.cpu_seconds(pid), time.perf_counter()
@@ -74,8 +82,7 @@ def measure_deliveries(folder: Path, jobs: int, number: int, ack_every: int) -> 
 
 def measure_relay(folder: Path, jobs: int, rabbit: Rabbit) -> list[float]:
     with serving(folder) as served:
-        for _ in range(jobs // 1_000):
-            run_jobs(served, "work", 1_000)
+        run_in_thousands(served, jobs)
     with pika.BlockingConnection(pika.URLParameters(rabbit.url)) as connection:
         channel = connection.channel()
         channel.queue_delete("bench")
@@ -110,7 +117,9 @@ def measure_aio_pika(jobs: int, rabbit: Rabbit) -> list[float]:
     return json.loads(done.stdout)
 
 
-def measure_cycle(root: Path, generator: Path, rabbit: Rabbit, kind: str) -> list[float]:
+def measure_cycle(
+    root: Path, generator: Path, rabbit: Rabbit, kind: str, work: gearman.Workload
+) -> list[float]:
     with tempfile.TemporaryDirectory(dir=root) as folder:
         arguments = ["--gearman", "127.0.0.1:0", "--http", "off", *ENDPOINT]
         if kind == "relay":
@@ -118,9 +127,10 @@ def measure_cycle(root: Path, generator: Path, rabbit: Rabbit, kind: str) -> lis
         with serving(Path(folder), *arguments) as served:
             port = int(str(served.addresses["gearman"]).rpartition(":")[2])
             server = gearman.Server(served.process, port)
-            number = {"1 watcher": 1, "10 watchers": 10}.get(kind, 0)
-            with watchers(served, number, 10**9, "next", "500"):
-                cell = gearman.generate(generator, server, CYCLE, 60.0)
+            # Who does not read cannot acknowledge: then nothing but its socket holds it back.
+            count, ack_every = (0, "0") if kind == STOPPED else (10**9, "500")
+            with watchers(served, WATCHERS[kind], count, "next", ack_every):
+                cell = gearman.generate(generator, server, work, 60.0)
     return [cell["server_cpu_us_per_job"], cell["jobs_per_second"]]
 
 
@@ -153,7 +163,15 @@ class Cells:
                 row.append(spread([cell[1] / other[1] for cell, other in pairs], ".2f"))
                 row.append(spread([cell[0] / other[0] for cell, other in pairs], ".2f"))
             table.add_row(*row)
-        Console(width=140).print(table)
+        console = Console(width=140)
+        console.print(table)
+        ours, theirs = (self.found.get(CONFIRMED.format(name), []) for name in PUBLISHERS)
+        if ours and theirs:
+            ratios = [their[0] / our[0] for our, their in zip(ours, theirs, strict=True)]
+            console.print(
+                "aio-pika's CPU for a confirmed publish, as a multiple of the relay's:",
+                spread(ratios, ".1f"),
+            )
 
 
 def spread(figures: list[float], form: str) -> str:
@@ -173,14 +191,21 @@ def measure_round(cells: Cells, root: Path, number: int, jobs: int, rabbit: Rabb
         else:
             with tempfile.TemporaryDirectory(dir=root) as folder:
                 cell = measure_relay(Path(folder), jobs, rabbit)
-        cells.add(f"{publisher}, confirmed publish", cell)
+        cells.add(CONFIRMED.format(publisher), cell)
 
 
-def measure_cycles(cells: Cells, root: Path, number: int, generator: Path, rabbit: Rabbit) -> None:
+def measure_cycles(
+    cells: Cells,
+    root: Path,
+    number: int,
+    generator: Path,
+    rabbit: Rabbit,
+    work: gearman.Workload,
+) -> None:
     """What listening costs the engine: each kind once a round, each time another one first."""
     first = number % len(KINDS)
     found = {
-        kind: measure_cycle(root, generator, rabbit, kind)
+        kind: measure_cycle(root, generator, rabbit, kind, work)
         for kind in (*KINDS[first:], *KINDS[:first])
     }
     for kind in KINDS:
@@ -191,9 +216,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=6_000, help="three messages each")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cycle-jobs", type=int, default=CYCLE.jobs, help="of one life cycle run")
     parser.add_argument("--cycles-only", action="store_true", help="only the cost for the engine")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
+    work = CYCLE._replace(jobs=options.cycle_jobs)
     cells = Cells()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -207,7 +234,7 @@ def main() -> None:
             for number in range(options.rounds):
                 if not options.cycles_only:
                     measure_round(cells, root, number, options.jobs, rabbit)
-                measure_cycles(cells, root, number, generator, rabbit)
+                measure_cycles(cells, root, number, generator, rabbit, work)
         finally:
             rabbit.stop()
     if options.json is not None:

@@ -2,8 +2,11 @@
 the count once it is reached.
 
     python bench/amqp/watcher.py HOST:PORT COUNT OFFSET [ACK_EVERY]
+
+With a COUNT of 0 it is ready and then never reads again, until somebody ends it.
 """
 
+import signal
 import socket
 import struct
 import sys
@@ -36,7 +39,7 @@ def main(address: str, count: int, offset: str, ack_every: int) -> None:
     buffer = b""
     seen = acked = 0
     ready = False
-    while seen < count:
+    while seen < count or not ready:
         buffer += link.recv(1 << 18)
         at = 0
         while len(buffer) - at >= 8:
@@ -54,6 +57,8 @@ def main(address: str, count: int, offset: str, ack_every: int) -> None:
         if ready and ack_every and seen - acked >= ack_every:
             acked = seen
             say(link, Basic.Ack(seen, multiple=True))
+    if count == 0:
+        signal.pause()
     print(seen, flush=True)
 
 

@@ -7,7 +7,8 @@ The Lua is that of PyPI's ``reqless`` (the one in ``qless-py`` does not load on 
 ``--lua`` it is taken from the installed package. Redis is Debian's ``redis-server``, once with
 ``appendfsync always`` and once without persistence. All servers run one after the other in each
 round; figures are medians over the rounds, ratios are taken within a round. The load is the same
-loop for all: raw sockets, requests written by hand, one request in flight on each connection.
+loop for all: raw sockets, requests written before the clock starts and answers read after it
+stops, one request in flight on each connection.
 """
 
 import argparse
@@ -144,44 +145,41 @@ class _Peer:
         self.socket = socket.create_connection(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.got = bytearray()
-        self.batch: list[str] = []
+        self.count = 0  # jobs in the request
+
+    def go_on(self, work: list[tuple[bytes, int]]) -> None:
+        """With the next request, if there is one."""
+        self.got.clear()
+        if work:
+            request, self.count = work.pop()
+            self.socket.sendall(request)
 
 
 def drive(
     address: tuple[str, int], dialect: Dialect, operation: str, shape: Shape, jobs: list[str]
 ) -> tuple[float, list[str]]:
     """Seconds, and the ids that came back."""
-    work = [jobs[at : at + shape.batch] for at in range(0, len(jobs), shape.batch)]
-    work.reverse()
-    found: list[str] = []
+    batches = [jobs[at : at + shape.batch] for at in range(0, len(jobs), shape.batch)]
+    work = [(dialect.request(operation, batch), len(batch)) for batch in reversed(batches)]
+    answers: list[tuple[bytes, int]] = []
     peers = [_Peer(address) for _ in range(min(shape.connections, len(work)))]
     selector = selectors.DefaultSelector()
     for peer in peers:
         selector.register(peer.socket, selectors.EVENT_READ, peer)
     started = time.perf_counter()
-    flying = 0
     for peer in peers:
-        peer.batch = work.pop()
-        peer.socket.sendall(dialect.request(operation, peer.batch))
-        flying += 1
-    while flying:
+        peer.go_on(work)
+    while len(answers) < len(batches):
         for key, _ in selector.select():
             peer = key.data
             peer.got += peer.socket.recv(1 << 20)
-            size = dialect.answer_size(peer.got, len(peer.batch), operation)
-            if not size:
-                continue
-            found += dialect.ids(bytes(peer.got), len(peer.batch))
-            peer.got.clear()
-            flying -= 1
-            if work:
-                peer.batch = work.pop()
-                peer.socket.sendall(dialect.request(operation, peer.batch))
-                flying += 1
+            if dialect.answer_size(peer.got, peer.count, operation):
+                answers.append((bytes(peer.got), peer.count))
+                peer.go_on(work)
     elapsed = time.perf_counter() - started
     for peer in peers:
         peer.socket.close()
-    return elapsed, found
+    return elapsed, [name for answer, count in answers for name in dialect.ids(answer, count)]
 
 
 # Servers.

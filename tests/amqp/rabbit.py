@@ -9,23 +9,16 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.e2e.serving import own_port
+
 # Not the one in /usr/sbin: that one changes user and directory.
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = SERVER.with_name("rabbitmqctl")
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 240.0
 
 
 def is_installed() -> bool:
     return SERVER.exists() and all(map(shutil.which, ("epmd", "openssl")))
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
@@ -34,7 +27,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
     return certificate, key
 
 
@@ -43,7 +36,9 @@ class Rabbit:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self.tls_port, self._distribution_port, self._mapper_port = free_ports(4)
+        self.port, self.tls_port, self._distribution_port, self._mapper_port = (
+            own_port() for _ in range(4)
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._mapper: subprocess.Popen[bytes] | None = None
         for name in ("home", "mnesia", "log"):
@@ -131,9 +126,9 @@ class Rabbit:
     def _answers(self) -> bool:
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", self.port), 1) as connection,
+            socket.create_connection(("127.0.0.1", self.port), 10) as connection,
         ):
-            connection.settimeout(2)
+            connection.settimeout(10)
             connection.sendall(b"AMQP\x00\x00\x09\x01")
             return connection.recv(1) == b"\x01"
         return False
@@ -152,17 +147,17 @@ class Rabbit:
             else:
                 self._process.send_signal(number)
             try:
-                self._process.wait(30)
+                self._process.wait(90)
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait(5)
+                self._process.wait(90)
         if self._mapper is not None and self._mapper.poll() is None:
             self._mapper.terminate()
-            self._mapper.wait(5)
+            self._mapper.wait(90)
 
     def control(self, *arguments: str) -> str:
         command = [CONTROL, "-n", self.environment["RABBITMQ_NODENAME"], *arguments]
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=True, timeout=60
+            command, env=self.environment, capture_output=True, text=True, check=True, timeout=240
         )
         return done.stdout

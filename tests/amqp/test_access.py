@@ -15,7 +15,7 @@ from pamqp.commands import Connection
 from tests.amqp.rabbit import make_certificate
 from tests.amqp.raw import raw_client
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, run_jobs, until, url_of
-from tests.e2e.serving import run, serving
+from tests.e2e.serving import connections_count, run, serving
 
 UNDERSTANDS = {"capabilities": {"authentication_failure_close": True}}
 
@@ -88,6 +88,8 @@ def test_real_clients_hear_why_they_are_refused(served):
 
 def test_one_connection_too_many_is_refused_and_the_next_one_is_not(served):
     """T29"""
+    place = served.addresses["amqp"]
+    until(lambda: connections_count(place) == 0, "some of those before are still there")
     with connect(url_of(served)), connect(url_of(served)) as second, connect(url_of(served)):
         with raw_client(served) as raw:
             raw.start()
@@ -132,6 +134,14 @@ def test_other_machines_may_be_listened_to_once_there_are_users(tmp_path, users)
     with serving(tmp_path, *listening) as server:
         port = server.addresses["amqp"].rpartition(":")[2]
         connect(f"amqp://anna:s3cret@127.0.0.1:{port}/").close()
+        # Where to reach it is told without an account: those of the file are nobody else's.
+        name = httpx.get(f"{server.url}/api/about").json()["results"]["server_name"]
+        assert told_url(server) == f"amqp://{name}:{port}/"
+
+
+def told_url(server) -> str:
+    """T37"""
+    return httpx.get(f"{server.url}/0.2.0/settings/amqp-connection-string").json()["url"]
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +167,9 @@ def trusting(certificate) -> ssl.SSLContext:
 
 
 def test_watchers_come_over_tls(over_tls, certificate):
-    """T43"""
+    """T37, T43"""
     host, port = over_tls.addresses["amqps"].split(":")
+    assert told_url(over_tls) == f"amqps://guest:guest@{host}:{port}/"
     parameters = pika.ConnectionParameters(
         host, int(port), ssl_options=pika.SSLOptions(trusting(certificate), "localhost")
     )
@@ -180,7 +191,7 @@ def test_watchers_come_over_tls(over_tls, certificate):
             async with queue.iterator(no_ack=True) as messages:
                 return (await anext(aiter(messages))).routing_key
 
-    assert ".default.other." in asyncio.run(asyncio.wait_for(listen(), 30))
+    assert ".default.other." in asyncio.run(asyncio.wait_for(listen(), 120))
 
 
 def test_a_peer_that_speaks_no_tls_or_trusts_somebody_else_is_let_go(over_tls, certificate):

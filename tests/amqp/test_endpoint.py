@@ -67,7 +67,7 @@ def test_aio_pika_hears_every_event_in_order(served):
                 await queue.bind(await channel.get_exchange(exchange), "#")
             await asyncio.to_thread(run_jobs, served, "work", 50)
             heard = []
-            async with queue.iterator(timeout=30) as messages:
+            async with queue.iterator(timeout=90) as messages:
                 async for message in messages:
                     heard.append(int(message.message_id))
                     await message.ack()
@@ -95,7 +95,7 @@ def test_amqplib_hears_every_event_in_order(served):
     ) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         run_jobs(served, "work", 50)
-        lines, errors = process.communicate(timeout=30)
+        lines, errors = process.communicate(timeout=90)
 
     assert process.returncode == 0, errors
     told = [json.loads(line) for line in lines.splitlines()]

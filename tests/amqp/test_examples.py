@@ -35,7 +35,7 @@ class Program:
             self._lines.put(line.rstrip("\n"))
 
     def line(self) -> str:
-        return self._lines.get(timeout=SECONDS_MAX / 2)
+        return self._lines.get(timeout=SECONDS_MAX)
 
     def __enter__(self):
         return self

@@ -9,24 +9,25 @@ import httpx
 import pytest
 
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url_of
-from tests.e2e.serving import Api, serving
+from tests.e2e.serving import Api, serving, wait_until
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
 
 WORKER = {"worker_group": "rack-1", "worker_id": "node-7"}
+UPLOAD_BYTES_MAX = 12_000_000
 NOBODY = "00000000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    arguments = ("--amqp", "127.0.0.1:0", "--payload-bytes-max", "3000000")
+    arguments = ("--amqp", "127.0.0.1:0", "--payload-bytes-max", str(UPLOAD_BYTES_MAX))
     with serving(folder, *arguments) as server:
         yield server
 
 
 @pytest.fixture
 def http(served):
-    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=30.0) as client:
+    with httpx.Client(base_url=f"{served.url}/0.2.0", timeout=120.0) as client:
         yield client
 
 
@@ -143,7 +144,7 @@ def test_a_worker_can_wait_for_work(http):
     waiting.start()
     with httpx.Client(base_url=http.base_url) as other:
         task = new(other, "awaited")["task_id"]
-    waiting.join(30)
+    waiting.join()
     assert answers[0].json()["status"]["task_id"] == task
 
 
@@ -261,6 +262,7 @@ def test_a_definition_that_is_wrong_is_refused_with_a_sentence(http, changes):
         ("POST", f"/task/{NOBODY}/cancel", None, 404),
         ("POST", "/claim-work/a.b/c", WORKER, 400),
         ("POST", "/claim-work/a/c?wait=soon", WORKER, 400),
+        ("GET", "/pending-tasks/a.b", None, 400),
         ("GET", f"/store/{NOBODY}/runs/1/result.json", None, 404),
     ],
 )
@@ -269,6 +271,59 @@ def test_wrong_requests(http, method, path, body, status):
 
     assert answer.status_code == status, answer.text
     assert answer.json()["message"]
+
+
+def sleepers(served) -> float:
+    lines = httpx.get(f"{served.url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("manyhands_sleepers "))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("DELETE", "/task/new", 405), ("GET", "/task/x/claim", 405)],
+)
+def test_what_is_not_there_is_refused_in_the_same_form(http, method, path, status):
+    answer = http.request(method, path)
+
+    assert answer.status_code == status
+    assert set(answer.json()) == {"message", "error"}
+    assert ("allow" in answer.headers) is (status == 405)
+
+
+def answer_to(served, request: bytes) -> bytes:
+    """The head of the first answer to what was written to a fresh connection."""
+    host, _, port = str(served.addresses["http"]).rpartition(":")
+    with socket.create_connection((host, int(port)), 30.0) as peer:
+        peer.sendall(request)
+        gathered = b""
+        while b"\r\n\r\n" not in gathered:
+            piece = peer.recv(65536)
+            assert piece, gathered
+            gathered += piece
+    return gathered.partition(b"\r\n\r\n")[0]
+
+
+def test_a_definition_above_the_limit_is_refused_before_it_came(served):
+    """T39."""
+    head = answer_to(
+        served,
+        b"POST /0.2.0/task/new HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 10485761\r\n\r\n{",
+    )
+    assert head.startswith(b"HTTP/1.1 413")
+    assert b"connection: close" in head
+
+
+def test_who_is_refused_before_its_upload_came_need_not_send_it(http, served):
+    """T41."""
+    task = new(http, "early")["task_id"]
+    head = answer_to(
+        served,
+        f"PUT /0.2.0/store/{task}/runs/1/artifacts/a?key=x HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        "Content-Length: 1000000\r\n\r\nnot all of it".encode(),
+    )
+    assert head.startswith(b"HTTP/1.1 410")
+    assert b"connection: close" in head
 
 
 def test_work_that_cannot_be_delivered_goes_back(http, served):
@@ -281,6 +336,8 @@ def test_work_that_cannot_be_delivered_goes_back(http, served):
     host, _, port = str(served.addresses["http"]).rpartition(":")
     with socket.create_connection((host, int(port))) as peer:
         peer.sendall(request.encode())
+        wait_until(lambda: sleepers(served) == 1)
+    wait_until(lambda: sleepers(served) == 0)
     task = new(http, "dropped")["task_id"]
 
     claimed = http.post("/claim-work/aws/dropped?wait=20", json=WORKER)
@@ -327,7 +384,12 @@ def test_artifacts_are_uploaded_and_served_in_whole_and_in_part(http):
     for asked, start, stop in (("0-99", 0, 100), ("1000-", 1000, None), ("-50", -50, None)):
         part = http.get(url, headers={"Range": f"bytes={asked}"})
         assert (part.status_code, part.content) == (206, content[start:stop])
-    assert http.get(url, headers={"Range": "bytes=9999999-"}).status_code == 416
+    beyond = http.get(url, headers={"Range": "bytes=9999999-"})
+    assert beyond.status_code == 416
+    assert beyond.headers["content-range"] == f"bytes */{len(content)}"
+    for digits in (19, 5_000):  # no such range can be meant; more digits are no number at all
+        whole = http.get(url, headers={"Range": f"bytes={'9' * digits}-"})
+        assert (whole.status_code, whole.content) == (200, content)
     assert http.get(f"/store/{task}/runs/1/artifacts/none").status_code == 404
 
 
@@ -340,7 +402,7 @@ def test_an_upload_that_is_not_the_workers_is_refused(http):
     assert http.put(claimed["logs_url"][:-1], json={}).status_code == 403
     assert http.put(urls["one"].replace("/one?", "/two?"), content=b"x").status_code == 403
     assert http.put(urls["one"].replace("text", "image"), content=b"x").status_code == 403
-    assert http.put(urls["one"], content=bytes(3_000_001)).status_code == 413
+    assert http.put(urls["one"], content=bytes(UPLOAD_BYTES_MAX + 1)).status_code == 413
     assert http.get(urls["one"].partition("?")[0]).status_code == 404
     stranger = WORKER | {"worker_id": "other", "run_id": 1, "artifacts": {}}
     assert http.post(f"/task/{task}/artifact-urls", json=stranger).status_code == 410

@@ -7,7 +7,7 @@ import zmq
 from manyhands.wire.dwork import Dep, Kind, Query, Task, decode, encode
 from tests.e2e.serving import Served
 
-REPLY_MS_MAX = 20_000
+REPLY_MS_MAX = 90_000
 
 
 def a_task(name: str, *preds: str, **fields: Any) -> Task:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from manyhands.wire import gearman as wire
 from manyhands.wire import gearman_draft as draft_wire
-from tests.e2e.serving import Served
-
-SECONDS_MAX = 15.0
+from tests.e2e.serving import SECONDS_MAX, Served
 
 
 def address_of(served: Served) -> tuple[str, int]:

@@ -79,7 +79,7 @@ def test_a_schedule_submits_its_job(api, queue):
     body = {"queue": queue, "interval_ms": 100, "payload": {"from": "schedule"}}
     made = api.http.put(f"/api/schedules/{queue}", json=body).json()["results"]
 
-    [job] = api.results("claim", queue=queue, wait=20)
+    [job] = api.results("claim", queue=queue, wait=100)
 
     assert made["id"] == queue
     assert job["payload"] == {"from": "schedule"}
@@ -131,8 +131,8 @@ def test_a_watcher_waits_for_the_next_event(api, served, queue):
     pages = []
 
     def watch():
-        address = f"{served.url}/api/events?after={start}&wait=20"
-        pages.append(httpx.get(address, timeout=30).json())
+        address = f"{served.url}/api/events?after={start}&wait=100"
+        pages.append(httpx.get(address).json())
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -193,7 +193,7 @@ def talk(served, request_bytes: bytes) -> bytes:
     """Send, then read until the server hangs up."""
     host, port = served.addresses["http"].split(":")
     gathered = b""
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=90) as peer:
         peer.sendall(request_bytes)
         if request_bytes.startswith(b"GET / HTTP/1.1\r\n\r\n"):
             peer.shutdown(socket.SHUT_WR)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tests.e2e.serving import command, environment, run
-from tests.e2e.test_api_bulk import counts, fail_all, fill
+from tests.e2e.serving import SECONDS_MAX, command, environment, run
+from tests.e2e.test_api_bulk import counts, ended, fail_all, fill
 
 
 def talk(served, *arguments: str):
@@ -62,6 +62,7 @@ def test_jobs_are_moved_and_get_a_priority(served, api, queue):
 
 def test_operations_are_listed_and_shown(served, api, queue):
     begun = api.results("bulk", action="cancel", filter={"queue": queue})
+    ended(api, begun["id"])
 
     listed = talk(served, "bulk")
     shown = talk(served, "bulk", begun["id"], "--json")
@@ -107,12 +108,12 @@ def test_on_a_terminal_the_operator_is_asked(served, api, queue):
     )
     os.close(theirs)
     said = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SECONDS_MAX
     while b"retry 2 jobs?" not in said and time.monotonic() < deadline:
         if select.select([ours], [], [], 0.1)[0]:
             said += os.read(ours, 4096)
     os.write(ours, b"y\n")
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=SECONDS_MAX)
     os.close(ours)
 
     assert b"retry 2 jobs?" in said

@@ -29,7 +29,7 @@ def test_every_example_of_the_page_works(served):
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=240,
     )
 
     assert ended.returncode == 0, ended.stdout[-500:] + ended.stderr

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.e2e.dwork_talk import addresses
-from tests.e2e.serving import Api, command, environment, run, serving
+from tests.e2e.serving import SECONDS_MAX, Api, command, environment, run, serving
 
 
 @pytest.fixture
@@ -55,6 +55,54 @@ def test_d36_what_a_worker_held_is_given_back(served):
         "manyhands: nothing is known of gone.\n",
     )
     assert dwork(served, "steal").stdout == "a\n"
+
+
+def test_d36_lines_of_a_graph_may_stand_in_any_order(served, tmp_path):
+    # More tasks than a message has: what is not known yet would count as finished.
+    others = "".join(f"t{number}\n" for number in range(1_500))
+    file = tmp_path / "graph.txt"
+    file.write_text(f"\ufefflast,first\n{others}first\n")
+
+    loaded = dwork(served, "load", str(file))
+
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    assert dwork(served, "status").stdout == "dhub: 1502 active tasks, 1501 ready.\n"
+    assert json.loads(dwork(served, "lookup", "last", "--json").stdout)["after"] == ["first"]
+
+
+def test_d36_a_graph_that_cannot_be_is_refused_as_a_whole(served, tmp_path):
+    file = tmp_path / "graph.txt"
+    file.write_text("a\nb,a,d\nc,b\nd,c\n")
+
+    refused = dwork(served, "load", str(file))
+
+    assert refused.returncode == 1
+    assert "would depend on itself" in refused.stderr
+    assert dwork(served, "status").stdout == "dhub: 0 active tasks, 0 ready.\n"
+
+
+def test_d36_predecessors_that_a_file_has_no_line_for_are_told_of(served):
+    loaded = dwork(served, "load", "-", input="b,a\nc,a,x\n")
+
+    assert loaded.stdout.startswith("loaded 2 tasks")
+    assert "names 2 predecessors that it has no line for, such as 'a'" in loaded.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("work", "--command", "sh -c 'x"), "No closing quotation"),
+        (("steal", "-n", "0"), "-n"),
+        (("status", "--timeout", "-1"), "--timeout"),
+        (("status", "--server", "localhost"), "HOST:PORT"),
+    ],
+)
+def test_d36_wrong_words_are_answered_with_a_sentence(words, said):
+    wrong = run("dwork", *words)
+
+    assert wrong.returncode != 0
+    assert said in wrong.stderr
+    assert "Traceback" not in wrong.stderr
 
 
 def test_d36_a_file_of_100000_tasks_is_loaded(served, tmp_path):
@@ -129,8 +177,9 @@ def test_d36_a_command_gets_the_payload_and_leaves_a_result(served):
     assert dwork(served, "lookup", "a").returncode == 1
 
 
-def test_d36_on_a_terminal_there_is_a_live_line(served):
-    dwork(served, "create", "sleep 0.5")
+def test_d36_on_a_terminal_there_is_a_live_line(served, tmp_path):
+    enough = tmp_path / "enough"
+    dwork(served, "create", f"until [ -e {enough} ]; do sleep 0.05; done")
     ours, theirs = pty.openpty()
 
     arguments = ("dwork", "work", "--server", addresses(served)["dwork"])
@@ -144,9 +193,11 @@ def test_d36_on_a_terminal_there_is_a_live_line(served):
     seen = b""
     while chunk := read(ours):
         seen += chunk
+        if b"1 running" in seen:
+            enough.touch()
     os.close(ours)
 
-    assert worker.wait(20) == 0
+    assert worker.wait(SECONDS_MAX) == 0
     assert b"0 completed, 0 failed, 1 running" in seen
     assert b"1 completed, 0 failed, 0 running" in seen
 

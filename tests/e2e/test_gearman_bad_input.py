@@ -251,7 +251,7 @@ def test_ten_thousand_idle_connections_harm_nobody(served, talk):
     idle = []
     try:
         while len(idle) < count:
-            idle.append(socket.create_connection(address_of(served), timeout=10))
+            idle.append(socket.create_connection(address_of(served), timeout=90))
 
         wait_until(lambda: len(talk.text(b"workers")) > count, "all are accepted")
         assert talk.is_alive()

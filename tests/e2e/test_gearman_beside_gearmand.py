@@ -13,7 +13,7 @@ import pytest
 
 from manyhands.wire import gearman as wire
 from tests.e2e.gearman_talk import GearmanTalk, wait_until
-from tests.e2e.serving import serving
+from tests.e2e.serving import SECONDS_MAX, own_port, serving
 
 # A question whose answer shows that everything before it was dealt with.
 NOBODY = b"H:nobody:" + b"0" * 32
@@ -24,12 +24,6 @@ class Other:
 
     def __init__(self, address: str) -> None:
         self.addresses = {"gearman": address}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _answers(port: int) -> bool:
@@ -44,7 +38,7 @@ def gearmand(tmp_path):
         if os.environ.get("CI"):
             pytest.fail("not installed: gearmand")
         pytest.skip("not installed: gearmand")
-    port = _free_port()
+    port = own_port()
     command = [
         "gearmand",
         "-L",
@@ -62,7 +56,7 @@ def gearmand(tmp_path):
             yield Other(f"127.0.0.1:{port}")
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(SECONDS_MAX)
 
 
 @pytest.fixture
@@ -224,7 +218,7 @@ SCRIPTS = {
         (W, wire.GRAB_JOB_ALL),
     ],
     "a time to come": [
-        (C, wire.SUBMIT_JOB_EPOCH, b"f", b"u", b"%d" % (time.time() + 1000), b"data"),
+        (C, wire.SUBMIT_JOB_EPOCH, b"f", b"u", b"%d" % (time.time() + 100_000), b"data"),
         (W, wire.CAN_DO, b"f"),
         (W, wire.GRAB_JOB_ALL),
         (C, wire.GET_STATUS, 0),

@@ -113,14 +113,16 @@ def test_a_job_for_later_keeps_its_time(house):
     client = house.gearman()
     at = int(time.time()) + 3600
     _, (later,) = client.tell(wire.SUBMIT_JOB_EPOCH, b"f", b"", b"%d" % at, b"later")
-    _, (soon,) = client.tell(wire.SUBMIT_JOB_EPOCH, b"g", b"", b"%d" % (time.time() + 3), b"soon")
+    due = int(time.time()) + 3
+    _, (soon,) = client.tell(wire.SUBMIT_JOB_EPOCH, b"g", b"", b"%d" % due, b"soon")
 
     house.restart()
 
-    worker = house.gearman().can_do(b"f", b"g")
+    worker = house.gearman().can_do(b"f")
     assert worker.grab() == []
-    worker.put(wire.PRE_SLEEP)
+    worker.can_do(b"g").put(wire.PRE_SLEEP)
     assert worker.next() == (wire.NOOP, [])
+    assert time.time() >= due
     assert worker.grab()[0] == soon
     assert worker.grab() == []
     record = house.job(later)

@@ -19,6 +19,7 @@ from manyhands.store import journal, link, schema
 from manyhands.store.journal import HEADER_BYTES, decode_header, next_start
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import Filter, StoreError, StoreFailedError
+from tests.conformance.stores.older import make_older
 from tests.conformance.stores.opened import ids
 from tests.e2e.serving import run
 from tests.e2e.test_sqlite_faults import FAULTY_WRITER, Disk
@@ -240,10 +241,7 @@ def test_an_older_file_without_a_journal_is_opened(data):
     disk = Disk(data)
     acknowledged = disk.submit_and_commit(3)
     disk.close()
-    connection = apsw.Connection(str(data / schema.FILE_NAME))
-    connection.execute("DELETE FROM facts WHERE key = 'journal'")
-    connection.pragma("user_version", schema.MIGRATIONS.index(schema._JOURNAL))
-    connection.close()
+    make_older(data / schema.FILE_NAME, schema.MIGRATIONS.index(schema._JOURNAL))
 
     disk = Disk(data)
     assert disk.ready() == acknowledged

@@ -6,13 +6,21 @@ import os
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.serving import command, environment, run, serving, start, wait_until
+from tests.e2e.serving import (
+    SECONDS_MAX,
+    command,
+    environment,
+    run,
+    serving,
+    start,
+    stopping,
+    wait_until,
+)
 
 MEMORY = ("--store", "memory")
 
@@ -70,8 +78,8 @@ def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
     with serving(tmp_path, *MEMORY) as served:
 
         def wait() -> None:
-            body = {"queue": "work", "wait": 60}
-            found.append(httpx.post(f"{served.url}/api/claim", json=body, timeout=30))
+            body = {"queue": "work", "wait": 300}
+            found.append(httpx.post(f"{served.url}/api/claim", json=body, timeout=120))
 
         worker = threading.Thread(target=wait)
         worker.start()
@@ -84,20 +92,10 @@ def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
-    with serving(tmp_path, *MEMORY, "--drain-seconds", "60") as served:
-        host, port = served.addresses["http"].split(":")
-        with socket.create_connection((host, int(port))) as peer:
-            # A request whose body never comes keeps the drain waiting.
-            peer.sendall(
-                b"POST /api/submit HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
-                b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n"
-            )
-            assert peer.recv(100).startswith(b"HTTP/1.1 100")  # it waits for the body now
-            served.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: "draining" in served.log())
-            assert served.process.poll() is None
+    with serving(tmp_path, *MEMORY, "--drain-seconds", "600") as served, stopping(served):
+        assert served.process.poll() is None
 
-            assert served.stop() == 1
+        assert served.stop() == 1
 
 
 def test_jobs_outlive_the_server(tmp_path):
@@ -152,14 +150,12 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
     with serving(tmp_path) as served:
         [writer] = writers_of(served.process.pid)
         os.kill(writer, signal.SIGKILL)
-        started = time.monotonic()
         # It may still answer that it can do nothing, or be gone; it must not acknowledge.
         with contextlib.suppress(httpx.TransportError):
             answer = httpx.post(f"{served.url}/api/submit", json={"queue": "work"})
             assert answer.status_code == 500
 
-        assert served.process.wait(20) == 1
-        assert time.monotonic() - started < 5
+        assert served.process.wait(SECONDS_MAX) == 1
     assert "the store failed" in served.log()
 
 

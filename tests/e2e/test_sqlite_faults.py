@@ -19,7 +19,7 @@ from manyhands.store.link import WRITER_COMMAND
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import StoreError, StoreFailedError
 from tests.conformance.stores.opened import Opened
-from tests.e2e.serving import wait_until
+from tests.e2e.serving import SECONDS_MAX, wait_until
 
 FAULTY_WRITER = (sys.executable, str(Path(__file__).with_name("faulty_writer.py")))
 ROOT = Path(__file__).parents[2]
@@ -98,8 +98,8 @@ def overwrite(file, start, count):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_damaged_file_is_refused_and_left_alone(file, data, share):
-    start = int(file.stat().st_size * share) // 4096 * 4096
-    overwrite(file, start, 4096)
+    start = int(file.stat().st_size * share) // schema.PAGE_BYTES * schema.PAGE_BYTES
+    overwrite(file, start, schema.PAGE_BYTES)
 
     sentence = refused(data)
 
@@ -109,7 +109,11 @@ def test_a_damaged_file_is_refused_and_left_alone(file, data, share):
 
 def test_a_damaged_file_with_a_log_is_refused_and_left_alone(file, data):
     leave_unclean(data)
-    overwrite(file, file.stat().st_size // 2 // 4096 * 4096, 8192)
+    overwrite(
+        file,
+        file.stat().st_size // 2 // schema.PAGE_BYTES * schema.PAGE_BYTES,
+        2 * schema.PAGE_BYTES,
+    )
 
     assert "is damaged: " in refused(data)
 
@@ -130,7 +134,7 @@ def test_a_file_that_was_cut_off_is_refused_with_its_sizes(file, data, share):
 
 def test_a_file_that_was_cut_off_beside_a_log_is_refused(file, data):
     leave_unclean(data)
-    os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
+    os.truncate(file, file.stat().st_size // 2 // schema.PAGE_BYTES * schema.PAGE_BYTES)
 
     assert "is damaged: " in refused(data)
 
@@ -316,7 +320,7 @@ def test_batches_before_a_failure_are_still_told(data):
     disk.submit()
     first = disk.store.begin_commit(disk.now)
     # It is committed, and nobody has looked yet.
-    assert select.select([disk.store.fileno()], [], [], 20)[0]
+    assert select.select([disk.store.fileno()], [], [], SECONDS_MAX)[0]
     (data / "manyhands.db-journal-sync").touch()
     disk.submit()
     disk.store.begin_commit(disk.now)
@@ -360,7 +364,7 @@ def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(d
     disk = Disk(data)  # at once: it waits for the last commit of the writer
     assert set(acknowledged) <= set(disk.ready())
     assert disk.store.index.counts_of("q")[State.READY] - len(acknowledged) in (0, 1)
-    assert is_gone(writer_pid)
+    wait_until(lambda: is_gone(writer_pid))  # it let go of its files a moment before it ends
     disk.close()
 
 

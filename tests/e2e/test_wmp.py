@@ -5,14 +5,24 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 
 import pytest
 import zmq
 
 from manyhands.client.wmp import Job
+from manyhands.protocols.wmp.readiness import WAKE_SECONDS
 from manyhands.wire.wmp import Command
-from tests.e2e.serving import Api, Served, serving, start
-from tests.e2e.wmp_talk import Talk, wait_until, working
+from tests.e2e.serving import (
+    SECONDS_MAX,
+    Api,
+    Served,
+    own_address,
+    serving,
+    start,
+    stopping,
+)
+from tests.e2e.wmp_talk import REPLY_MS_MAX, Talk, wait_until, working
 
 LISTEN = ("--wmp", "127.0.0.1:0")
 
@@ -70,8 +80,8 @@ def test_a_worker_of_ours_works_for_every_front(served):
 
 
 def test_w40_a_manager_that_restarts_accepts_the_leases_it_gave(tmp_path):
-    with serving(tmp_path, *LISTEN) as first, Talk(address(first)) as worker:
-        where = address(first)
+    where = own_address()
+    with serving(tmp_path, "--wmp", where) as first, Talk(where) as worker:
         job = worker.submit("r", b"x")
         taken = worker.take(role="r")
         first.process.send_signal(signal.SIGKILL)
@@ -91,24 +101,19 @@ def test_w40_a_manager_that_restarts_accepts_the_leases_it_gave(tmp_path):
 # What can go wrong between a manager and its workers.
 
 
-@pytest.fixture
-def hasty(tmp_path):
-    """A manager that loses patience after a second."""
-    with serving(tmp_path, *LISTEN, "--wmp-lease-seconds", "1", "--store", "memory") as server:
-        yield server
-
-
-def test_w38_the_job_of_a_dead_worker_goes_to_another_and_its_late_report_is_refused(hasty):
-    with Talk(address(hasty)) as other:
+def test_w38_the_job_of_a_dead_worker_goes_to_another_and_its_late_report_is_refused(served):
+    with Talk(address(served)) as other:
         job = other.submit("r", b"x")
-        with Talk(address(hasty)) as dead:
+        with Talk(address(served)) as dead:
             lost = dead.take(role="r")
+            dead.status(lost, progress="1/2", timeout=300)  # the last that is heard of it
+            wait_until(lambda: other.fetch(job)["progress"] == b"1/2", "its time is short")
         other.say(Command.READY, role="r")
         other.expect(Command.WAKE)
         taken = other.take(role="r")
         assert (taken["job"], taken["attempt"]) == (job.encode(), b"2")
         assert taken["lease"] != lost["lease"]
-        with Talk(address(hasty)) as late:
+        with Talk(address(served)) as late:
             late.status(lost)
             assert late.expect(Command.CANCEL)["reason"] == b"lost"
             late.done(lost, b"late")
@@ -118,13 +123,19 @@ def test_w38_the_job_of_a_dead_worker_goes_to_another_and_its_late_report_is_ref
         assert other.fetch(job).payload == b"in time"
 
 
-def test_w37_signs_of_life_keep_a_lease_for_as_long_as_it_takes(hasty):
-    with Talk(address(hasty)) as worker, contextlib.closing(Api(hasty)) as api:
+def test_w37_signs_of_life_keep_a_lease_for_as_long_as_it_takes(served):
+    with Talk(address(served)) as worker, contextlib.closing(Api(served)) as api:
         job = worker.submit("r", b"x")
         taken = worker.take(role="r")
+        ends_at = 0
         for step in range(1, 9):
-            assert worker.is_silent(300)
-            worker.status(taken, progress=f"{step}/8")
+
+            def is_renewed(step: int = step, before: int = ends_at) -> bool:
+                worker.status(taken, progress=f"{step}/8")
+                return api.get(f"jobs/{job}")["lease"]["expires_at"] > before
+
+            wait_until(is_renewed, "the lease ends later")
+            ends_at = api.get(f"jobs/{job}")["lease"]["expires_at"]
         worker.done(taken, b"slow")
         assert worker.expect(Command.CANCEL)["reason"] == b"recorded"
         shown = api.get(f"jobs/{job}")
@@ -170,28 +181,29 @@ def test_w39_a_cancelled_job_is_told_to_its_worker(served):
 
 def test_w29_a_give_that_waits_is_three_messages_a_job(served):
     with Talk(address(served)) as worker, Talk(address(served)) as client:
-        worker.say(Command.GIVE, lock="L", role="r", wait=10_000, timeout=20_000)
+        worker.say(Command.GIVE, lock="L", role="r", wait=80_000, timeout=90_000)
         wait_until(lambda: metric(served, "manyhands_wmp_held") == 1, "it waits")
         job = client.submit("r", b"x")
         taken = worker.expect(Command.TAKE)
         assert taken["job"] == job.encode()
         worker.done(taken, ack=0)
-        assert client.fetch(job, wait=5_000)["state"] == b"completed"
+        assert client.fetch(job, wait=80_000)["state"] == b"completed"
         assert worker.is_silent()
 
 
 def test_w42_a_manager_that_stops_lets_nobody_wait_and_takes_results_in(tmp_path):
-    with serving(tmp_path, *LISTEN) as served, Talk(address(served)) as worker:
+    patient = ("--drain-seconds", "600")
+    with serving(tmp_path, *LISTEN, *patient) as served, Talk(address(served)) as worker:
         job = worker.submit("r", b"x")
         taken = worker.take(role="r")
-        worker.say(Command.GIVE, lock="L2", role="r", wait=60_000, timeout=60_000)
+        worker.say(Command.GIVE, lock="L2", role="r", wait=600_000, timeout=600_000)
         wait_until(lambda: metric(served, "manyhands_wmp_held") == 1, "it waits")
-        served.process.send_signal(signal.SIGTERM)
+        with stopping(served):
+            worker.done(taken, b"last")
+            assert worker.expect(Command.CANCEL)["reason"] == b"recorded"
         no = worker.expect(Command.NO)
         assert (no["lock"], no["retry-after"]) == (b"L2", b"1000")
-        worker.done(taken, b"last")
-        assert worker.expect(Command.CANCEL)["reason"] == b"recorded"
-        assert served.process.wait(20) == 0
+        assert served.process.wait(SECONDS_MAX) == 0
     with serving(tmp_path, *LISTEN) as served, Talk(address(served)) as worker:
         assert worker.fetch(job).payload == b"last"
 
@@ -200,7 +212,7 @@ def test_w42_a_manager_that_stops_lets_nobody_wait_and_takes_results_in(tmp_path
 
 
 def test_w14_eight_slots_are_used_at_once_and_no_lease_is_lost(served):
-    together = threading.Barrier(8, timeout=20)
+    together = threading.Barrier(8, timeout=SECONDS_MAX)
 
     def handle(job: Job) -> bytes:
         together.wait()  # passes only if eight jobs run at the same time
@@ -211,7 +223,7 @@ def test_w14_eight_slots_are_used_at_once_and_no_lease_is_lost(served):
         jobs = [client.submit("r", b"%d" % number) for number in range(16)]
         with working(address(served), handler=handle, roles=["r"], slots=8):
             for number, job in enumerate(jobs):
-                assert client.fetch(job, wait=20_000).payload == b"%d" % number
+                assert client.fetch(job, wait=80_000).payload == b"%d" % number
     assert metric(served, "manyhands_leases_taken_total") == 0
 
 
@@ -224,14 +236,16 @@ def test_w23_two_hundred_idle_workers_cost_no_more_messages_than_one(served):
             peer.say(Command.READY, role="r")
             poller.register(peer.socket, zmq.POLLIN)
         wait_until(lambda: metric(served, "manyhands_wmp_ready") == 200, "all are ready")
+        allowed = 0
         for _ in range(5):
+            began = time.monotonic()
             client.submit("r", b"x")
-            (socket, _), *others = poller.poll(20_000)
-            assert not others
+            socket, _ = poller.poll(REPLY_MS_MAX)[0]
             peers[socket].expect(Command.WAKE)
             peers[socket].take(role="r")
-        assert metric(served, "manyhands_wmp_wakes_total") == 5
-        assert poller.poll(0) == []
+            # Another one hears of it only if the first is slow.
+            allowed += 1 + int((time.monotonic() - began) / WAKE_SECONDS)
+        assert 5 <= metric(served, "manyhands_wmp_wakes_total") <= allowed
         context.destroy(linger=0)
 
 
@@ -249,9 +263,11 @@ def test_w24_an_operator_may_bring_a_function_that_chooses(tmp_path, monkeypatch
         small.say(Command.READY, role="r", slots=1)
         large.say(Command.READY, role="r", slots=50)
         wait_until(lambda: metric(served, "manyhands_wmp_ready") == 2, "both are ready")
+        began = time.monotonic()
         large.submit("r", b"x")
         large.expect(Command.WAKE)
-        assert small.is_silent()
+        # The other one hears of it only if the first is slow.
+        assert small.is_silent() or time.monotonic() - began > WAKE_SECONDS
 
 
 def test_w24_a_function_that_is_not_there_ends_the_start_with_a_sentence(tmp_path):
@@ -278,4 +294,4 @@ def test_w43_a_gearman_client_is_served_by_a_wmp_worker(tmp_path):
         host, _, port = (served.addresses["gearman"] or "").rpartition(":")
         command = ["gearman", "-h", host, "-p", port, "-f", "up", "--", "hello"]
         with working(address(served), handler=lambda job: job.payload.upper()):
-            assert subprocess.check_output(command, timeout=30) == b"HELLO"
+            assert subprocess.check_output(command, timeout=SECONDS_MAX) == b"HELLO"

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.serving import Api, command, environment, run, serving
+from tests.e2e.serving import SECONDS_MAX, Api, command, environment, run, serving
 from tests.e2e.wmp_talk import Talk, wait_until
 
 
@@ -50,8 +50,8 @@ def test_w57_submit_work_and_fetch(served):
     assert waiting.stdout == f"job\t{job}\nstate\tready\n"
 
     with worker(served, "--role", "rev", "--command", "sh -c 'rev; printf {name}'", "-n", "1") as p:
-        ended = wmp(served, "fetch", job, "--wait", "20", "--json")
-        out, err = p.communicate(timeout=20)
+        ended = wmp(served, "fetch", job, "--wait", "80", "--json")
+        out, err = p.communicate(timeout=SECONDS_MAX)
 
     assert json.loads(ended.stdout) == {"job": job, "state": "completed", "payload": "olleh" + "n1"}
     assert ended.returncode == 0
@@ -62,7 +62,7 @@ def test_w57_submit_work_and_fetch(served):
 
 def test_w57_submit_can_wait_for_the_result_and_read_standard_input(served):
     with worker(served, "--role", "up", "--command", "tr a-z A-Z", "-j", "4"):
-        ended = wmp(served, "submit", "up", "-", "--wait", "20", "--json", input="abc")
+        ended = wmp(served, "submit", "up", "-", "--wait", "80", "--json", input="abc")
 
     assert json.loads(ended.stdout)["payload"] == "ABC"
 
@@ -72,7 +72,7 @@ def test_w57_a_command_that_fails_is_tried_again_and_told(served):
     with worker(
         served, "--role", "r", "--command", "sh -c 'echo broken >&2; exit 3'", "-n", "1", "--json"
     ) as p:
-        out, _ = p.communicate(timeout=20)
+        out, _ = p.communicate(timeout=SECONDS_MAX)
 
     told = json.loads(out)
     assert (told["job"], told["outcome"], told["failure"]) == (job, "failed", "exit code 3: broken")
@@ -90,7 +90,7 @@ def test_w57_close_ends_the_command_that_runs(served):
         assert process.stdout is not None
         assert process.stdout.readline().startswith(f"cancelled\t{job}\t")
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=SECONDS_MAX)
     assert state(served, job) == "cancelled"
 
 
@@ -117,7 +117,7 @@ def test_w57_one_worker_for_two_managers(served, tmp_path):
         flags = ("--manager", second.addresses["wmp"], "--command", "cat", "-j", "8")
         with worker(served, *flags, "--role", "r"):
             for each in (served, second):
-                ended = wmp(each, "submit", "r", "x", "--wait", "20", "--json")
+                ended = wmp(each, "submit", "r", "x", "--wait", "80", "--json")
                 assert json.loads(ended.stdout)["state"] == "completed"
 
 

@@ -14,9 +14,9 @@ import zmq
 
 from manyhands.client.wmp import Job, Worker
 from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
-from tests.e2e.serving import command, environment
+from tests.e2e.serving import SECONDS_MAX, command, environment
 
-REPLY_MS_MAX = 20_000
+REPLY_MS_MAX = 90_000
 _numbers = itertools.count()
 
 
@@ -37,7 +37,12 @@ class Talk:
     """One DEALER."""
 
     def __init__(
-        self, address: str, routing_id: bytes = b"", context: zmq.Context | None = None
+        self,
+        address: str,
+        routing_id: bytes = b"",
+        context: zmq.Context | None = None,
+        *,
+        comes_back: bool = True,
     ) -> None:
         self.context = context or zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
@@ -45,6 +50,8 @@ class Talk:
         self.socket.setsockopt(zmq.ROUTING_ID, self.id)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
+        if not comes_back:
+            self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
         self.socket.connect(f"tcp://{address}")
 
     def __enter__(self) -> "Talk":
@@ -121,14 +128,21 @@ def working(
         yield worker
     finally:
         worker.stop()
-        thread.join(20)
+        thread.join(SECONDS_MAX)
         assert not thread.is_alive(), "the worker did not stop"
 
 
 class Carrier:
-    """A device, as a program of its own."""
+    """A device, as a program of its own, that has found all its managers."""
 
     def __init__(self, *managers: str, listen: str = "127.0.0.1:0") -> None:
+        for _ in range(10):  # it waits for them for a moment only
+            if self._start(managers, listen) == len(managers):
+                return
+            self.stop()
+        raise AssertionError("the device did not reach its managers")
+
+    def _start(self, managers: tuple[str, ...], listen: str) -> int:
         flags = [flag for manager in managers for flag in ("--manager", manager)]
         self.process = subprocess.Popen(
             command("device", "--listen", listen, "--json", *flags),
@@ -139,12 +153,14 @@ class Carrier:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1].decode()
-        self.address: str = json.loads(line)["listen"]
+        told = json.loads(line)
+        self.address: str = told["listen"]
+        return told["reached"]
 
     def stop(self) -> dict[str, dict[str, int]]:
         """What it counted."""
         self.process.send_signal(signal.SIGTERM)
-        out, _ = self.process.communicate(timeout=20)
+        out, _ = self.process.communicate(timeout=SECONDS_MAX)
         assert self.process.returncode == 0
         return json.loads(out)
 
@@ -156,7 +172,7 @@ class Carrier:
             self.stop()
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"not in time: {what}"

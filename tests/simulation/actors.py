@@ -595,6 +595,24 @@ class OpenWorker(Worker):
             return c.ByAnyone(self.name)
         return c.ByHolder(self.realm, job.lease.holder.name, self.address)
 
+    def _complete(self, job: Job) -> None:
+        if len(self.jobs) < 2 or self.rng.random() < 0.3:
+            super()._complete(job)
+            return
+        jobs = [*self.jobs.values(), *self.old[-1:]]  # one of them too late, perhaps
+        self.jobs.clear()
+        broken = Failure("broken", "it broke")
+        self.ask(
+            c.Conclude(
+                tuple(
+                    c.Complete(job_id=job.job_id, proof=self.proof(job), result=b"all")
+                    if self.rng.random() < 0.8
+                    else c.Fail(job_id=job.job_id, proof=self.proof(job), failure=broken)
+                    for job in jobs
+                )
+            )
+        )
+
     def _claimed(self, reply: Reply) -> None:
         super()._claimed(reply)
         if self.jobs and self.rng.random() < 0.05 and not self.simulation.faults_over:

@@ -18,6 +18,7 @@ from manyhands.model.outcome import (
     Changed,
     ChangedMany,
     Claimed,
+    Concluded,
     Refusal,
     Submitted,
     SubmittedMany,
@@ -116,21 +117,35 @@ class Record:
 # At each decision, before it is taken in.
 
 
-def check_proof(record: Record, store: FaultyStore) -> None:
+def check_proof(record: Record, store: FaultyStore, effects: Effects) -> None:
     """Late workers change nothing: whoever changes a held job shows the lease it has now."""
     command = record.command
-    if not isinstance(command, _HOLDING):
-        return
-    job = store.index.job(command.job_id)
-    require(job is not None, f"{command} was accepted for a job that is not there")
-    assert job is not None
+    if isinstance(command, commands.Conclude):
+        for job_id, after in effects.jobs.items():
+            job = store.index.job(job_id)
+            if job is not None and job.lease is not None and after.lease is not job.lease:
+                said = [item for item in command.items if store.index.job(item.job_id) is job]
+                require(
+                    any(_is_allowed(job, item) for item in said),
+                    f"{said} changed a job under a foreign lease {job}",
+                )
+    elif isinstance(command, _HOLDING):
+        job = store.index.job(command.job_id)
+        require(job is not None, f"{command} was accepted for a job that is not there")
+        assert job is not None
+        require(
+            _is_allowed(job, command),
+            f"{command} changed a job that nobody holds, or under a foreign lease: {job}",
+        )
+
+
+def _is_allowed(job: Job, command: commands.Command) -> bool:
+    assert isinstance(command, _HOLDING)
     if isinstance(command, commands.Complete) and (
         job.terms.defaults.completion is Completion.OPEN and job.state not in FINISHED
     ):
-        return
-    require(job.lease is not None, f"{command} changed a job that nobody holds: {job}")
-    assert job.lease is not None
-    require(_fits(job.lease, command.proof), f"{command} changed a job under a foreign lease {job}")
+        return True
+    return job.lease is not None and _fits(job.lease, command.proof)
 
 
 def _fits(lease: Lease, proof: commands.Proof) -> bool:
@@ -320,12 +335,19 @@ def note_acknowledged(record: Record, command: commands.Command, reply: object) 
                 job = item.job
                 record.acknowledged["submit", job.job_id, job.incarnation] = "submitted"
     elif isinstance(reply, Changed) and isinstance(command, commands.Complete | commands.Fail):
-        if reply.job.state in FINISHED:
-            key = ("end", reply.job.job_id, reply.job.incarnation)
-            record.acknowledged[key] = reply.job.state.value
+        note_ended(record, reply.job)
+    elif isinstance(reply, Concluded):
+        for item in reply.items:
+            if isinstance(item, Changed):
+                note_ended(record, item.job)
     elif isinstance(reply, ChangedMany) and isinstance(command, commands.Cancel):
         for job in reply.jobs:
             record.acknowledged["end", job.job_id, job.incarnation] = job.state.value
+
+
+def note_ended(record: Record, job: Job) -> None:
+    if job.state in FINISHED:
+        record.acknowledged["end", job.job_id, job.incarnation] = job.state.value
 
 
 def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:

@@ -295,7 +295,7 @@ class Simulation:
     def _write(self, effects: Effects) -> None:
         record, store = self.record, self.server.store
         record.before = {job_id: store.index.job(job_id) for job_id in effects.jobs}
-        checkers.check_proof(record, store)
+        checkers.check_proof(record, store, effects)
         checkers.check_transitions(store, effects)
         checkers.check_finished_stay(record, store, effects)
         checkers.check_leases(store, effects)

@@ -55,6 +55,7 @@ class Watcher(Actor):
 
     pause_us = (20_000, 900_000)
     tag = "watcher"
+    exclusive = False
 
     def __init__(self, simulation: "Simulation") -> None:
         self.since: int | None = None  # the queue was acknowledged, and hears what comes after

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Command
@@ -19,7 +20,7 @@ from manyhands.server.ids import Ids
 from manyhands.store.batch import Batch
 from manyhands.store.collect import GRAPH_PREFIX, Collector
 from manyhands.store.ready import entry_order
-from manyhands.store.rows import decode_record, decode_terms, encode_record, encode_terms
+from manyhands.store.rows import decode_job
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
 
 START_AT = 1_800_000_000_000
@@ -164,8 +165,8 @@ class SeededIds(Ids):
         super().__init__(rng.randbytes(8))
         self._rng = rng
 
-    def _hex(self, digits: int) -> str:
-        return f"{self._rng.getrandbits(4 * digits):0{digits}x}"
+    def _pieces(self, digits: int) -> list[str]:
+        return [f"{self._rng.getrandbits(4 * digits):0{digits}x}"]
 
 
 _encode = msgspec.json.Encoder().encode
@@ -174,25 +175,26 @@ _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
 _decode_schedule = msgspec.json.Decoder(Schedule).decode
 _decode_cursor = msgspec.json.Decoder(Cursor).decode
-_decode_tags = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class Row:
-    """A job on disk. Payload and tags are only written where the batch says so."""
+    """A job on disk. What it keeps for life is only written where the batch says so."""
 
-    __slots__ = ("payload", "record", "result", "tags", "terms")
+    __slots__ = ("kept", "record", "result")
 
-    def __init__(self, record: bytes, payload: bytes, result, terms: bytes, tags: bytes) -> None:
+    def __init__(self, record: bytes, kept: bytes, result: bytes | None) -> None:
         self.record = record
-        self.payload = payload
+        self.kept = kept
         self.result = result
-        self.terms = terms
-        self.tags = tags
 
     def job(self) -> Job:
-        job = decode_record(self.record, self.payload, self.result, decode_terms(self.terms))
-        assert job.tags == _decode_tags(self.tags), f"{job.job_id}: tags were not written"
+        job = replace(decode_job(self.record), result=self.result)
+        assert _kept(job) == self.kept, f"{job.job_id}: what it keeps was not written"
         return job
+
+
+def _kept(job: Job) -> bytes:
+    return _encode((job.payload, job.terms, job.tags, job.submitted_at, job.unique_key, job.origin))
 
 
 class Disk:
@@ -224,11 +226,9 @@ class Image:
         self.jobs = [
             (
                 job.job_id,
-                encode_record(job),
-                job.payload if job.job_id in batch.full else None,
+                _encode(replace(job, result=None)),
+                _kept(job) if job.job_id in batch.full else None,
                 job.result,
-                encode_terms(job.terms),
-                _encode(job.tags) if job.job_id in batch.full else None,
             )
             for job in batch.jobs.values()
         ]
@@ -240,12 +240,12 @@ class Image:
 
     def apply(self, disk: Disk) -> None:
         batch = self.batch
-        for job_id, record, payload, result, terms, tags in self.jobs:
-            if payload is not None and tags is not None:
-                disk.rows[job_id] = Row(record, payload, result, terms, tags)
+        for job_id, record, kept, result in self.jobs:
+            if kept is not None:
+                disk.rows[job_id] = Row(record, kept, result)
             else:
                 row = disk.rows[job_id]
-                row.record, row.result, row.terms = record, result, terms
+                row.record, row.result = record, result
         disk.events.extend(self.events)
         for serial, partial in batch.partials:
             piece = (partial.number, partial.at, partial.payload, partial.warning)

@@ -27,7 +27,9 @@ def browser():
 
     with sync_playwright() as playwright:
         # Its sandbox needs rights that root in a container has not; only our own pages are opened.
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=180_000
+        )
         yield chromium
         chromium.close()
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-SECONDS_MAX = 15.0
+SECONDS_MAX = 60.0
 expect.set_options(timeout=SECONDS_MAX * 1000)
 
 

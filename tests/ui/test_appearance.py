@@ -83,14 +83,12 @@ def findings(page) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_and_can_be_read_by_everybody(browser, full, name, theme):
     assert look(browser, full.url, name, theme) == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_page_tells_what_to_do_first(browser, empty, name):
     assert look(browser, empty.url, f"{name}-empty", "light") == []

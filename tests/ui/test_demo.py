@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
-SECONDS_MAX = 45.0
+SECONDS_MAX = 180.0
 REALMS = {"native", "http", "gearman", "dwork", "wmp", "taskcluster"}
 
 
-@pytest.mark.timeout(120)
 def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path):
     place = tmp_path / "address"
     command = [sys.executable, str(DEMO), "--free-ports", "--address-file", str(place)]
@@ -27,8 +25,8 @@ def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path
         while not (seen >= REALMS and told) and time.monotonic() < deadline:
             assert process.poll() is None, (tmp_path / "out").read_text()
             time.sleep(0.2)
-            if place.exists():
-                rows = httpx.get(place.read_text() + "/api/protocols").json()["results"]
+            if place.exists() and (address := place.read_text()):
+                rows = httpx.get(f"{address}/api/protocols").json()["results"]
                 jobs = [pair for row in rows for pair in row["realms"].items()]
                 seen = {realm for realm, counts in jobs if counts["jobs_in"]}
                 told = sum(row["deliveries"] or 0 for row in rows)
@@ -36,6 +34,6 @@ def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path
         assert told
     finally:
         process.send_signal(signal.SIGTERM)
-        code = process.wait(40)
+        code = process.wait(90)
     assert code == 0, (tmp_path / "out").read_text()
     assert "Traceback" not in (tmp_path / "out").read_text()

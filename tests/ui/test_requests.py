@@ -41,7 +41,7 @@ def filled(served):
 
 @pytest.fixture
 def http(served, filled):  # noqa: ARG001 - there has to be something to see
-    with httpx.Client(base_url=served.url, timeout=20.0) as client:
+    with httpx.Client(base_url=served.url, timeout=120.0) as client:
         yield client
 
 

@@ -35,7 +35,7 @@ def guarded(tmp_path_factory):
 
 def as_(server, name: str | None) -> httpx.Client:
     auth = None if name is None else (name, f"sesame-of-the-{name}")
-    return httpx.Client(base_url=server.url, auth=auth, timeout=20.0)
+    return httpx.Client(base_url=server.url, auth=auth, timeout=120.0)
 
 
 def form(http: httpx.Client, page: str, fields: dict[str, str]) -> httpx.Response:

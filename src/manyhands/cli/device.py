@@ -61,9 +61,9 @@ def device(
         fail(f"{error}.")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: program.stop())
-    program.reach_managers()
+    reached = program.reach_managers()
     if as_json:
-        typer.echo(msgspec.json.encode({"listen": program.address}).decode())
+        typer.echo(msgspec.json.encode({"listen": program.address, "reached": reached}).decode())
     else:
         typer.echo(f"device\t{program.address}")
     program.run()

@@ -1,7 +1,8 @@
 """`manyhands dwork`: create, look at and work on task graphs, over ZeroMQ as any client would."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ dwork = typer.Typer(
 Server = Annotated[
     str, typer.Option("--server", "-s", help="The server's dwork address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[float, typer.Option("--timeout", help="Seconds to wait for a reply.")]
+Seconds = Annotated[float, typer.Option("--timeout", min=0.01, help="Seconds to wait for a reply.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Location = Annotated[
     str | None, typer.Option("--location", help="The worker's name; else that of this host.")
@@ -103,7 +104,8 @@ def load(
     timeout: Seconds = _SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Load a graph: one task a line, its name and those that come before it, with commas.
+    """Load a graph: one task a line, its name and those that come before it, with commas. Lines
+    may stand in any order.
 
     If the server goes away meanwhile, loading goes on when it is back within the timeout. What
     was loaded is kept: it can be left out of another try, or loaded again as long as nobody has
@@ -117,17 +119,12 @@ def load(
 
       generate-graph | manyhands dwork load -
     """
+    from manyhands.cli.dwork_graph import read_graph
     from manyhands.cli.dwork_link import Link, UnreachableError, told_off
     from manyhands.server.clock import Clock
     from manyhands.wire.dwork import Kind, Query
 
-    try:
-        text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
-    except OSError as error:
-        fail(f"{file}: {error.strerror}.")
-    except UnicodeDecodeError:
-        fail(f"{file} is not UTF-8 text.")
-    tasks = list(_tasks_of(text, str(file)))
+    tasks = read_graph(file, _host())
     clock = Clock()
     started_ms = clock.monotonic_ms()
     link = Link(server, timeout)
@@ -138,6 +135,8 @@ def load(
                 reply = link.ask_patiently(Query(kind=Kind.CREATE, tasks=batch))
             except UnreachableError as error:
                 fail(f"{error} {first} tasks are loaded; go on with --skip {first}.")
+            except KeyboardInterrupt:
+                fail(f"interrupted. {first} tasks are loaded; go on with --skip {first}.")
             trouble = told_off(reply)
             if trouble is not None:
                 fail(f"tasks {first + 1} to {first + len(batch)} were refused: {trouble}.")
@@ -147,19 +146,6 @@ def load(
         _print_json({"tasks": max(0, len(tasks) - skip), "seconds": round(seconds, 3)})
     else:
         typer.echo(f"loaded {max(0, len(tasks) - skip)} tasks in {seconds:.1f} s")
-
-
-def _tasks_of(text: str, file: str) -> Iterator["Task"]:
-    from manyhands.wire.dwork import Dep, Task
-
-    host = _host()
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        name, *deps = [part.strip() for part in line.split(",")]
-        if not name or not all(deps):
-            fail(f"{file} line {number}: a name is empty.")
-        yield Task(name=name, origin=host, preds=tuple(map(Dep, deps)))
 
 
 @dwork.command()
@@ -200,16 +186,17 @@ def lookup(
 
     reply = _ask(server, timeout, Query(kind=Kind.LOOKUP, name=name))
     if reply.kind is Kind.NOT_FOUND:
-        fail(f"there is no task {name}.")
+        fail(f"there is no task {name}. Names end with their graph; records of it stay.")
     (task,) = reply.tasks
-    facts = _facts(task, reply.location)
+    instant = _date if sys.stdout.isatty() and not as_json else str
+    facts = _facts(task, reply.location, instant)
     if as_json:
         _print_json(facts)
     else:
         typer.echo("\n".join(f"{key}\t{_shown(value)}" for key, value in facts.items()))
 
 
-def _facts(task: "Task", location: str | None) -> dict[str, object]:
+def _facts(task: "Task", location: str | None, instant: Callable[[int], str]) -> dict[str, object]:
     from manyhands.wire.dwork import Phase
 
     facts: dict[str, object] = {
@@ -223,9 +210,16 @@ def _facts(task: "Task", location: str | None) -> dict[str, object]:
         "payload": task.payload.decode(errors="replace") if task.payload is not None else None,
         "result": task.result.decode(errors="replace") if task.result is not None else None,
         "failure": task.failure,
-        "log": [f"{entry.phase.name.lower()} {entry.at_us}" for entry in task.log],
+        "log": [f"{entry.phase.name.lower()} {instant(entry.at_us)}" for entry in task.log],
     }
     return {key: value for key, value in facts.items() if value not in (None, [])}
+
+
+def _date(at_us: int) -> str:
+    try:
+        return datetime.fromtimestamp(at_us / 1e6).astimezone().isoformat(" ", "milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(at_us)  # a creator may write anything
 
 
 def _shown(value: object) -> str:
@@ -235,7 +229,7 @@ def _shown(value: object) -> str:
 @dwork.command()
 def steal(
     *,
-    count: Annotated[int, typer.Option("-n", help="At most so many tasks.")] = 1,
+    count: Annotated[int, typer.Option("-n", min=1, help="At most so many tasks.")] = 1,
     location: Location = None,
     server: Server = _SERVER,
     timeout: Seconds = _SECONDS,

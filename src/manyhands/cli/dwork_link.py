@@ -79,7 +79,9 @@ class Link:
             request.connect(self._url)
         except zmq.ZMQError as error:
             request.close()
-            raise UnreachableError(f"{self._url} is no address: {error.strerror}.") from None
+            raise UnreachableError(
+                f"{self._url} is no address of the form HOST:PORT ({error.strerror})."
+            ) from None
         return request
 
     def close(self) -> None:

@@ -39,7 +39,10 @@ class Crew:
         forever: bool,
         as_json: bool,
     ) -> None:
-        self.words = shlex.split(command)
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            fail(f"--command {command} cannot be taken apart: {error}.")
         if not self.words:
             fail("--command is empty.")
         self.forever = forever

@@ -93,8 +93,7 @@ def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
     from manyhands.model.policy import NamedLimit, Queue
     from manyhands.server.clock import Clock
     from manyhands.store.packing import TermsBook
-    from manyhands.store.reading import COLUMNS
-    from manyhands.store.rows import decode_record
+    from manyhands.store.rows import COLUMNS, decode_row
 
     execute = connection.execute
     yield lines.Header(lines.FORMAT, __version__, Clock().now())
@@ -108,6 +107,5 @@ def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
     for number, record in execute("SELECT terms_id, record FROM terms"):
         terms.learn(number, record)
     statement = f"SELECT {COLUMNS} FROM jobs ORDER BY serial"  # noqa: S608 - our own words
-    for _, terms_id, record, payload, result in execute(statement):
-        job = decode_record(record, payload, result, terms.by_number[terms_id])
-        yield lines.job_line(job)
+    for row in execute(statement):
+        yield lines.job_line(decode_row(row, terms.by_number))

@@ -294,11 +294,23 @@ class Rules:
                 kept.resend_at = now + self._shaken(kept.resend_ms)
             due = min(due, kept.resend_at)
         if not self.stopping:
+            self._invite(now)
             self._use_slots(now)
             due = min(due, self._announce(now))
         for found in self._locks.values():
             due = min(due, found.expires_at)
         return max(0, due - now)
+
+    def _invite(self, now: int) -> None:
+        """Managers that are not in line hear that there is room, before it is used up: those in
+        line might have more, and more again.
+        """
+        if self._wanted and self.free > 0:
+            in_line = {link for link, _ in self._wanted}
+            ready = self._ready()
+            for number, link in enumerate(self._links):
+                if not link.standing and number not in in_line:
+                    self._say_ready(number, ready, now)
 
     def _use_slots(self, now: int) -> None:
         """Those who have work and were put off come first, in the order of their asking."""
@@ -313,20 +325,26 @@ class Rules:
         if self.free <= 0:
             return now + _RESEND_MS_MAX
         due = now + _RESEND_MS_MAX
-        control: bytes | None = None
+        ready: bytes | None = None
         for number, link in enumerate(self._links):
             if not link.standing or link.ready_at <= now:
-                if control is None:
-                    slots = (b"slots", decimal(self.free))
-                    control = encode(Command.READY, *self._role_properties, slots, *self._identity)
+                ready = ready or self._ready()
                 if link.standing:
                     link.ready_ms = min(link.ready_ms * 2, TTL_MS // 2)
-                # Without a connection there is nobody to wait for: `connected` will tell.
-                self._outside.send(number, pack(Packet((), (), control)))
-                link.standing = True
-                link.ready_at = now + self._shaken(link.ready_ms)
+                self._say_ready(number, ready, now)
             due = min(due, link.ready_at)
         return due
+
+    def _ready(self) -> bytes:
+        slots = (b"slots", decimal(self.free))
+        return encode(Command.READY, *self._role_properties, slots, *self._identity)
+
+    def _say_ready(self, number: int, ready: bytes, now: int) -> None:
+        link = self._links[number]
+        # Without a connection there is nobody to wait for: `connected` will tell.
+        self._outside.send(number, pack(Packet((), (), ready)))
+        link.standing = True
+        link.ready_at = now + self._shaken(link.ready_ms)
 
     def _shaken(self, ms: int) -> int:
         """A little more or less, so that many workers do not speak all at once."""

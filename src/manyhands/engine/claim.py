@@ -11,7 +11,7 @@ from manyhands.model import limits
 from manyhands.model.commands import Claim, ClaimOrder
 from manyhands.model.job import EndReason, Job, Lease, State
 from manyhands.model.outcome import Claimed, Refusal, Reply, Why
-from manyhands.model.policy import Queue, QueuePolicy
+from manyhands.model.policy import NO_POLICY, Queue, QueuePolicy
 
 _READY = State.READY
 _CLAIMED = Trigger.CLAIMED
@@ -26,6 +26,13 @@ def decide_claim(command: Claim, effects: Effects) -> Reply:
         return Refusal(Why.BAD_COUNT, sentence)
     if command.job_id is not None:
         return _claim_one(command, effects, command.job_id)
+    if count == 1 and len(command.queues) == 1:
+        queue = effects.queue(command.queues[0])
+        if queue is not None and queue.policy is NO_POLICY and not queue.paused:
+            # The hot path: nothing can stand in the way but the job itself.
+            job = effects.view.first_ready(queue.name)
+            if job is not None and job.lease is None and job.deadline_at is None and not job.limits:
+                return Claimed((grant(effects, job, command, command.tokens[0], queue),))
     gate = Gate(effects)
     jobs: list[Job] = []
     if count == 1:
@@ -199,17 +206,21 @@ def _claim_one(command: Claim, effects: Effects, job_id: str) -> Reply:
     return Claimed((grant(effects, job, command, command.tokens[0]),))
 
 
-def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
+def grant(
+    effects: Effects, job: Job, command: Claim, token: str, queue: Queue | None = None
+) -> Job:
     """Lease a ready job. A lapsed lease is charged now, to its old holder."""
     now = effects.now
-    queue = effects.queue(job.queue)
+    queue = queue or effects.queue(job.queue)
     assert queue is not None
     policy = queue.policy
-    if policy.rate is not None:
-        if now >= queue.rate_started_at + policy.rate.per_ms:
-            queue = replace(queue, rate_started_at=now, rate_used=0)
-        effects.use_rate(queue)
-    term_ms = _term_ms(command, job, policy)
+    term_ms = command.term_ms or None  # 0: no expiry
+    if policy is not NO_POLICY or command.terms_ms or command.term_of_job:
+        term_ms = _term_ms(command, job, policy)
+        if policy.rate is not None:
+            if now >= queue.rate_started_at + policy.rate.per_ms:
+                queue = replace(queue, rate_started_at=now, rate_used=0)
+            effects.use_rate(queue)
     longest = job.terms.attempt_ms_max
     if longest is None:
         longest = policy.attempt_ms_max

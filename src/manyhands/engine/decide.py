@@ -48,6 +48,7 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.SendPartial: holding.decide_send_partial,
     commands.Complete: holding.decide_complete,
     commands.Fail: holding.decide_fail,
+    commands.Conclude: holding.decide_conclude,
     commands.Release: holding.decide_release,
     commands.ReleaseAll: holding.decide_release_all,
     commands.Cancel: operating.decide_cancel,

@@ -1,5 +1,6 @@
 """What a command is about to change: read through, written at the end, or dropped whole."""
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.engine.view import View
@@ -24,44 +25,35 @@ class Partial:
         self.warning = warning
 
 
-class Effects:
+class _Tracked:
+    """What the jobs of one command mean for the jobs that follow in it."""
+
+    __slots__ = ("awaited", "keys", "more_unfinished", "names")
+
+    def __init__(self) -> None:
+        self.keys: dict[tuple[str, bytes], str | None] = {}
+        self.names: dict[tuple[str, str], str] = {}
+        self.awaited: set[str] = set()
+        self.more_unfinished: dict[str, int] = {}
+
+
+class Effects(Struct, gc=False, eq=False):
     """The changes of one command, folded: the last value of each job, all events in order."""
 
-    __slots__ = (
-        "_awaited",
-        "_keys",
-        "_more_unfinished",
-        "_names",
-        "ended",
-        "events",
-        "held",
-        "jobs",
-        "now",
-        "settings",
-        "signals",
-        "urgent",
-        "view",
-    )
-
-    def __init__(self, view: View, now: int) -> None:
-        self.view = view
-        self.now = now
-        self.jobs: dict[str, Job] = {}
-        self.events: list[Event] = []
-        self.signals: list[Signal] = []
-        self.ended: list[Job] = []  # finished by this command; their dependants are yet to hear
-        self.held: list[Job] = []  # blocked by this command; a dependency may be lost already
-        self.urgent = False  # somebody waits for this, or work became ready by it
-        self.settings: Settings | None = None  # what is not jobs and events, where there is any
-        self._keys: dict[tuple[str, bytes], str | None] | None = None
-        self._names: dict[tuple[str, str], str] | None = None
+    view: View
+    now: int
+    jobs: dict[str, Job] = {}
+    events: list[Event] = []
+    signals: list[Signal] = []
+    ended: list[Job] = []  # finished by this command; their dependants are yet to hear
+    held: list[Job] = []  # blocked by this command; a dependency may be lost already
+    urgent: bool = False  # somebody waits for this, or work became ready by it
+    settings: "Settings | None" = None  # what is not jobs and events, where there is any
+    _tracked: _Tracked | None = None
 
     def track(self) -> None:
         """Several jobs are submitted: let later ones see the keys and names of earlier ones."""
-        self._keys = {}
-        self._names = {}
-        self._awaited: set[str] = set()
-        self._more_unfinished: dict[str, int] = {}
+        self._tracked = _Tracked()
 
     # Reading: what this command changed already, else the view.
 
@@ -74,54 +66,57 @@ class Effects:
         return known.policy if known is not None else NO_POLICY
 
     def queue(self, name: str) -> Queue | None:
-        if self.settings is not None and name in self.settings.queues:
-            return self.settings.queues[name]
+        settings = self.settings
+        if settings is not None and name in settings.queues:
+            return settings.queues[name]
         return self.view.queue(name)
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
-        if self._keys is not None and (queue, key) in self._keys:
-            return self._keys[queue, key]
+        tracked = self._tracked
+        if tracked is not None and (queue, key) in tracked.keys:
+            return tracked.keys[queue, key]
         return self.view.key_holder(queue, key)
 
     def named(self, namespace: str, name: str) -> str | None:
-        if self._names is not None and (namespace, name) in self._names:
-            return self._names[namespace, name]
+        tracked = self._tracked
+        if tracked is not None and (namespace, name) in tracked.names:
+            return tracked.names[namespace, name]
         return self.view.named(namespace, name)
 
     def unfinished_count(self, queue: str) -> int:
         """Unfinished jobs of a queue, with what a tracked command changed."""
-        more = self._more_unfinished.get(queue, 0) if self._keys is not None else 0
+        more = self._tracked.more_unfinished.get(queue, 0) if self._tracked is not None else 0
         return self.view.unfinished_count(queue) + more
 
     def is_awaited(self, key: str) -> bool:
         """Whether an unfinished job waits for this id (or name key)."""
-        return bool(self.view.dependants(key)) or (self._keys is not None and key in self._awaited)
+        tracked = self._tracked
+        return bool(self.view.dependants(key)) or (tracked is not None and key in tracked.awaited)
 
     # Writing.
 
     def put(self, job: Job) -> None:
         """A new value of a job, without a change of its state."""
-        if self._keys is not None:
-            self._track(job)
+        if self._tracked is not None:
+            self._track(job, self._tracked)
         self.jobs[job.job_id] = job
 
-    def _track(self, job: Job) -> None:
-        assert self._keys is not None
-        assert self._names is not None
+    def _track(self, job: Job, tracked: _Tracked) -> None:
         old = self.job(job.job_id) if job.serial else self.jobs.get(job.job_id)
+        more = tracked.more_unfinished
         if old is not None and old.state not in FINISHED:
             if old.unique_key is not None:
-                self._keys[old.queue, old.unique_key] = None
-            self._more_unfinished[old.queue] = self._more_unfinished.get(old.queue, 0) - 1
+                tracked.keys[old.queue, old.unique_key] = None
+            more[old.queue] = more.get(old.queue, 0) - 1
         if job.state not in FINISHED:
-            self._more_unfinished[job.queue] = self._more_unfinished.get(job.queue, 0) + 1
+            more[job.queue] = more.get(job.queue, 0) + 1
         if job.state is State.BLOCKED:
-            self._awaited.update(job.waits_for)
+            tracked.awaited.update(job.waits_for)
         if job.unique_key is not None:
             free = job.state in FINISHED
-            self._keys[job.queue, job.unique_key] = None if free else job.job_id
+            tracked.keys[job.queue, job.unique_key] = None if free else job.job_id
         if job.name is not None:
-            self._names[job.namespace or "", job.name] = job.job_id
+            tracked.names[job.namespace or "", job.name] = job.job_id
 
     def enter(
         self,
@@ -135,8 +130,8 @@ class Effects:
         """A job that entered a state: stored and published. ``since`` is when it entered the
         state before, ``lease`` the one that ended, ``holder`` who spoke without one.
         """
-        if self._keys is not None:
-            self._track(job)
+        if self._tracked is not None:
+            self._track(job, self._tracked)
         self.jobs[job.job_id] = job
         held = job.lease
         if held is not None:

@@ -220,7 +220,9 @@ def complete(
         )
     else:
         attempt = Attempt(job.lease_number, holder, now, now, _COMPLETED)
-    attempts = job.attempts
+    since, attempts = job.entered_at, job.attempts
+    if job.failure is not None or job.reason or job.run_at is not None or job.waits_for:
+        job = replace(job, failure=None, reason="", run_at=None, waits_for=())
     completed = replace(
         job,
         state=moved(job, _COMPLETE),
@@ -228,14 +230,10 @@ def complete(
         lease=None,
         finished_at=now,
         attempts=(attempt,) if not attempts else with_attempt(attempts, attempt),
-        failure=None,
-        reason="",
-        run_at=None,
-        waits_for=(),
         result=result,
         result_encoding=result_encoding,
     )
-    _conclude(effects, completed, job.entered_at, lease, holder)
+    _conclude(effects, completed, since, lease, holder)
     effects.ended.append(completed)
     return completed
 

@@ -227,7 +227,7 @@ def settle(effects: Effects) -> None:
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
-            if not edges and not effects.view.dependants(job.job_id) and job.name is None:
+            if not edges and not _is_awaited(effects, job):
                 continue
             if job.state is State.COMPLETED:
                 dependency_is_met(effects, job, edges)
@@ -235,6 +235,13 @@ def settle(effects: Effects) -> None:
                 dependency_is_lost(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
+
+
+def _is_awaited(effects: Effects, job: Job) -> bool:
+    dependants = effects.view.dependants
+    if dependants(job.job_id):
+        return True
+    return job.name is not None and bool(dependants(name_key(job.namespace or "", job.name)))
 
 
 def _edges_of(held: Sequence[Job]) -> Edges:

@@ -16,6 +16,7 @@ from manyhands.model.commands import (
     ByHolder,
     ByToken,
     Complete,
+    Conclude,
     Fail,
     Proof,
     Release,
@@ -35,7 +36,7 @@ from manyhands.model.job import (
     Progress,
     State,
 )
-from manyhands.model.outcome import Changed, ChangedMany, Refusal, Reply, Why
+from manyhands.model.outcome import Changed, ChangedMany, Concluded, Refusal, Reply, Why
 from manyhands.model.policy import Completion, OnUnknownDependency
 
 _COMPLETED, _OPEN = State.COMPLETED, Completion.OPEN
@@ -67,7 +68,7 @@ def held(effects: Effects, job_id: str, proof: Proof, queue: str | None) -> Job 
     """The job, if the proof shows that its lease is the sender's."""
     job = effects.job(job_id)
     if job is None:
-        return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
+        return _unknown(job_id)
     return _proven(effects, job, proof, queue)
 
 
@@ -165,10 +166,19 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
     """The end of a job, or its step into the next queue."""
     job = effects.job(command.job_id)
     if job is None:
-        return Refusal(Why.UNKNOWN_JOB, f"there is no job {command.job_id}")
+        return _unknown(command.job_id)
+    return _complete(effects, job, command)
+
+
+def _unknown(job_id: str) -> Refusal:
+    return Refusal(Why.UNKNOWN_JOB, f"there is no job {job_id}")
+
+
+def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusal:
     if job.state is _COMPLETED and _repeats(job, command):
         return Changed(job, repeated=True)
-    if job.terms.defaults.completion is _OPEN and job.state not in FINISHED:
+    is_open = job.terms.defaults.completion is _OPEN and job.state not in FINISHED
+    if is_open:
         if job.state is State.BLOCKED:
             return Refusal(Why.NOT_LEASED, f"job {job.job_id} waits for other jobs", job)
     else:
@@ -177,9 +187,8 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
             return found  # type: ignore[return-value]
         job = found
     result = command.result
-    refusal = bad_payload(result)
-    if refusal is not None:
-        return refusal
+    if result is not None and len(result) > limits.PAYLOAD_BYTES_MAX:
+        return bad_payload(result)  # type: ignore[return-value]
     if command.note:
         job = _noted(effects, job, command.note)
     if command.next_queue is not None:
@@ -191,7 +200,7 @@ def decide_complete(command: Complete, effects: Effects) -> Reply:
         job = replace(job, payload=result, encoding=command.encoding)
     speaker = _speaker(command.proof)
     lease = job.lease
-    if lease is not None and not proves(lease, command.proof):
+    if is_open and lease is not None and not proves(lease, command.proof):
         # Open completion, by another than the holder: that one is told, and this one is noted.
         effects.tell_holder(job, lease)
         sentence = "completed by another"
@@ -234,7 +243,7 @@ def _attempt_is_of(attempt: Attempt, proof: ByHolder) -> bool:
     return holder.name == (proof.name or proof.address)
 
 
-def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) -> Reply:
+def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) -> Changed | Refusal:
     """One step: out of this queue, into the next. What was the result is the payload there."""
     refusal = bad_queue(effects, queue) or bad_delay(command.delay_ms)
     if refusal is not None:
@@ -270,9 +279,17 @@ def _complete_into(effects: Effects, job: Job, command: Complete, queue: str) ->
 
 def decide_fail(command: Fail, effects: Effects) -> Reply:
     """A reported failure: tried again by policy, or final."""
-    job = held(effects, command.job_id, command.proof, command.queue)
-    if isinstance(job, Refusal):
-        return job
+    job = effects.job(command.job_id)
+    if job is None:
+        return _unknown(command.job_id)
+    return _fail(effects, job, command)
+
+
+def _fail(effects: Effects, job: Job, command: Fail) -> Changed | Refusal:
+    found = _proven(effects, job, command.proof, command.queue)
+    if isinstance(found, Refusal):
+        return found
+    job = found
     refusal = bad_payload(command.payload) or bad_payload(command.failure.payload)
     refusal = refusal or bad_delay(command.delay_ms or 0)
     if refusal is not None:
@@ -290,6 +307,40 @@ def decide_fail(command: Fail, effects: Effects) -> Reply:
     if command.retry:
         return Changed(ending.fail_and_retry(effects, job, failure, command.delay_ms))
     return Changed(ending.fail_for_good(effects, job, failure, "failed"))
+
+
+def decide_conclude(command: Conclude, effects: Effects) -> Reply:
+    """A refused item changes nothing, and keeps no other from its end. Later ones see what became
+    of earlier ones, and of those that waited for them.
+    """
+    if not command.items:
+        return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
+    if len(command.items) > limits.BATCH_COUNT_MAX:
+        sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items"
+        return Refusal(Why.BATCH_TOO_LARGE, sentence)
+    changed = effects.jobs
+    replies: list[Changed | Refusal] = []
+    for item in command.items:
+        job = effects.job(item.job_id)
+        if job is None:
+            replies.append(_unknown(item.job_id))
+            continue
+        job_id = job.job_id
+        before = changed.get(job_id)  # it may have been meant by its name
+        if before is not None:
+            job = before
+        if isinstance(item, Complete):
+            reply = _complete(effects, job, item)
+        else:
+            reply = _fail(effects, job, item)
+        if type(reply) is Changed:
+            graph.settle(effects)
+        elif before is not None:
+            changed[job_id] = before
+        else:
+            changed.pop(job_id, None)
+        replies.append(reply)
+    return Concluded(tuple(replies))
 
 
 def decide_release(command: Release, effects: Effects) -> Reply:

@@ -42,7 +42,7 @@ def decide_submit(command: Submit, effects: Effects) -> Reply:
     return SubmittedMany(tuple(admit(effects, item) for item in items))
 
 
-def admit(
+def admit(  # noqa: C901 - all that may refuse it, in order
     effects: Effects, item: NewJob, coming: Mapping[str, str] = _NOTHING
 ) -> Submitted | Refusal:
     """One new job, as its id, name and key allow. ``coming`` are later items of its batch."""
@@ -51,11 +51,13 @@ def admit(
     refusal = refusal or bad_new_job(effects, item)
     if refusal is not None:
         return refusal
-    known = _known(effects, item) if item.id_chosen or item.name is not None else None
-    if known is not None and known.state not in FINISHED:
-        return meet_live(effects, item, known, coming)
-    if item.id_chosen and item.name is not None and _name_is_taken(effects, item):
-        return Refusal(Why.DUPLICATE_NAME, f"another unfinished job has the name {item.name!r}")
+    known: Job | None = None
+    if item.id_chosen or item.name is not None:
+        known = _known(effects, item)
+        if known is not None and known.state not in FINISHED:
+            return meet_live(effects, item, known, coming)
+        if item.id_chosen and item.name is not None and _name_is_taken(effects, item):
+            return Refusal(Why.DUPLICATE_NAME, f"another unfinished job has the name {item.name!r}")
     replaced: Job | None = None
     if item.unique_key is not None:
         holder_id = effects.key_holder(item.queue, item.unique_key)

@@ -180,6 +180,12 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True):
     note: str = ""
 
 
+class Conclude(Struct, frozen=True, gc=False):
+    """Several completions and failures, each by itself."""
+
+    items: tuple[Complete | Fail, ...]
+
+
 class Release(Struct, frozen=True, gc=False, kw_only=True):
     """Given back untouched: no attempt is charged."""
 
@@ -377,6 +383,7 @@ Command = (
     | SendPartial
     | Complete
     | Fail
+    | Conclude
     | Release
     | ReleaseAll
     | Cancel

@@ -98,6 +98,12 @@ class ChangedMany(Struct, frozen=True, gc=False):
     jobs: tuple[Job, ...]
 
 
+class Concluded(Struct, frozen=True, gc=False):
+    """One reply for each item of a ``Conclude``, in order."""
+
+    items: tuple[Changed | Refusal, ...]
+
+
 class Found(Struct, frozen=True, gc=False):
     """The answer to a question."""
 
@@ -123,4 +129,14 @@ class SubmittedMany(Struct, frozen=True, gc=False):
     items: tuple[Submitted | Refusal, ...]
 
 
-Reply = SubmittedMany | Claimed | Changed | ChangedMany | Found | Accepted | Ticked | Refusal
+Reply = (
+    SubmittedMany
+    | Claimed
+    | Changed
+    | ChangedMany
+    | Concluded
+    | Found
+    | Accepted
+    | Ticked
+    | Refusal
+)

@@ -38,3 +38,9 @@ def error_envelope(
     if problem.detail is not None:
         error["detail"] = problem.detail
     return envelope(None, elapsed_ms, {"error": error, **(beside or {})})
+
+
+def bare_error(problem: Problem) -> bytes:
+    """The same for an API that has no envelope."""
+    told = {"message": problem.message}
+    return encode(told | {"error": problem.code} if problem.code else told)

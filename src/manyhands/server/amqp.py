@@ -18,6 +18,7 @@ from manyhands.server.accounts import Accounts
 from manyhands.server.pacing import Pacer
 from manyhands.server.tcp import Connection, Session, TcpListener
 from manyhands.server.traffic import Flow
+from manyhands.wire.amqp import AmqpError, Code
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -28,6 +29,8 @@ _TICK_SECONDS: Final = 1.0
 _SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
 # Pieces that wait for the end of the turn; more are made when these are on their way.
 _UNSENT_COUNT_MAX: Final = 500
+# What of a peer's bytes is looked at before others get their turn: some hundreds of requests.
+TURN_BYTES: Final = 8 * 1024
 
 
 class AmqpEndpoint:
@@ -52,7 +55,7 @@ class AmqpEndpoint:
         self._timer: asyncio.TimerHandle | None = None
         self._pacer = Pacer(server.dispatcher, self._loop, _SHARE)
         self._feeding = self._feeds_again = False
-        self._refused_count = 0
+        self._refused_count = self._faults_count = 0
         self.broker = Broker(
             EXCHANGES,
             server.messages,
@@ -102,6 +105,21 @@ class AmqpEndpoint:
             self._refused_count += 1
             _log.warning("a login was refused", peer=address, why=refusal)
         return refusal
+
+    def report_fault(self, address: str, error: AmqpError) -> None:
+        """A connection is closed for an error of its peer's."""
+        if error.code == Code.ACCESS_REFUSED:
+            return  # that was told with its reason
+        count = self._faults_count = self._faults_count + 1
+        # The first one, the second, the fourth, …: a peer cannot fill the disk with this.
+        if count & (count - 1) == 0:
+            _log.warning(
+                "a connection was closed for an error",
+                peer=address,
+                code=error.code,
+                why=error.text,
+                count=count,
+            )
 
     def is_full(self) -> bool:
         """Whether nobody else may come; whoever asks counts already."""
@@ -206,6 +224,38 @@ class _WatcherConnection(Connection):
         self.watcher: AmqpSession | None = None
         self._endpoint = listener.endpoint
         self._held_back = False
+        self._unread = b""  # came, and waits for our next turn
+        self._going_on = False  # that turn is on its way
+
+    def data_received(self, data: bytes) -> None:
+        """A piece in each turn of the loop: requests are a few bytes each, and whoever sends a
+        great many of them at once must not keep everybody else waiting.
+        """
+        if self._unread and not self._closing:
+            self._unread += data
+            return
+        self._unread = data[TURN_BYTES:]
+        super().data_received(data[:TURN_BYTES])
+        if self._closing:
+            self._unread = b""  # nobody looks at it any more
+        elif self._unread:
+            self._pause_reading()
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._unread:
+            super()._resume_reading()
+        elif not self._going_on and self._may_read():
+            self._going_on = True
+            self._listener.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self._going_on = False
+        if self._session is None or not self._may_read():
+            return
+        unread, self._unread = self._unread, b""
+        self.data_received(unread)
+        self._resume_reading()
 
     def is_congested(self) -> bool:
         """Whether to wait before more is sent."""

@@ -1,7 +1,6 @@
 """The native API's questions: jobs, queues, workers, events, settings, the server itself."""
 
 import asyncio
-import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -102,16 +101,10 @@ class ApiQueries:
     async def queues(self, exchange: Exchange) -> None:
         """Queues by name, a page at a time."""
         query = Query(exchange.scope["query_string"])
-        after = query.text("after") or ""
-        count = query.count(_COUNT_MAX, _COUNT_MAX)
-        query.finish()
         known = self._server.store.index.queues
-        names = heapq.nsmallest(count + 1, (name for name in known if name > after))
-        shown = names[:count]
-        more = len(names) > count
-        await exchange.answer(
-            [self._queue(known[name]) for name in shown], {"next": shown[-1] if more else None}
-        )
+        names, last = query.names(known, _COUNT_MAX)
+        query.finish()
+        await exchange.answer([self._queue(known[name]) for name in names], {"next": last})
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
@@ -201,6 +194,7 @@ class ApiQueries:
                 "uptime_ms": server.clock.now() - server.started_at,
                 "addresses": server.addresses,
                 "store": server.store.facts(),
+                "relay": server.relay_facts(),
                 "config": plain,
             }
         )

@@ -1,5 +1,7 @@
 """The query string of a request, read strictly: what is misspelt is refused, never ignored."""
 
+import heapq
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -60,6 +62,13 @@ class Query:
         if not 0.0 <= found <= high:
             raise _bad(f"{name} must be between 0 and {high:g} seconds")
         return found
+
+    def names(self, known: Iterable[str], count_max: int) -> tuple[list[str], str | None]:
+        """A page of names in their order, and the last of them if there are more behind it."""
+        after = self.text("after") or ""
+        count = self.count(count_max, count_max)
+        found = heapq.nsmallest(count + 1, (name for name in known if name > after))
+        return found[:count], found[count - 1] if len(found) > count else None
 
     def finish(self) -> None:
         """Refuse what is left."""

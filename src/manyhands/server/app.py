@@ -114,6 +114,10 @@ class Server:
         """What the AMQP listeners share."""
         return AmqpEndpoint(self)
 
+    def relay_facts(self) -> dict[str, Any] | None:
+        """How the relay goes; None: there is none."""
+        return next((kept.facts() for kept in self.listeners if isinstance(kept, Relay)), None)
+
     def _fail(self, text: str) -> None:
         self.failure = text
         self.stopping.set()

@@ -9,25 +9,34 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
 
 _FOLDER: Final = "artifacts"
 PIECE_BYTES: Final = 256 * 1024
+_LABEL_BYTES_MAX: Final = 4096  # names and types are far below
 
 
 class Artifact(Struct, frozen=True):
     """A file that is there."""
 
-    path: Path
-    name: str
     content_type: str
     size: int
+    path: Path
+    start: int  # where the content begins
+
+    def open(self) -> BinaryIO:
+        """At the first byte of the content."""
+        file = self.path.open("rb")
+        file.seek(self.start)
+        return file
 
 
 class _Label(Struct, frozen=True):
+    """The first line of a file, so that content and type are replaced in one step."""
+
     name: str
     content_type: str
 
@@ -35,13 +44,14 @@ class _Label(Struct, frozen=True):
 class Draft:
     """A file that is not there before it is whole and on disk."""
 
-    def __init__(self, place: Path, label: _Label) -> None:
+    def __init__(self, place: Path, label: _Label, folders: tuple[Path, ...]) -> None:
         self._place = place
-        self._label = label
+        self._folders = folders  # those that hold the file, or one of these
         descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=".")
         self._file = os.fdopen(descriptor, "wb")
         self._name = Path(name)
         self.size = 0
+        self._file.write(msgspec.json.encode(label) + b"\n")
 
     def write(self, piece: bytes) -> None:
         """The next piece."""
@@ -53,13 +63,13 @@ class Draft:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._place.with_suffix(".label").write_bytes(msgspec.json.encode(self._label))
         self._name.replace(self._place)
-        folder = os.open(self._place.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        for folder in self._folders:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def discard(self) -> None:
         """It will not be whole."""
@@ -85,16 +95,20 @@ class Artifacts:
         """A file that is about to come."""
         place = self._place(task_id, run_id, name)
         place.parent.mkdir(parents=True, exist_ok=True)
-        return Draft(place, _Label(name, content_type))
+        folders = (place.parent, place.parent.parent, self._root, self._root.parent)
+        return Draft(place, _Label(name, content_type), folders)
 
     def find(self, task_id: str, run_id: int, name: str) -> Artifact | None:
         """The file of that name, if it was uploaded."""
         place = self._place(task_id, run_id, name)
         try:
-            label = msgspec.json.decode(place.with_suffix(".label").read_bytes(), type=_Label)
-            return Artifact(place, name, label.content_type, place.stat().st_size)
-        except FileNotFoundError:
+            with place.open("rb") as file:
+                line = file.readline(_LABEL_BYTES_MAX)
+                size = os.fstat(file.fileno()).st_size - len(line)
+            label = msgspec.json.decode(line, type=_Label)
+        except (FileNotFoundError, msgspec.MsgspecError):
             return None
+        return Artifact(label.content_type, size, place, len(line))
 
     def sweep(self, is_known: Callable[[str], bool]) -> int:
         """Remove what belongs to tasks that are not on record any more; gives how many."""

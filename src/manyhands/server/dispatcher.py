@@ -135,7 +135,7 @@ class Dispatcher:
 
     # Asking.
 
-    def ask(  # noqa: C901 - the hot path: calls would cost more than they explain
+    def ask(  # noqa: C901, PLR0912, PLR0915 - the hot path: calls cost more than they explain
         self, command: Command, settle: Settle | None = None, refused: Settle | None = None
     ) -> None:
         """Decide now; ``settle`` gets the reply once it may be told. None: nobody is owed one,
@@ -167,20 +167,33 @@ class Dispatcher:
             at_once = _promises_nothing(reply)
         gathering = self._open
         if effects is not None and (effects.jobs or effects.settings is not None):
-            if not self._take_in(command, effects, gathering):
+            try:
+                self._write(effects)
+            except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
+                self._report(command)
+                self._fail("a change could not be taken in; see the log")
                 return
+            gathering.changed = True
+            if effects.signals:
+                self._gather_signals(effects.signals, gathering)
+            if self._index.due_heap:
+                self._keep_time()
             if effects.urgent and not at_once:
                 gathering.urgent = True
+        answers = gathering.answers
         # Also behind answers that wait for nothing of their own: a peer hears in order.
-        waits = gathering.changed or gathering.answers or self._in_flight or self._telling
-        if waits and settle is not None and not at_once:
-            gathering.answers.append((settle, reply))
+        if (
+            settle is not None
+            and not at_once
+            and (gathering.changed or answers or self._in_flight or self._telling)
+        ):
+            answers.append((settle, reply))
             gathering.urgent = True
             settle = None
-        if len(gathering.answers) >= _FULL_COUNT and len(self._in_flight) < _IN_FLIGHT_MAX:
+        if len(answers) >= _FULL_COUNT and len(self._in_flight) < _IN_FLIGHT_MAX:
             # Let the writer work on this while the rest of the turn is still being decided.
             self._begin_commit()
-        elif not (self._in_flight or self._flush_soon) and (gathering.changed or gathering.answers):
+        elif not (self._flush_soon or self._in_flight) and (gathering.changed or answers):
             self._arm_flush()
         if settle is not None:
             self.counts.answers += 1
@@ -190,23 +203,17 @@ class Dispatcher:
         if at_once and type(command) is Submit and self.waiters.count:
             self.waking.before_commit(effects)
 
-    def _take_in(self, command: Command, effects: Effects, gathering: _Gathering) -> bool:
-        try:
-            self._write(effects)
-        except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
-            self._report(command)
-            self._fail("a change could not be taken in; see the log")
-            return False
-        gathering.changed = True
-        for signal in effects.signals:
+    def _gather_signals(self, signals: Sequence[Signal], gathering: _Gathering) -> None:
+        for signal in signals:
             if not _is_fleeting(signal):
                 gathering.answers.append((self._deliver, signal))
+
+    def _keep_time(self) -> None:
         due_at = self._index.next_due_at()
         if due_at is not None:
             tick_at = self._timekeeper.tick_at
             if tick_at is None or due_at < tick_at:
                 self._timekeeper.arm(due_at)
-        return True
 
     def _refuses(self, command: Command) -> Refusal | None:
         if self.failed is not None:

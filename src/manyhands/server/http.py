@@ -302,7 +302,8 @@ class HttpListener:
     async def _openapi(self, exchange: Exchange) -> None:
         """For programs that write programs."""
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        await exchange.send_bytes(200, headers, encode(openapi.document()))
+        document = openapi.document(self._server.config.qless_id_policy)
+        await exchange.send_bytes(200, headers, encode(document))
 
     async def _docs(self, exchange: Exchange) -> None:
         """The same for people. It needs no scripts and nothing from elsewhere."""

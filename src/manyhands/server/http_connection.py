@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from manyhands.protocols.http_envelope import Problem, error_envelope
 from manyhands.server.http_peer import Peer, Proxies
-from manyhands.server.http_short_way import ShortCycle, ShortWay
+from manyhands.server.http_short_way import Head, KnownHead, ShortCycle, ShortWay
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
 _URL_BYTES_MAX: Final = 16 * 1024
@@ -116,6 +116,8 @@ class Connection(HttpToolsProtocol):
         self._rests_since: float | None = None
         self._waits_since: float | None = self.loop.time()
         self._in_head = True
+        self._is_between = True  # nothing of the next request is there yet
+        self._arrived: bytes | None = None  # what is being read, from the start of a request on
         self._got_bytes = 0
         self._problem: Problem | None = None
 
@@ -150,13 +152,37 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request, or of several."""
+        if self._is_between:
+            known = self.short_way.known(data)
+            if known is not None and self._is_free() and not self.is_gone:
+                self._take_known_way(*known)
+                return
+            self._arrived = data
         self._got_bytes += len(data)
         super().data_received(data)
+        self._arrived = None
         if self._in_head and self._got_bytes > _HEAD_BYTES_MAX and self._waits_since is not None:
             self.refuse(Problem(431, "too_large", "the request's head is too long"))
 
+    def _is_free(self) -> bool:
+        earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
+        return earlier is None or self.cycle.response_complete
+
+    def _take_known_way(self, known: KnownHead, body: bytes) -> None:
+        """A request that the parser need not see."""
+        self._waits_since = self._rests_since = None
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self._on_broken:
+            self._on_broken.clear()  # who asks again has read the last answer
+        cycle = ShortCycle(self, known.head, known.serve, keep_alive=True)
+        self.cycle = cycle  # type: ignore[assignment]
+        cycle.body = body
+        known.serve(cycle)
+
     def on_message_begin(self) -> None:
         """The first byte of a request."""
+        self._is_between = False
         self._waits_since = self.loop.time()
         self._in_head = True
         self._rests_since = None
@@ -193,14 +219,16 @@ class Connection(HttpToolsProtocol):
     def _takes_short_way(self, headers: dict[bytes, bytes]) -> bool:
         url = self.url
         serve = self.short_way.routes.get(url[1 : max(url.find(b"/", 1), 1)])
-        earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
-        if serve is None or (earlier is not None and not self.cycle.response_complete):
+        if serve is None or not self._is_free():
             return False
         method = _SHORT_METHODS.get(self.parser.get_method())
         if method is None or not self.short_way.allows(headers):
             return False
         path, _, query = url.partition(b"#")[0].partition(b"?")
-        cycle = ShortCycle(self, method, (path, query), headers, serve)
+        parser = self.parser
+        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
+        head = Head(method, (path, query), headers)
+        cycle = ShortCycle(self, head, serve, keep_alive=keep_alive)
         self.cycle = cycle  # type: ignore[assignment]
         return True
 
@@ -229,6 +257,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body is there, too."""
+        self._is_between = True
         self._waits_since = None
         self._got_bytes = 0
         cycle: object = self.cycle
@@ -237,6 +266,8 @@ class Connection(HttpToolsProtocol):
         elif not (cycle.response_complete or self.is_gone):
             if cycle.further is not None:
                 cycle.body += cycle.further
+            elif self._arrived is not None:
+                self.short_way.learn(self._arrived, cycle)
             cycle.serve(cycle)
 
     def rest(self) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.types import Receive, Scope, Send
 
 from manyhands.config import Address
-from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
+from manyhands.protocols.http_envelope import Problem, bare_error, envelope, error_envelope
 from manyhands.server.access import ANYBODY
 from manyhands.server.clock import Clock
 from manyhands.server.http_connection import Connection
@@ -24,6 +24,7 @@ _WHO: Final = (
     (b"www-authenticate", b'Basic realm="manyhands", charset="UTF-8"'),
     (b"www-authenticate", b'Bearer realm="manyhands"'),
 )
+_BARE: Final = "/0.2.0/"  # below it is an API that has no envelope
 _RETRY_AFTER: Final = {429: b"1", 503: b"5"}
 
 
@@ -117,15 +118,24 @@ class Exchange:
         """Success, or what looks like it to a machine that only asks whether we live."""
         await self.send_bytes(status, _JSON_HEADERS, envelope(results, self.elapsed_ms(), beside))
 
-    async def fail(self, problem: Problem, allow: str | None = None) -> None:
+    async def fail(
+        self,
+        problem: Problem,
+        allow: str | None = None,
+        more: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
         """The sentence that says why not."""
-        headers = list(_JSON_HEADERS)
+        headers = [*_JSON_HEADERS, *more]
         if allow is not None:
             headers.append((b"allow", allow.encode()))
         headers += headers_of(problem.status)
         if self.connection.has_unread_body:
             headers.append((b"connection", b"close"))
-        await self.send_bytes(problem.status, headers, error_envelope(problem, self.elapsed_ms()))
+        if self.path.startswith(_BARE):
+            body = bare_error(problem)
+        else:
+            body = error_envelope(problem, self.elapsed_ms())
+        await self.send_bytes(problem.status, headers, body)
 
     async def send_bytes(
         self, status: int, headers: list[tuple[bytes, bytes]], body: bytes

@@ -1,8 +1,11 @@
 """Ids and tokens: unguessable, and cheap: randomness is drawn from the system by the page."""
 
 import os
+from typing import Final
 
-_PAGE = 16 * 1024
+_PAGE: Final = 16 * 1024
+# A counter within a millisecond, and the variant digit of a UUID behind it.
+_COUNTERS: Final = tuple(f"{number:03x}8" for number in range(0x1000))
 
 
 class Ids:
@@ -11,23 +14,22 @@ class Ids:
     def __init__(self, randomness: bytes | None = None) -> None:
         self.incarnation = (randomness or os.urandom(8)).hex()[:16]
         self._connections = 0
-        self._page = ""
-        self._at = 0
+        self._tokens: list[str] = []
+        self._endings: list[str] = []  # of job ids
         self._millisecond = 0
         self._counter = 0
         self._prefix = ""
 
-    def _hex(self, digits: int) -> str:
-        at = self._at
-        if at + digits > len(self._page):
-            self._page = os.urandom(_PAGE).hex()
-            at = 0
-        self._at = at + digits
-        return self._page[at : at + digits]
+    def _pieces(self, digits: int) -> list[str]:
+        """A page of randomness, cut into pieces."""
+        page = os.urandom(_PAGE).hex()
+        return [page[at : at + digits] for at in range(0, len(page) - digits + 1, digits)]
 
     def token(self) -> str:
         """128 random bits."""
-        return self._hex(32)
+        if not self._tokens:
+            self._tokens = self._pieces(32)
+        return self._tokens.pop()
 
     def job_id(self, now: int) -> str:
         """A UUIDv7 as 32 digits: its time, a counter within the millisecond, 62 random bits."""
@@ -38,7 +40,9 @@ class Ids:
         else:
             # More ids than the counter holds: borrow from the next millisecond, stay in order.
             self._begin_millisecond(self._millisecond + 1)
-        return f"{self._prefix}{self._counter:03x}8{self._hex(15)}"
+        if not self._endings:
+            self._endings = self._pieces(15)
+        return self._prefix + _COUNTERS[self._counter] + self._endings.pop()
 
     def _begin_millisecond(self, millisecond: int) -> None:
         self._millisecond = millisecond

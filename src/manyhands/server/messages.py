@@ -84,7 +84,12 @@ def base_url(server: "Server") -> str:
     address = server.addresses["http"]
     if address is None:
         return f"http://{server.config.server_name}"
+    return f"http://{reachable(server, address)}"
+
+
+def reachable(server: "Server", address: str) -> str:
+    """An address that a listener was bound to, as others may call it."""
     host, _, port = address.rpartition(":")
     if ipaddress.ip_address(host.strip("[]")).is_unspecified:
-        return f"http://{server.config.server_name}:{port}"
-    return f"http://{address}"
+        return f"{server.config.server_name}:{port}"
+    return address

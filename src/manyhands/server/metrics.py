@@ -213,7 +213,7 @@ class Metrics(Collector):
             "manyhands_sleepers", "Workers that sleep for work.", dispatcher.waiters.count
         )
         yield GaugeMetricFamily(
-            "manyhands_workers", "Workers that hold leases.", len(dispatcher.store.index.holders())
+            "manyhands_workers", "Workers that hold leases.", dispatcher.store.index.workers_count()
         )
         yield GaugeMetricFamily(
             "manyhands_events_last_seq", "Newest event's number.", dispatcher.events.last_seq

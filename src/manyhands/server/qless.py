@@ -9,7 +9,7 @@ from manyhands.protocols.qless.identifiers import READ_ID, Rules
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange
-from manyhands.server.http_short_way import Headers, Request, ShortWay
+from manyhands.server.http_short_way import Head, Headers, Request, ShortWay
 from manyhands.server.naps import Naps
 from manyhands.server.qless_adding import QlessAdding
 from manyhands.server.qless_answer import Answering
@@ -143,7 +143,7 @@ class _LongRequest(Request):
 
     def __init__(self, exchange: Exchange) -> None:
         url = (exchange.scope["raw_path"], exchange.scope["query_string"])
-        super().__init__(exchange.connection, exchange.method, url, exchange.headers)
+        super().__init__(exchange.connection, Head(exchange.method, url, exchange.headers))
         self.told: asyncio.Future[tuple[int, bytes, Headers]]
         self.told = asyncio.get_running_loop().create_future()
 

@@ -14,7 +14,6 @@ from manyhands.protocols.qless import items
 from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.reading import BadItem
 from manyhands.protocols.qless.refusals import entry, item_error
-from manyhands.server.asking import ask_many
 from manyhands.server.http_short_way import Request
 from manyhands.server.qless_answer import Answering
 from manyhands.server.qless_batch import read_batch, refuse_whole, see
@@ -42,7 +41,6 @@ class QlessAdding:
     ) -> None:
         config = server.config
         self._server = server
-        self._dispatcher = server.dispatcher
         self._index = server.store.index
         self._answering = answering
         self._book = book
@@ -55,7 +53,7 @@ class QlessAdding:
     def _add(self, request: Request) -> None:
         queue, found, host = read_batch(request, items.ADD, self._batch_max)
         now = self._server.clock.now()
-        name, address = see(self._book, self._server.clock, host, request)
+        name, address = see(self._book, host, request, now)
         origin = Origin(items.REALM, name or "", address)
         key = _idempotency_key(request)
         make_id = self._server.ids.job_id
@@ -82,7 +80,7 @@ class QlessAdding:
             adding.take(commands, replies)
             self._answering.many(request, adding.results, adding.errors)
 
-        ask_many(self._dispatcher, commands, self._answering.guarded_finish(request, finish))
+        self._answering.ask(request, commands, finish)
 
     def _settles(self, adding: "_Adding", index: int, job: NewJob) -> bool:
         """Whether what is known of the job answers the item already."""
@@ -134,11 +132,12 @@ class _Adding:
                 refuse_whole(one)
                 chosen = job.name or job.job_id if job.id_chosen else None
                 self.errors.append(item_error(index, chosen, one))
-        self.errors.sort(key=lambda error: error["index"])
+        if self.errors:
+            self.errors.sort(key=lambda error: error["index"])
 
 
 def _idempotency_key(request: Request) -> bytes | None:
-    key = request.headers.get(b"idempotency-key")
+    key = request.head.headers.get(b"idempotency-key")
     if key is None:
         return None
     if not 0 < len(key) <= _KEY_BYTES_MAX or not key.isascii():

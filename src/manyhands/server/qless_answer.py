@@ -2,15 +2,17 @@
 
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from manyhands.model.commands import Command
 from manyhands.protocols.http_envelope import Problem, envelope, error_envelope
+from manyhands.server.asking import ask_many
 from manyhands.server.http_exchange import Defences, headers_of
-from manyhands.server.http_short_way import Headers, Request
+from manyhands.server.http_short_way import Head, Headers, Request
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -27,6 +29,7 @@ class Answering:
     def __init__(self, server: "Server") -> None:
         self.defences: Defences | None = None
         self._access = server.access
+        self._dispatcher = server.dispatcher
         self._ids = server.ids
         self._monotonic_ms = server.clock.monotonic_ms
         self._load = Load(server.clock.monotonic_ms)
@@ -38,9 +41,9 @@ class Answering:
         def guarded(request: Request) -> None:
             request.started_ms = self._monotonic_ms()
             try:
-                assert self.defences is not None
-                self.defences.check(request.headers, host_needed=True)
-                self._access.check(request.headers, changes=True)
+                head = request.head
+                if not head.is_allowed:
+                    self._let_in(head)
                 serve(request)
             except Problem as found:
                 self.fail(request, found)
@@ -49,10 +52,16 @@ class Answering:
 
         return guarded
 
-    def guarded_finish(
-        self, request: Request, finish: Callable[[list[Any]], None]
-    ) -> Callable[[list[Any]], None]:
-        """The same for what is done when the replies are there."""
+    def _let_in(self, head: Head) -> None:
+        assert self.defences is not None
+        self.defences.check(head.headers, host_needed=True)
+        self._access.check(head.headers, changes=True)
+        head.is_allowed = True
+
+    def ask(
+        self, request: Request, commands: Sequence[Command], finish: Callable[[list[Any]], None]
+    ) -> None:
+        """Ask the dispatcher; problems in what is done with the replies become answers, too."""
 
         def guarded(replies: list[Any]) -> None:
             try:
@@ -62,13 +71,13 @@ class Answering:
             except Exception:  # noqa: BLE001
                 self._fail_ourselves(request)
 
-        return guarded
+        ask_many(self._dispatcher, commands, guarded)
 
     def answer(
         self, request: Request, results: object, beside: dict[str, Any] | None = None
     ) -> None:
         """Success."""
-        if self.wants_load(request.query):
+        if self.wants_load(request.head.query):
             beside = {**(beside or {}), "load": self._load.sample()}
         elapsed_ms = self._monotonic_ms() - request.started_ms
         request.send(200, envelope(results, elapsed_ms, beside), request.notes)
@@ -91,8 +100,8 @@ class Answering:
         _log.error(
             "request failed",
             request_id=request_id,
-            method=request.method,
-            path=request.path[:200].decode("latin-1"),
+            method=request.head.method,
+            path=request.head.path[:200].decode("latin-1"),
             exc_info=True,
         )
         sentence = "an internal error; see the server's log"

@@ -15,7 +15,6 @@ from manyhands.server.http_exchange import is_json
 from manyhands.server.http_short_way import Request
 
 if TYPE_CHECKING:
-    from manyhands.server.clock import Clock
     from manyhands.server.workers import WorkerBook
 
 _UNAVAILABLE: Final = frozenset({Why.SHUTTING_DOWN, Why.STORE_FULL})
@@ -63,11 +62,11 @@ def refuse_whole(reply: Refusal) -> None:
 
 def _host_beside(request: Request) -> str | None:
     """The name of a worker that has no body to put it into."""
-    if b"host=" in request.query:
-        found = Query(request.query).text("host")
+    if b"host=" in request.head.query:
+        found = Query(request.head.query).text("host")
         if found is not None:
             return check_host(found)
-    header = request.headers.get(b"x-qless-host")
+    header = request.head.headers.get(b"x-qless-host")
     if header is None:
         return None
     try:
@@ -78,7 +77,7 @@ def _host_beside(request: Request) -> str | None:
 
 def json_body(request: Request) -> bytes:
     """The body of a request that carries JSON."""
-    if not is_json(request.headers.get(b"content-type")):
+    if not is_json(request.head.headers.get(b"content-type")):
         sentence = "the content type must be application/json"
         raise Problem(415, "unsupported_media_type", sentence)
     return request.body
@@ -88,19 +87,17 @@ def read_batch(
     request: Request, kind: Items[Any], count_max: int
 ) -> tuple[str, Sequence[Any], str | None]:
     """The queue in the path, the items, and the host."""
-    if request.method != "POST":
-        raise Problem(405, "method_not_allowed", f"{request.method} is not possible here")
-    queue = only_queue(request.path)
+    if request.head.method != "POST":
+        raise Problem(405, "method_not_allowed", f"{request.head.method} is not possible here")
+    queue = only_queue(request.head.path)
     found, host = kind.read(json_body(request), count_max)
     return queue, found, host
 
 
-def see(
-    book: "WorkerBook", clock: "Clock", host: str | None, request: Request
-) -> tuple[str | None, str]:
+def see(book: "WorkerBook", host: str | None, request: Request, now: int) -> tuple[str | None, str]:
     """Who asks: a name, if there is one, and an address. The worker is noted as alive."""
     if host is None:
         host = _host_beside(request)
-    address = request.connection.peer.address(request.headers)
-    book.see(host, address, clock.now())
+    address = request.connection.peer.address(request.head.headers)
+    book.see(host, address, now)
     return host, address

@@ -221,13 +221,22 @@ class QlessPages:
 
     # Workers, limits, recurring jobs.
 
+    async def _answer_named(
+        self, exchange: Exchange, names: Iterable[str], show: Callable[[str], dict[str, Any]]
+    ) -> None:
+        """A page of what goes by names."""
+        page, last = Query(exchange.scope["query_string"]).names(names, _COUNT_MAX)
+        await self.answer(exchange, [show(name) for name in page], {"next": last})
+
     async def _workers(self, exchange: Exchange, rest: list[bytes]) -> None:
         now = self._server.clock.now()
         records = self._book.records(now)
         if not rest:
+            by_name = {record.name: record for record in records}
             nameless = self._nameless()
-            shown_all = [self._worker(record, nameless) for record in records]
-            await self.answer(exchange, shown_all)
+            await self._answer_named(
+                exchange, by_name, lambda name: self._worker(by_name[name], nameless)
+            )
             return
         name = plain_text(rest[0])
         nameless = self._nameless()
@@ -271,20 +280,19 @@ class QlessPages:
         }
 
     async def _limits(self, exchange: Exchange, _rest: list[bytes]) -> None:
-        index = self._index
-        await self.answer(
+        rows, used = self._index.limits, self._index.limit_used
+        await self._answer_named(
             exchange,
-            [
-                {"name": name, "max": row.concurrency_max, "used": index.limit_used(name)}
-                for name, row in sorted(index.limits.items())
-            ],
+            rows,
+            lambda name: {"name": name, "max": rows[name].concurrency_max, "used": used(name)},
         )
 
     async def _recurring(self, exchange: Exchange, rest: list[bytes]) -> None:
         rows = self._index.schedules
         if not rest:
-            shown = [settings.shown_schedule(rows[name]) for name in sorted(rows)]
-            await self.answer(exchange, shown)
+            await self._answer_named(
+                exchange, rows, lambda name: settings.shown_schedule(rows[name])
+            )
             return
         name = plain_text(rest[0])
         if name not in rows:

@@ -26,7 +26,6 @@ from manyhands.protocols.qless.paths import RESERVED, check_queue, count_of, que
 from manyhands.protocols.qless.reading import BadItem, check_host, read_value
 from manyhands.protocols.qless.refusals import problem, was_revoked
 from manyhands.server.api_query import Query
-from manyhands.server.asking import ask_many
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import HungUpError
 from manyhands.server.http_short_way import Request
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from manyhands.server.workers import WorkerBook
 
 WAIT_SECONDS_MAX: Final = 60.0
+# Workers ask with the same few addresses again and again, each of some kilobytes at most.
+_WAYS_KEPT: Final = 256
 _DEPRECATED: Final = ((b"deprecation", b"true"), (b"link", b'</heartbeat>; rel="alternate"'))
 
 Make = Callable[[Any, str, Proof, Encoding, Rules], Command]
@@ -56,6 +57,7 @@ class QlessWork:
     ) -> None:
         config = server.config
         self._server = server
+        self._now = server.clock.now
         self._dispatcher = server.dispatcher
         self._index = server.store.index
         self._answering = answering
@@ -80,41 +82,28 @@ class QlessWork:
         }
         self.short_form = answering.guarded(self._get_short)
 
-    def _see(self, host: str | None, request: Request) -> tuple[str | None, str]:
-        return see(self._book, self._server.clock, host, request)
-
-    def _ask(
-        self, request: Request, commands: Sequence[Command], finish: Callable[[list[Any]], None]
-    ) -> None:
-        ask_many(self._dispatcher, commands, self._answering.guarded_finish(request, finish))
-
     # Taking work.
 
     def _get(self, request: Request) -> None:
-        parts = segments(request.path)
-        if not 2 <= len(parts) <= 3:
-            raise Problem(404, "not_found", "the path is /get/<queue> or /get/<queue>/<count>")
-        queue = queue_name(parts[1])
-        count, many = 1, False
-        if len(parts) == 3:
-            count = count_of(parts[2], self._take_max)
-            many = count >= self._many_from
+        head = request.head
+        queue, count = _queue_and_count(head.path, self._take_max)
+        many = count is not None and count >= self._many_from
         host, wait, array = None, 0.0, False
-        if request.method == "POST":
+        if head.method == "POST":
             data, host = read_value(json_body(request), items.TAKE)
             wait, array = data.wait, data.array
             if not 0.0 <= wait <= WAIT_SECONDS_MAX:
                 raise Problem(400, "invalid_body", f"wait is 0 to {WAIT_SECONDS_MAX:g} seconds")
-        elif request.query:
-            host, wait, array = _wishes(request)
-        self._take(request, queue, (count, array or many), host, wait)
+        elif head.query:
+            host, wait, array = _wishes(head.query)
+        self._take(request, queue, (count or 1, array or many), host, wait)
 
     def _get_short(self, request: Request) -> None:
         """``GET /<queue>/<count>``: only where the first segment cannot mean anything of ours."""
-        parts = segments(request.path)
+        parts = segments(request.head.path)
         assert len(parts) == 2
         assert parts[0].decode("latin-1") not in RESERVED
-        host, wait, array = _wishes(request)
+        host, wait, array = _wishes(request.head.query)
         count = count_of(parts[1], self._take_max)
         many = array or count >= self._many_from
         self._take(request, queue_name(parts[0]), (count, many), host, wait)
@@ -122,7 +111,7 @@ class QlessWork:
     def _take(
         self, request: Request, queue: str, wanted: tuple[int, bool], host: str | None, wait: float
     ) -> None:
-        name, address = self._see(host, request)
+        name, address = see(self._book, host, request, self._now())
         count, array = wanted
         token = self._server.ids.token
         if not wait:
@@ -138,7 +127,7 @@ class QlessWork:
         if wait:
             self._start(self._take_patiently(request, command, wait, array=array))
         else:
-            self._ask(
+            self._answering.ask(
                 request, (command,), lambda replies: self._hand_over(request, replies[0], array)
             )
 
@@ -167,7 +156,7 @@ class QlessWork:
         self._answering.answer(request, results)
         if not jobs:
             return
-        if connection.transport.get_write_buffer_size():
+        if connection.direct.get_write_buffer_size():
             self._start(self._handing_out.watch_delivery(connection, jobs))
         else:
             connection.expect_receipt(functools.partial(self._handing_out.take_back, jobs))
@@ -185,7 +174,7 @@ class QlessWork:
 
     def _heartbeat(self, request: Request) -> None:
         queue, found, host = read_batch(request, items.HEARTBEAT, self._batch_max)
-        name, address = self._see(host, request)
+        name, address = see(self._book, host, request, self._now())
         batch = Batch()
         reports: dict[int, Command] = {}
         for index, item in enumerate(found):
@@ -203,7 +192,7 @@ class QlessWork:
                     reports[index] = report
             except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
-        self._ask(
+        self._answering.ask(
             request,
             batch.commands,
             lambda replies: self._heard(request, len(found), batch, replies, reports),
@@ -230,7 +219,7 @@ class QlessWork:
                     further.append(reports[index])
             else:
                 batch.refuse_by(index, job_id, reply)
-        self._ask(
+        self._answering.ask(
             request,
             further,
             lambda _: self._answering.many(request, results, batch.errors),
@@ -238,15 +227,7 @@ class QlessWork:
 
     def _complete(self, request: Request) -> None:
         queue, found, host = read_batch(request, items.COMPLETE, self._batch_max)
-
-        def make(
-            item: items.CompleteItem, queue: str, proof: Proof, like: Encoding, rules: Rules
-        ) -> Command:
-            if item.next is not None:
-                check_queue(item.next)
-            return item.complete(queue, proof, like, rules)
-
-        self._turn_in(request, queue, found, host, make)
+        self._turn_in(request, queue, found, host, _completion)
 
     def _fail(self, request: Request) -> None:
         queue, found, host = read_batch(request, items.FAIL, self._batch_max)
@@ -260,7 +241,7 @@ class QlessWork:
         self, request: Request, queue: str, found: Sequence[Any], host: str | None, make: Make
     ) -> None:
         """Complete, fail and retry: the answer has the ids for which it worked."""
-        name, address = self._see(host, request)
+        name, address = see(self._book, host, request, self._now())
         by_name = items.proof_of(None, name, address)
         batch = Batch()
         for index, item in enumerate(found):
@@ -276,7 +257,7 @@ class QlessWork:
                 batch.refuse(index, items.bad(error, item.id))
             except Problem as error:
                 batch.refuse(index, BadItem(error.code, error.message, item.id))
-        self._ask(
+        self._answering.ask(
             request,
             batch.commands,
             lambda replies: self._turned_in(request, queue, batch, replies),
@@ -308,9 +289,28 @@ class QlessWork:
         return Encoding.JSON if job is None else job.encoding
 
 
-def _wishes(request: Request) -> tuple[str | None, float, bool]:
+def _completion(
+    item: items.CompleteItem, queue: str, proof: Proof, like: Encoding, rules: Rules
+) -> Command:
+    if item.next is not None:
+        check_queue(item.next)
+    return item.complete(queue, proof, like, rules)
+
+
+@functools.lru_cache(maxsize=_WAYS_KEPT)
+def _queue_and_count(path: bytes, count_max: int) -> tuple[str, int | None]:
+    """What the path of a take says; no count is one, and is answered as such."""
+    parts = segments(path)
+    if not 2 <= len(parts) <= 3:
+        raise Problem(404, "not_found", "the path is /get/<queue> or /get/<queue>/<count>")
+    count = count_of(parts[2], count_max) if len(parts) == 3 else None
+    return queue_name(parts[1]), count
+
+
+@functools.lru_cache(maxsize=_WAYS_KEPT)
+def _wishes(query_string: bytes) -> tuple[str | None, float, bool]:
     """What the query of a take says: the host, how long to wait, whether to give an array."""
-    query = Query(request.query)
+    query = Query(query_string)
     host = query.text("host")
     wait = query.seconds("wait", WAIT_SECONDS_MAX) or 0.0
     array = query.text("array") == "1"

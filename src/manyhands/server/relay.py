@@ -9,7 +9,7 @@ import contextlib
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -72,9 +72,25 @@ class Relay:
         """Events that the broker has not confirmed."""
         return self._messages.last_seq - self._confirmed
 
-    def _metrics(self) -> Iterator[Metric]:
+    def facts(self) -> dict[str, Any]:
+        """How it goes, for people."""
+        link = self._link
+        return {
+            "broker": str(self._broker),
+            "connected": self.is_connected,
+            "blocked_for": link.publisher.blocked_for if link is not None else None,
+            "failure": self._failure,
+            "backlog": self.backlog_count,
+            "oldest_age_ms": self._oldest_age_ms(),
+            "dropped": self._dropped_count,
+        }
+
+    def _oldest_age_ms(self) -> int:
+        """Of what the broker has not confirmed; 0: it has everything."""
         oldest = self._events.after(self._confirmed, 1)
-        age = self._server.clock.now() - oldest[0].event.at if oldest else 0
+        return self._server.clock.now() - oldest[0].event.at if oldest else 0
+
+    def _metrics(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "manyhands_relay_connected", "Whether the broker is there.", int(self.is_connected)
         )
@@ -82,7 +98,9 @@ class Relay:
             "manyhands_relay_backlog", "Events not confirmed yet.", self.backlog_count
         )
         yield GaugeMetricFamily(
-            "manyhands_relay_oldest_age_seconds", "Age of the oldest of them.", age / 1000
+            "manyhands_relay_oldest_age_seconds",
+            "Age of the oldest of them.",
+            self._oldest_age_ms() / 1000,
         )
         yield CounterMetricFamily(
             "manyhands_relay_dropped_events", "Events gone before relayed.", self._dropped_count

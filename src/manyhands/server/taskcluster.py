@@ -23,14 +23,14 @@ from manyhands.model.outcome import (
 )
 from manyhands.protocols.http_envelope import Problem, encode
 from manyhands.protocols.taskcluster import rest
-from manyhands.protocols.taskcluster.identifiers import place_of
+from manyhands.protocols.taskcluster.identifiers import place_of, run_id_of
 from manyhands.protocols.taskcluster.messages import VERSION
 from manyhands.protocols.taskcluster.rest import RestError, Worker
 from manyhands.server.asking import ask
 from manyhands.server.finding import find_job
 from manyhands.server.handing_out import HandingOut
 from manyhands.server.http_exchange import Exchange
-from manyhands.server.messages import base_url
+from manyhands.server.messages import base_url, reachable
 from manyhands.server.taskcluster_uploads import Uploads
 from manyhands.store.store import Filter, Order
 
@@ -161,7 +161,7 @@ class TaskclusterRoutes:
         status = rest.job_status(job)
         return {
             "status": status,
-            "run_id": job.lease_number,
+            "run_id": run_id_of(lease.number),
             "worker_group": worker.worker_group,
             "worker_id": worker.worker_id,
             "logs_url": self._uploads.url(job, lease, rest.LOGS),
@@ -202,6 +202,7 @@ class TaskclusterRoutes:
 
     async def _pending(self, exchange: Exchange) -> object:
         provisioner = _parameter(exchange, "provisioner")
+        rest.check_identifiers(provisioner_id=provisioner)
         found: list[Job] = []
         store = self._server.store
         for queue in sorted(store.index.queues):
@@ -216,10 +217,13 @@ class TaskclusterRoutes:
     # Documents.
 
     async def _amqp(self, _exchange: Exchange) -> object:
-        address = self._server.addresses["amqp"]
-        if address is None:
-            raise RestError(404, "this server has no AMQP endpoint")
-        return {"url": f"amqp://guest:guest@{address}/"}
+        server = self._server
+        account = "guest:guest@" if server.config.amqp_users is None else ""
+        for scheme in ("amqp", "amqps"):
+            address = server.addresses[scheme]
+            if address is not None:
+                return {"url": f"{scheme}://{account}{reachable(server, address)}/"}
+        raise RestError(404, "this server has no AMQP endpoint")
 
     async def _schema(self, exchange: Exchange) -> object:
         name = _parameter(exchange, "name")
@@ -275,7 +279,7 @@ class TaskclusterRoutes:
         }
         return {
             "status": status,
-            "run_id": lease.number,
+            "run_id": run_id_of(lease.number),
             "expires": status.taken_until,
             "artifact_urls": urls,
         }
@@ -305,13 +309,8 @@ class _Endpoint:
         try:
             answer = await self._handler(exchange)
         except RestError as error:
-            told = {"message": error.message}
-            if error.error is not None:
-                told["error"] = error.error
-            await exchange.send_bytes(error.status, _JSON, encode(told))
-        except Problem as problem:
-            told = {"message": problem.message, "error": problem.code}
-            await exchange.send_bytes(problem.status, _JSON, encode(told))
+            problem = Problem(error.status, error.error, error.message)
+            await exchange.fail(problem, more=error.headers)
         else:
             if answer is _SENT:
                 return

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ import msgspec
 
 from manyhands.model.job import Job, Lease, State
 from manyhands.protocols.taskcluster import rest
-from manyhands.protocols.taskcluster.identifiers import task_id_of
+from manyhands.protocols.taskcluster.identifiers import run_id_of, task_id_of
 from manyhands.protocols.taskcluster.rest import RestError
 from manyhands.server.artifacts import PIECE_BYTES, Artifact, Artifacts
 from manyhands.server.http_exchange import Exchange
@@ -45,9 +46,8 @@ class Uploads:
 
     def url(self, job: Job, lease: Lease, name: str, content_type: str = _JSON_TYPE) -> str:
         """Where to PUT a file of the run: a document, or an artifact."""
-        folder = (
-            f"{base_url(self._server)}/0.2.0/store/{task_id_of(job.job_id)}/runs/{lease.number}"
-        )
+        task, run = task_id_of(job.job_id), run_id_of(lease.number)
+        folder = f"{base_url(self._server)}/0.2.0/store/{task}/runs/{run}"
         key = rest.upload_key(lease, name, content_type)
         query = urlencode({"type": content_type, "key": key})
         return f"{folder}/{quote(name)}?{query}"
@@ -58,7 +58,8 @@ class Uploads:
         content_type = query.get("type", [_JSON_TYPE])[0]
         given = query.get("key", [""])[0]
         lease = job.lease
-        if lease is None or job.state is not State.LEASED or lease.number != run_id:
+        is_held = lease is not None and job.state is State.LEASED
+        if lease is None or not is_held or run_id_of(lease.number) != run_id:
             raise RestError(410, f"run {run_id} is over")
         if not hmac.compare_digest(
             given.encode(), rest.upload_key(lease, name, content_type).encode()
@@ -102,14 +103,15 @@ class Uploads:
             else:
                 start = max(0, stop - int(last))
             if start >= stop:
-                raise RestError(416, f"there are {artifact.size} bytes")
+                size = (b"content-range", b"bytes */%d" % artifact.size)
+                raise RestError(416, f"there are {artifact.size} bytes", headers=(size,))
             status = 206
             span = f"bytes {start}-{stop - 1}/{artifact.size}"
             headers.append((b"content-range", span.encode()))
         headers.append((b"content-length", b"%d" % (stop - start)))
         await exchange.begin_stream(status, headers)
-        with artifact.path.open("rb") as file:
-            file.seek(start)
+        with artifact.open() as file:
+            file.seek(start, os.SEEK_CUR)
             while start < stop:
                 piece = file.read(min(PIECE_BYTES, stop - start))
                 start += len(piece)

@@ -250,14 +250,17 @@ class Connection(asyncio.Protocol):
             self._reading_paused = True
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
+    def _may_read(self) -> bool:
+        """Whether the peer takes its answers, and is not owed too many."""
         session = self._session
-        if (
-            self._reading_paused
-            and self._transport is not None
-            and not (self._closing or self._writing_paused)
-            and not (session is not None and session.is_overwhelmed())
-        ):
+        return not (
+            self._closing
+            or self._writing_paused
+            or (session is not None and session.is_overwhelmed())
+        )
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused and self._transport is not None and self._may_read():
             self._reading_paused = False
             self._transport.resume_reading()
 

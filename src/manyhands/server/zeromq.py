@@ -143,6 +143,7 @@ class RouterSocket:
         assert session is not None
         router = self._socket
         self._reading = True
+        drained = False
         for _ in range(_SLICE_COUNT):
             if self._overflowing and not self._throw_away():
                 self._read_soon()
@@ -153,6 +154,7 @@ class RouterSocket:
             try:
                 frames = [_receive_frame(router, _NOW)]
             except zmq.Again:
+                drained = True
                 break
             # An identity is never alone. A frame itself knows whether another one follows, which
             # is four times cheaper than asking the socket.
@@ -172,7 +174,8 @@ class RouterSocket:
         self._reading = False
         if self._output:
             self._flush()
-        elif not self._deaf:
+        elif not drained:
+            # Where nothing was left and nothing was sent, the descriptor tells of what comes next.
             self._look_for_news()
 
     def _throw_away(self) -> bool:

@@ -11,6 +11,7 @@ import apsw
 from manyhands.store.folding import SETTINGS, Window
 from manyhands.store.frames import decode_frame
 from manyhands.store.journal import Mark, encode_mark
+from manyhands.store.rows import join_events, split_events
 
 # A frame by its number, as it came.
 PackedFrame = tuple[int, memoryview]
@@ -19,10 +20,10 @@ PackedFrame = tuple[int, memoryview]
 _FOLD_BYTES: Final = 64 * 1024
 _STEP_ROWS: Final = 64
 
-_INSERT_JOB: Final = "INSERT INTO jobs VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_JOB: Final = f"INSERT INTO jobs VALUES({'?, ' * 15}CAST(? AS TEXT), ?, ?)"
 _UPDATE_JOB: Final = (
     "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
-    " record = ?6, result = ?7 WHERE serial = ?1"
+    " record = CAST(?6 AS TEXT), result = ?7 WHERE serial = ?1"
 )
 # Numbers start anew when a job is put to work again: later ones are from before.
 _DROP_PARTIALS: Final = "DELETE FROM partials WHERE serial = ? AND (number >= ? OR number < ?)"
@@ -63,6 +64,8 @@ class Applier:
     def _write(self, window: Window, number: int) -> Iterator[None]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
+        if window.events_dropped_to:
+            self._drop_events(window.events_dropped_to)
         for statement, rows in _steps(window):
             found = iter(rows)
             while some := list(islice(found, _STEP_ROWS)):
@@ -75,6 +78,17 @@ class Applier:
             (("counters", window.counters), ("journal", encode_mark(mark).decode())),
         )
         connection.execute("COMMIT")
+
+    def _drop_events(self, seq: int) -> None:
+        """All events up to this one: whole rows, and the beginning of the row that is left."""
+        execute = self._connection.execute
+        execute("DELETE FROM events WHERE last_seq <= ?", (seq,))
+        oldest = execute("SELECT * FROM events ORDER BY last_seq LIMIT 1").fetchone()
+        if oldest is not None and oldest[0] - oldest[1] < seq:
+            last_seq, count, bodies = oldest
+            kept = split_events(count, bodies)[seq - last_seq :]
+            change = "UPDATE events SET count = ?, bodies = ? WHERE last_seq = ?"
+            execute(change, (len(kept), b"".join(kept), last_seq))
 
     def _write_partials(self, window: Window) -> Iterator[None]:
         execute = self._connection.execute
@@ -99,8 +113,6 @@ def _steps(window: Window) -> Iterator[_Step]:
         "UPDATE jobs SET result = NULL, result_until = NULL WHERE serial = ?",
         [(serial,) for serial in window.dropped_results],
     )
-    if window.events_dropped_to:
-        yield "DELETE FROM events WHERE seq <= ?", [(window.events_dropped_to,)]
     yield "DELETE FROM history WHERE step_ms = ? AND at < ?", window.dropped_samples.items()
     yield "INSERT INTO terms VALUES(?, ?)", window.terms
     yield _INSERT_JOB, window.inserted.values()
@@ -110,7 +122,7 @@ def _steps(window: Window) -> Iterator[_Step]:
     groups = window.failure_groups.values()
     yield "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)", groups
     yield "INSERT INTO tags VALUES(?, ?)", chain(*window.tagged.values())
-    yield "INSERT INTO events VALUES(?, ?)", window.events
+    yield "INSERT INTO events VALUES(?, ?, ?)", join_events(window.events_after, window.events)
     yield "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)", window.samples.values()
     if window.audit_dropped_to:
         yield "DELETE FROM audit WHERE seq <= ?", [(window.audit_dropped_to,)]

@@ -63,11 +63,12 @@ class Batch:
 
     def is_empty(self) -> bool:
         """Nothing would be written."""
+        return not (self.jobs or self.events or self.touched) and self.is_plain()
+
+    def is_plain(self) -> bool:
+        """There is nothing in it but jobs and events."""
         return not (
-            self.touched
-            or self.jobs
-            or self.events
-            or self.queues
+            self.queues
             or self.partials
             or self.schedules
             or self.limits

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
@@ -41,30 +41,28 @@ class Collector:
         if settings is not None:
             for queue in settings.queues.values():
                 index.put_queue(queue)
-        for job in effects.jobs.values():
-            old = index.jobs.get(job.job_id)
-            if job.serial == 0:
+        for job_id, job in effects.jobs.items():
+            if job.serial:
+                old = index.jobs.get(job_id) or index.take_back(job_id)
+                if (
+                    old.payload is not job.payload
+                    or old.tags is not job.tags
+                    or old.terms is not job.terms
+                    or old.incarnation != job.incarnation  # perhaps under a new name
+                ):
+                    batch.full.add(job_id)
+                index.change(old, job)
+            else:
                 index.serial += 1
-                job = replace(job, serial=index.serial)  # noqa: PLW2901 - its stored value
-            elif old is None:
-                old = index.take_back(job.job_id)
-            if (
-                old is None
-                or old.payload is not job.payload
-                or old.tags is not job.tags
-                or old.terms is not job.terms
-                or old.incarnation != job.incarnation  # perhaps under a new name
-            ):
-                batch.full.add(job.job_id)
-            index.put(job)
-            batch.jobs[job.job_id] = job
-        if effects.events:
-            seq = self.seq
-            events = batch.events
-            for event in effects.events:
-                seq += 1
-                events.append((seq, event))
-            self.seq = seq
+                force_setattr(job, "serial", index.serial)  # nobody has seen it without
+                batch.full.add(job_id)
+                index.change(None, job)
+            batch.jobs[job_id] = job
+        seq = self.seq
+        for event in effects.events:
+            seq += 1
+            batch.events.append((seq, event))
+        self.seq = seq
         if index.turned_graphs:
             self._note_graphs()
         if settings is not None:

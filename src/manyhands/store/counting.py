@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from manyhands.model.job import UNKNOWN_ORIGIN, State
+from manyhands.model.job import State
 from manyhands.store.index import Index
-from manyhands.store.reading import PAYLOAD, Reader
+from manyhands.store.reading import Reader
+from manyhands.store.rows import PAYLOAD
 from manyhands.store.store import Counted, Filter
 
 _SLICE_ROWS: Final = 2_000
@@ -32,11 +33,12 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     # This bounds an effort and decides nothing about any job, so it need not be the server's clock.
     give_up_at = time.perf_counter() + seconds_max
     conditions, values = _conditions(wanted)
-    for place in _places(wanted):
-        for rows in _slices(reader, place, conditions, values):
+    places = tuple(_places(wanted))
+    for place in places:
+        for rows, more in _slices(reader, place, conditions, values):
             for state, count in rows:
                 counts[State(state)] += count
-            if time.perf_counter() > give_up_at:
+            if (more or place is not places[-1]) and time.perf_counter() > give_up_at:
                 return Counted(counts, complete=False)
     return Counted(counts)
 
@@ -72,7 +74,8 @@ def _places(wanted: Filter) -> Iterator[_Place]:
 
 def _slices(
     reader: Reader, place: _Place, conditions: str, values: Sequence[Any]
-) -> Iterator[list[Any]]:
+) -> Iterator[tuple[list[Any], bool]]:
+    """Counts of some rows, and whether there are more."""
     tables, where, given = place
     bound = (
         f"SELECT serial FROM {tables} WHERE {where} AND serial < ?"  # noqa: S608
@@ -86,7 +89,7 @@ def _slices(
     while True:
         ends = reader.rows(bound, (*given, start))
         stop = ends[0][0] if ends else 0
-        yield reader.rows(rows, (*given, start, stop, *values))
+        yield reader.rows(rows, (*given, start, stop, *values)), bool(ends)
         if not ends:
             return
         start = stop
@@ -100,15 +103,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
     if wanted.name is not None:
         found.append(("name = ?", (wanted.name,)))
     if wanted.unique_key is not None:
-        text = '"unique_key":' + _encode(wanted.unique_key).decode()
-        found.append(("instr(record, ?) > 0", (text,)))
+        found.append(("unique_key = ?", (wanted.unique_key,)))
     if wanted.realm is not None:
-        found.append(
-            (
-                "coalesce(record ->> '$.origin.realm', ?) = ?",
-                (UNKNOWN_ORIGIN.realm, wanted.realm),
-            )
-        )
+        found.append(("realm = ?", (wanted.realm,)))
     if wanted.worker is not None:
         # A plain look first: it is quick, and passes only what names the worker somewhere.
         found.append(
@@ -123,11 +120,9 @@ def _conditions(wanted: Filter) -> tuple[str, list[Any]]:
             )
         )
     if wanted.submitted_before is not None:
-        condition = "coalesce(record ->> 'submitted_at', 0) < ?"
-        found.append((condition, (wanted.submitted_before,)))
+        found.append(("submitted_at < ?", (wanted.submitted_before,)))
     if wanted.submitted_after is not None:
-        condition = "coalesce(record ->> 'submitted_at', 0) > ?"
-        found.append((condition, (wanted.submitted_after,)))
+        found.append(("submitted_at > ?", (wanted.submitted_after,)))
     if wanted.failure is not None and wanted.tag is not None:
         condition = "EXISTS (SELECT 1 FROM failures AS f WHERE f.serial = jobs.serial"
         found.append((condition + " AND f.group_id = ?)", (wanted.failure,)))

@@ -7,13 +7,15 @@ writes a window (what goes, first) is part of this: see there.
 
 from typing import Any, Final
 
-from manyhands.store.frames import ReceivedFrame, Row
+from msgspec import Raw
+
+from manyhands.store.frames import Rarities, ReceivedFrame, Row
 
 # Where the fields of an update (behind the serial) stand in the row of a job.
 _PLACE: Final = slice(3, 7)  # queue, state, finished_at, result_until
 _RESULT_UNTIL: Final = 6
-_RECORD: Final = 10
-_RESULT: Final = 12
+_RECORD: Final = 15
+_RESULT: Final = 17
 _UPDATE_RESULT_UNTIL: Final = 4
 _UPDATE_RECORD: Final = 5
 _UPDATE_RESULT: Final = 6
@@ -34,6 +36,7 @@ class Window:
         "dropped_samples",
         "dropped_terms",
         "events",
+        "events_after",
         "events_dropped_to",
         "failure_groups",
         "failures",
@@ -68,7 +71,8 @@ class Window:
         self.terms: list[Row] = []
         self.dropped_terms: list[Row] = []
         self.dropped_groups: list[Row] = []  # one without values: those that have no failures
-        self.events: list[Row] = []
+        self.events_after = 0  # the number before that of the first one
+        self.events: list[Raw] = []
         self.events_dropped_to = 0
         self.samples: dict[tuple[str, int, int], Row] = {}  # by queue, step and time
         self.dropped_samples: dict[int, int] = {}  # step -> before when
@@ -82,14 +86,13 @@ class Window:
     def fold(self, frame: ReceivedFrame) -> None:
         """Add the frame that follows."""
         self.counters = frame.counters
-        if frame.dropped_jobs or frame.dropped_results or frame.replaced:
-            self._take_away(frame)
+        rarities = frame.rarities
+        if rarities is not None:
+            self._take_away(rarities)
         inserted, updated = self.inserted, self.updated
         for row in frame.inserted:
             inserted[row[0]] = row
             updated.pop(row[0], None)
-        for row in frame.payloads:
-            self.payloads[row[0]] = row
         for row in frame.updated:
             serial = row[0]
             job = inserted.get(serial)
@@ -99,19 +102,15 @@ class Window:
                 job[_PLACE] = row[1:_UPDATE_RECORD]
                 job[_RECORD] = row[_UPDATE_RECORD]
                 job[_RESULT] = row[_UPDATE_RESULT]
-        if frame.mended or frame.failures or frame.failure_groups:
-            self._take_failures(frame)
-        for row in frame.tagged:
-            self.tagged.setdefault(row[1], []).append(row)
-        for row in frame.partials:
-            self.partials.setdefault(row[0], []).append(row)
-        self.terms += frame.terms
-        self.events += frame.events
-        if frame.events_dropped_to:
-            self._drop_events(frame.events_dropped_to)
-        self._take_rarer(frame)
+        if frame.events:
+            if not self.events:
+                self.events_after = frame.events_after
+            assert frame.events_after == self.events_after + len(self.events)
+            self.events += frame.events
+        if rarities is not None:
+            self._take_rarities(rarities)
 
-    def _take_away(self, frame: ReceivedFrame) -> None:
+    def _take_away(self, frame: Rarities) -> None:
         """What a frame drops comes before what it writes."""
         for (serial,) in frame.dropped_jobs:
             self._forget(serial)
@@ -136,7 +135,7 @@ class Window:
         self.updated.pop(serial, None)
         self.tagged.pop(serial, None)
 
-    def _take_failures(self, frame: ReceivedFrame) -> None:
+    def _take_failures(self, frame: Rarities) -> None:
         for (serial,) in frame.mended:
             self.failures.pop(serial, None)
             # A job that is new in this window has none in the database.
@@ -147,7 +146,17 @@ class Window:
         for row in frame.failure_groups:
             self.failure_groups.setdefault(row[0], row)
 
-    def _take_rarer(self, frame: ReceivedFrame) -> None:
+    def _take_rarities(self, frame: Rarities) -> None:
+        for row in frame.payloads:
+            self.payloads[row[0]] = row
+        self._take_failures(frame)
+        for row in frame.tagged:
+            self.tagged.setdefault(row[1], []).append(row)
+        for row in frame.partials:
+            self.partials.setdefault(row[0], []).append(row)
+        self.terms += frame.terms
+        if frame.events_dropped_to:
+            self._drop_events(frame.events_dropped_to)
         if frame.samples or frame.dropped_samples:
             self._take_samples(frame)
         for row in frame.audit:
@@ -163,7 +172,7 @@ class Window:
             for (name,) in getattr(frame, f"removed_{table}"):
                 settings[name] = None
 
-    def _take_samples(self, frame: ReceivedFrame) -> None:
+    def _take_samples(self, frame: Rarities) -> None:
         for row in frame.samples:
             self.samples[row[0], row[1], row[2]] = row
         for step_ms, before in frame.dropped_samples:
@@ -172,5 +181,7 @@ class Window:
             self.dropped_samples[step_ms] = max(before, self.dropped_samples.get(step_ms, before))
 
     def _drop_events(self, seq: int) -> None:
-        self.events = [row for row in self.events if row[0] > seq]
+        gone = max(0, seq - self.events_after)
+        self.events = self.events[gone:]
+        self.events_after += gone
         self.events_dropped_to = max(self.events_dropped_to, seq)

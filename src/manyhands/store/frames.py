@@ -23,21 +23,16 @@ Row = Any  # a list or tuple of values that SQLite knows
 Span = tuple[int, int, int]  # a message's number, where it starts, and where it ends
 
 
-class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
-    """One batch: rows to drop first, then rows to write, all in one transaction."""
+class Rarities(Struct, frozen=True, array_like=True, kw_only=True):
+    """What few batches have."""
 
-    number: int
-    counters: str  # how far serials, events, positions and time have come, as JSON
     dropped_jobs: list[Row] = []
     dropped_results: list[Row] = []
     events_dropped_to: int = 0
     terms: list[Row] = []
     replaced: list[Row] = []
-    inserted: list[Row] = []
     payloads: list[Row] = []
-    updated: list[Row] = []
     tagged: list[Row] = []
-    events: list[tuple[int, Body]] = []
     partials: list[Row] = []
     queues: list[Row] = []
     removed_queues: list[Row] = []
@@ -58,6 +53,18 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     dropped_samples: list[Row] = []
     dropped_terms: list[Row] = []
     dropped_groups: list[Row] = []
+
+
+class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
+    """One batch: rows to drop first, then rows to write, all in one transaction."""
+
+    number: int
+    counters: str  # how far serials, events, positions and time have come, as JSON
+    inserted: list[Row] = []
+    updated: list[Row] = []
+    events_after: int = 0  # the number before that of the first event; they have no gaps
+    events: list[Body] = []
+    rarities: Rarities | None = None
 
 
 # On arrival the body of an event stays as it is: that is what is stored.

@@ -70,7 +70,7 @@ class Index:
         self._by_holder: dict[tuple[str, str | None], dict[str, None]] = {}
         self._by_waiter: dict[str, dict[str, None]] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
-        self._due: list[tuple[int, str]] = []
+        self.due_heap: list[tuple[int, str]] = []  # instants, and whose; some are over
         self._due_entry: dict[str, int] = {}  # job id -> its earliest entry in the heap
 
     # The engine's questions.
@@ -173,8 +173,8 @@ class Index:
     def due(self, now: int, count_max: int) -> Sequence[str]:
         found: list[str] = []
         again: list[tuple[int, str]] = []
-        while self._due and self._due[0][0] <= now and len(found) < count_max:
-            entry = heapq.heappop(self._due)
+        while self.due_heap and self.due_heap[0][0] <= now and len(found) < count_max:
+            entry = heapq.heappop(self.due_heap)
             job_id = entry[1]
             if self._due_entry.get(job_id) != entry[0]:
                 continue  # an earlier entry was pushed later
@@ -195,7 +195,7 @@ class Index:
 
     def next_due_at(self) -> int | None:
         """The instant at which to look again; it may be too early, never too late."""
-        return self._due[0][0] if self._due else None
+        return self.due_heap[0][0] if self.due_heap else None
 
     def job_by_uid(self, uid: str) -> Job | None:
         """An unfinished job whose own id has not 32 digits."""
@@ -258,62 +258,84 @@ class Index:
         self.put_queue(Queue(name))
         return self.queues[name]
 
-    def put(self, job: Job) -> None:  # noqa: C901 - the hot path: one look at everything
+    def put(self, job: Job) -> None:
         """A job with this value, replacing the one before."""
+        self.change(self._get(job.job_id), job)
+
+    def change(self, old: Job | None, job: Job) -> None:  # noqa: C901 - the hot path: one look
+        """``put`` for who knows the value before."""
         job_id = job.job_id
-        old = self._get(job_id)
         self.jobs[job_id] = job
         queue = self.queues.get(job.queue) or self._revive(job.queue)
+        state = job.state
+        lease = job.lease
         if old is None:
             self._put_new(job, queue)
-        elif (
-            old.state is not job.state
-            or old.queue != job.queue
-            or old.incarnation != job.incarnation  # ended and submitted again by one command
-        ):
-            before = self.queues.get(old.queue) or self._revive(old.queue)
-            before.counts[old.state] -= 1
-            queue.counts[job.state] += 1
-            if old.state is _READY:
-                before.ready.leave(old)
-            if job.state is _READY:
-                queue.ready.count += 1
+            if lease is not None:
+                self._put_lease(None, job)
+            if job.waits_for:
+                self._put_edges(None, job)
+            if job.waiters or not job.durable_interest:
+                self._put_waiters(None, job)
+        else:
+            if (
+                old.state is not state
+                or old.queue != job.queue
+                or old.incarnation != job.incarnation  # ended and submitted again by one command
+            ):
+                self._move(old, job, queue)
+            elif state is _READY and (old.position != job.position or old.priority != job.priority):
                 queue.ready.add(job)
-            key_stays = (
-                job.unique_key is old.unique_key
-                and before is queue
-                and job.state not in FINISHED
-                and old.state not in FINISHED
-            )
-            if not key_stays:
-                self._move_key(old, job, before, queue)
-            if job.namespace is not None or job.name is not None:
-                self._move_name(old, job)
-        elif job.state is _READY and (old.position != job.position or old.priority != job.priority):
-            queue.ready.add(job)
-        if (old.lease if old is not None else None) is not job.lease:
-            self._put_lease(old, job)
-        if job.waits_for or (old is not None and old.waits_for):
-            self._put_edges(old, job)
+            if old.lease is not lease:
+                self._put_lease(old, job)
+            if job.waits_for or old.waits_for:
+                self._put_edges(old, job)
+            if job.waiters or not job.durable_interest or old.waiters or not old.durable_interest:
+                self._put_waiters(old, job)
+        # Nothing is ever due for most jobs, and for those that have finished.
         if (
-            job.waiters
-            or not job.durable_interest
-            or (old is not None and (old.waiters or not old.durable_interest))
+            job.deadline_at is not None
+            or job.run_at is not None
+            or (lease is not None and (lease.expires_at is not None or lease.cutoff_at is not None))
         ):
-            self._put_waiters(old, job)
-        instant = due_at(job)
-        if instant is not None:
-            self._schedule(instant, job_id)
-        elif self._due_entry and job_id in self._due_entry:
+            instant = due_at(job)
+            if instant is not None:
+                self._schedule(instant, job_id)
+                return
+        if self._due_entry and job_id in self._due_entry:
             self._unschedule(job_id)
 
-    def _put_new(self, job: Job, queue: QueueIndex) -> None:
-        queue.counts[job.state] += 1
-        if job.state is _READY:
+    def _move(self, old: Job, job: Job, queue: QueueIndex) -> None:
+        """From one state, queue or incarnation to the next."""
+        state, was = job.state, old.state
+        before = queue
+        if old.queue != job.queue:
+            before = self.queues.get(old.queue) or self._revive(old.queue)
+        before.counts[was] -= 1
+        queue.counts[state] += 1
+        if was is _READY:
+            before.ready.leave(old)
+        if state is _READY:
             queue.ready.count += 1
             queue.ready.add(job)
-        if job.unique_key is not None and job.state not in FINISHED:
-            queue.keys.put(job.unique_key, job.job_id)
+        if (
+            job.unique_key is not old.unique_key
+            or before is not queue
+            or state in FINISHED
+            or was in FINISHED
+        ):
+            self._move_key(old, job, before, queue)
+        if job.namespace is not None or job.name is not None:
+            self._move_name(old, job)
+
+    def _put_new(self, job: Job, queue: QueueIndex) -> None:
+        state, key = job.state, job.unique_key
+        queue.counts[state] += 1
+        if state is _READY:
+            queue.ready.count += 1
+            queue.ready.add(job)
+        if key is not None and state not in FINISHED:
+            queue.keys.put(key, job.job_id)
         if job.namespace is not None:
             self._count_namespace(None, job)
         if job.name is not None:
@@ -420,14 +442,14 @@ class Index:
         if entry is not None and entry <= instant:
             return  # looked at by then anyway, and put off if it is too early
         self._due_entry[job_id] = instant
-        heapq.heappush(self._due, (instant, job_id))
+        heapq.heappush(self.due_heap, (instant, job_id))
 
     def _unschedule(self, job_id: str) -> None:
         """Nothing is due for it any more. Its entry in the heap goes when such entries abound."""
         del self._due_entry[job_id]
-        if len(self._due) > 64 and len(self._due) > 2 * len(self._due_entry):
-            self._due = [(instant, key) for key, instant in self._due_entry.items()]
-            heapq.heapify(self._due)
+        if len(self.due_heap) > 64 and len(self.due_heap) > 2 * len(self._due_entry):
+            self.due_heap = [(instant, key) for key, instant in self._due_entry.items()]
+            heapq.heapify(self.due_heap)
 
     def forget(self, job_id: str) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being

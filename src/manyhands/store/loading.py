@@ -1,9 +1,10 @@
 """At start: everything that is not finished goes from the file into memory."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -17,9 +18,9 @@ from manyhands.store.collect import GRAPH_PREFIX
 from manyhands.store.index import Index
 from manyhands.store.opening import damaged
 from manyhands.store.packing import Counters, TermsBook
-from manyhands.store.reading import COLUMNS, open_reader
+from manyhands.store.reading import open_reader
 from manyhands.store.ready import entry_order
-from manyhands.store.rows import decode_job
+from manyhands.store.rows import COLUMNS, decode_row
 
 _decode_counters = msgspec.json.Decoder(Counters).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
@@ -139,15 +140,11 @@ class _Loader:
                 index.keep(job)
                 index.forget(job.job_id)  # that is: as soon as the graph is finished
 
-    def _make_job(self, row: tuple[int, int, str, bytes, bytes | None]) -> Job:
-        _, terms_id, record, payload, result = row
-        job = decode_job(record)
+    def _make_job(self, row: Sequence[Any]) -> Job:
+        job = decode_row(row, self._terms.by_number)
         # Equal words are one object, as they are among jobs that were never on disk.
         return replace(
             job,
-            payload=payload,
-            result=result,
-            terms=self._terms.by_number[terms_id],
             queue=self._queues[job.queue],
             origin=self._origins.setdefault(job.origin, job.origin),
         )

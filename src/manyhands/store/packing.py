@@ -13,12 +13,12 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
-from manyhands.store.frames import Frame, pack
+from manyhands.store.frames import Frame, Rarities, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
 _FAILED, _CANCELLED = State.FAILED, State.CANCELLED
 _QUICK_MAX: Final = 4_096
-_PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; half a page
+_PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; a quarter of a page
 
 _encode = msgspec.json.Encoder().encode
 _encode_sample = msgspec.msgpack.Encoder().encode
@@ -124,47 +124,58 @@ class Packer:
     def pack(self, batch: Batch, counters: Counters, removals: Removals) -> bytearray:
         """The frame of a sealed batch."""
         inserted: list[Any] = []
-        replaced: list[Any] = []
         updated: list[Any] = []
-        payloads: list[Any] = []
-        tagged: list[Any] = []
-        failed: list[Job] = []
-        mended: list[Any] = []  # serials of jobs that may have been failed before
+        last_serial, result_until = self._serial, self._result_until
+        plain = batch.is_plain() and removals.is_empty()
         for job in batch.jobs.values():
-            record = encode_record(job).decode()
-            serial = job.serial
-            if job.state is _FAILED:
-                failed.append(job)
-            elif job.incarnation or job.state is _CANCELLED:
-                mended.append((serial,))
-            if serial <= self._serial and job.job_id not in batch.full:
-                until = self._result_until(job)
-                updated.append(
-                    (serial, job.queue, job.state, job.finished_at, until, record, job.result)
-                )
+            serial, state, result = job.serial, job.state, job.result
+            record = encode_record(job)
+            if state is _FAILED or state is _CANCELLED or job.incarnation:
+                plain = False
+            if serial <= last_serial and job.job_id not in batch.full:
+                until = None if result is None else result_until(job)
+                updated.append((serial, job.queue, state, job.finished_at, until, record, result))
                 continue
-            if serial <= self._serial:
-                replaced.append((serial,))
+            if serial <= last_serial or job.tags or len(job.payload) > _PAYLOAD_BYTES_INSIDE:
+                plain = False
             inserted.append(self._row(job, record))
-            if len(job.payload) > _PAYLOAD_BYTES_INSIDE:
-                payloads.append((serial, job.payload))
-            if job.tags:
-                tagged += [(tag, serial) for tag in dict.fromkeys(job.tags)]
-        self._serial = max(self._serial, counters.serial)
-        groups = [(job, group) for job in failed if (group := group_of_job(job)) is not None]
+        self._serial = max(last_serial, counters.serial)
+        if self._terms.fresh:
+            plain = False
         frame = Frame(
             number=batch.number,
             counters=_encode(counters).decode(),
+            inserted=inserted,
+            updated=updated,
+            events_after=batch.events[0][0] - 1 if batch.events else 0,
+            events=[event for _, event in batch.events],
+            rarities=None if plain else self._rarities(batch, removals, last_serial),
+        )
+        packed = pack(frame)
+        self._terms.fresh = []
+        return packed
+
+    def _rarities(self, batch: Batch, removals: Removals, last_serial: int) -> Rarities:
+        """All but the rows of jobs and the events."""
+        jobs = batch.jobs.values()
+        full = [job for job in jobs if job.serial > last_serial or job.job_id in batch.full]
+        groups = [
+            (job, group)
+            for job in jobs
+            if job.state is _FAILED and (group := group_of_job(job)) is not None
+        ]
+        return Rarities(
             dropped_jobs=[(serial,) for serial in removals.jobs.values()],
             dropped_results=[(serial,) for serial in removals.results],
             events_dropped_to=removals.events_to,
             terms=self._terms.fresh,
-            replaced=replaced,
-            inserted=inserted,
-            payloads=payloads,
-            updated=updated,
-            tagged=tagged,
-            events=batch.events,
+            replaced=[(job.serial,) for job in full if job.serial <= last_serial],
+            payloads=[
+                (job.serial, job.payload)
+                for job in full
+                if len(job.payload) > _PAYLOAD_BYTES_INSIDE
+            ],
+            tagged=[(tag, job.serial) for job in full for tag in dict.fromkeys(job.tags)],
             partials=[
                 (
                     serial,
@@ -184,7 +195,12 @@ class Packer:
             removed_schedules=[(name,) for name in batch.removed_schedules],
             cursors=_records(batch.cursors),
             removed_cursors=[(name,) for name in batch.removed_cursors],
-            mended=mended,
+            # Jobs that may have been failed before.
+            mended=[
+                (job.serial,)
+                for job in jobs
+                if job.state is _CANCELLED or (job.incarnation and job.state is not _FAILED)
+            ],
             failures=[
                 (job.serial, group.group_id, group.code, job.queue, job.finished_at)
                 for job, group in groups
@@ -202,12 +218,10 @@ class Packer:
             dropped_terms=removals.terms,
             dropped_groups=[()] if removals.groups else [],
         )
-        packed = pack(frame)
-        self._terms.fresh = []
-        return packed
 
-    def _row(self, job: Job, record: str) -> tuple[Any, ...]:
+    def _row(self, job: Job, record: bytes) -> tuple[Any, ...]:
         job_id = job.job_id
+        origin = job.origin
         return (
             job.serial,
             job_id,
@@ -215,17 +229,23 @@ class Packer:
             job.queue,
             job.state,
             job.finished_at,
-            self._result_until(job),
+            None if job.result is None else self._result_until(job),
             job.namespace,
             job.name,
             self._terms.number_of(job.terms),
+            job.submitted_at,
+            job.unique_key,
+            origin.realm,
+            origin.name,
+            origin.address,
             record,
             job.payload if len(job.payload) <= _PAYLOAD_BYTES_INSIDE else None,
             job.result,
         )
 
     def _result_until(self, job: Job) -> int | None:
-        if job.result is None or job.finished_at is None:
+        """When the result goes; it has one."""
+        if job.finished_at is None:
             return None
         kept = result_ms_of(job)
         if kept is None:

@@ -14,16 +14,11 @@ from manyhands.model.events import Event
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
 from manyhands.store.packing import TermsBook
-from manyhands.store.rows import decode_record
+from manyhands.store.rows import COLUMNS, decode_row, split_events
 from manyhands.store.store import PartialResult, StoredEvent
 
 _BUSY_MS: Final = 5_000
 _NAMES_AT_ONCE: Final = 1_000
-PAYLOAD: Final = (
-    "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
-)
-# What makes a job, in the order that `make_job` takes it.
-COLUMNS: Final = f"serial, terms_id, record, {PAYLOAD}, result"
 
 _decode_entry = msgspec.json.Decoder(AuditEntry).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
@@ -51,8 +46,7 @@ class Reader:
 
     def make_job(self, row: Sequence[Any]) -> Job:
         """The job of a row of ``COLUMNS``."""
-        _, terms_id, record, payload, result = row
-        return decode_record(record, payload, result, self._terms[terms_id])
+        return decode_row(row, self._terms)
 
     def job(self, job_id: str) -> Job | None:
         """A job by its id."""
@@ -87,14 +81,26 @@ class Reader:
 
     def events(self, seq: int, count_max: int) -> list[StoredEvent]:
         """Events after a place in the log."""
-        rows = self.rows(
-            "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?", (seq, count_max)
+        found: list[StoredEvent] = []
+        rows = self.connection.execute(
+            "SELECT * FROM events WHERE last_seq > ? ORDER BY last_seq", (seq,)
         )
-        return [StoredEvent(seq, _decode_event(body)) for seq, body in rows]
+        for last_seq, count, bodies in rows:
+            before = max(seq, last_seq - count)
+            some = split_events(count, bodies)[before - last_seq :][: count_max - len(found)]
+            found += [
+                StoredEvent(number, _decode_event(body))
+                for number, body in enumerate(some, before + 1)
+            ]
+            if len(found) == count_max:
+                break
+        rows.close()  # the snapshot that it looked at is let go of
+        return found
 
     def first_seq(self) -> int | None:
         """The oldest event that is kept."""
-        found: int | None = self.rows("SELECT min(seq) FROM events")[0][0]
+        statement = "SELECT last_seq - count + 1 FROM events ORDER BY last_seq LIMIT 1"
+        found: int | None = self.connection.execute(statement).get
         return found
 
     def partials(self, job_id: str) -> list[PartialResult]:

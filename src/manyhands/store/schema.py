@@ -7,20 +7,24 @@ by a walk over the records.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import apsw
+import msgspec
 
 from manyhands.model.failures import group_of_job
 from manyhands.store.copying import copy_database, sync_file
-from manyhands.store.rows import decode_job
+from manyhands.store.rows import decode_job, encode_record, join_events
 from manyhands.store.store import StoreError
 
 FILE_NAME: Final = "manyhands.db"
 APPLICATION_ID: Final = 0x4D616E79  # "Many": tells our files from other people's
-# The least write-ahead log a job; larger pages cost more where batches are small (measured).
-PAGE_BYTES: Final = 4096
+# The least CPU a job: smaller pages cost more calls where windows are large, larger ones more bytes
+# where windows are small (measured).
+PAGE_BYTES: Final = 8192
+_EVENTS_AT_ONCE: Final = 10_000
 
 # SQLite writes a whole row anew when one column changes, so a large payload has a row of its own,
 # which a claim does not touch. Every index ends in the serial, which SQLite adds by itself.
@@ -124,6 +128,64 @@ CREATE TABLE audit(seq INTEGER PRIMARY KEY, record TEXT NOT NULL) STRICT;
 # not know of it, must not open it. The row says how far the file has come with it.
 _JOURNAL: Final = "INSERT INTO facts VALUES('journal', '{}')"
 
+# What a job keeps for life has columns, so that a claim need not write it again. Events lie one
+# behind the other, many in a row, and are found by the number of the last one.
+_COMPACT: Final = """
+ALTER TABLE jobs RENAME TO older_jobs;
+ALTER TABLE events RENAME TO older_events;
+CREATE TABLE jobs(
+    serial INTEGER PRIMARY KEY,
+    job_id TEXT NOT NULL,
+    uid TEXT,
+    queue TEXT NOT NULL,
+    state TEXT NOT NULL,
+    finished_at INTEGER,
+    result_until INTEGER,
+    namespace TEXT,
+    name TEXT,
+    terms_id INTEGER NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    unique_key BLOB,
+    realm TEXT NOT NULL,
+    submitter TEXT NOT NULL,
+    address TEXT NOT NULL,
+    record TEXT NOT NULL,
+    payload BLOB,
+    result BLOB
+) STRICT;
+CREATE TABLE events(
+    last_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, bodies BLOB NOT NULL
+) STRICT;
+"""
+_COMPACTED: Final = """
+DROP TABLE older_jobs;
+DROP TABLE older_events;
+CREATE UNIQUE INDEX jobs_by_id ON jobs(job_id);
+CREATE UNIQUE INDEX jobs_by_uid ON jobs(uid) WHERE uid IS NOT NULL;
+CREATE INDEX jobs_by_state ON jobs(queue, state);
+CREATE INDEX jobs_by_end ON jobs(queue, state, finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX jobs_by_result_end ON jobs(result_until) WHERE result_until IS NOT NULL;
+CREATE INDEX jobs_by_namespace ON jobs(namespace) WHERE namespace IS NOT NULL;
+"""
+
+
+def _compact(connection: apsw.Connection) -> None:
+    connection.execute(_COMPACT)
+    insert = f"INSERT INTO jobs VALUES({', '.join('?' * 18)})"
+    for row in connection.execute("SELECT * FROM older_jobs"):
+        *columns, record, payload, result = row
+        job = decode_job(record)
+        origin = job.origin
+        kept = (job.submitted_at, job.unique_key, origin.realm, origin.name, origin.address)
+        record = encode_record(job).decode()
+        connection.execute(insert, (*columns, *kept, record, payload, result))
+    events = connection.execute("SELECT seq, body FROM older_events ORDER BY seq")
+    while some := list(islice(events, _EVENTS_AT_ONCE)):
+        rows = join_events(some[0][0] - 1, [msgspec.Raw(body) for _, body in some])
+        connection.executemany("INSERT INTO events VALUES(?, ?, ?)", rows)
+    connection.execute(_COMPACTED)
+
+
 Migration = str | Callable[[apsw.Connection], None]
 # What makes version n+1 out of version n. Entries are added, never changed.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -132,6 +194,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     _note_failures,
     _OPERATORS,
     _JOURNAL,
+    _compact,
 )
 VERSION: Final = len(MIGRATIONS)
 

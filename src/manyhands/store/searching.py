@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, State
+from manyhands.model.job import FINISHED, Job, State
 from manyhands.store.index import Index
 from manyhands.store.matching import matches
-from manyhands.store.reading import COLUMNS, PAYLOAD, Reader
+from manyhands.store.reading import Reader
+from manyhands.store.rows import COLUMNS, PAYLOAD, RECORD_COLUMNS
 from manyhands.store.store import SEARCH_SECONDS_MAX, Filter, Order, Page, Selection
 
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
@@ -50,7 +51,7 @@ def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> 
 def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
     """The ids of the jobs of a listing. Payloads are not read, and records only if need be."""
     exact = _is_exact(wanted)
-    columns = "serial, jobs.job_id" if exact else "serial, terms_id, record, x'', NULL"
+    columns = "serial, jobs.job_id" if exact else f"{RECORD_COLUMNS}, x'', NULL"
     newest = wanted.order is Order.NEWEST
     give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
     streams = _Search(reader, wanted, columns).streams(index)
@@ -73,12 +74,7 @@ def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
 def _is_exact(wanted: Filter) -> bool:
     """Whether SQLite checks every condition, and so that nothing is left to be looked at."""
     beside = (wanted.tag, wanted.failure, wanted.failure_code)
-    return (
-        wanted.worker is None
-        and wanted.realm is None
-        and wanted.unique_key is None
-        and sum(value is not None for value in beside) <= 1
-    )
+    return wanted.worker is None and sum(value is not None for value in beside) <= 1
 
 
 def _id_if(job: Job, wanted: Filter) -> str | None:
@@ -96,7 +92,7 @@ class _Search:
         if wanted.payload_bytes is not None and columns is COLUMNS:
             # SQLite takes a part of nothing for NULL.
             cut = f"coalesce(substr({PAYLOAD}, 1, {wanted.payload_bytes}), x'')"
-            self._columns = f"serial, terms_id, record, {cut}, NULL"
+            self._columns = f"{RECORD_COLUMNS}, {cut}, NULL"
         self._conditions: list[str] = []
         self._values: list[str | bytes | int] = []
         self._narrow()
@@ -109,15 +105,16 @@ class _Search:
         if wanted.text is not None:
             self._add(f"instr({PAYLOAD}, ?) > 0", wanted.text.encode())
         if wanted.unique_key is not None:
-            self._add_text('"unique_key":', wanted.unique_key)
+            self._add("unique_key = ?", wanted.unique_key)
         if wanted.worker is not None:
-            self._add_text('"name":', wanted.worker)
-        if wanted.realm not in (None, UNKNOWN_ORIGIN.realm):  # that one may be left unsaid
-            self._add_text('"realm":', wanted.realm)
+            # As it stands in the text of a record.
+            self._add("instr(record, ?) > 0", '"name":' + _encode(wanted.worker).decode())
+        if wanted.realm is not None:
+            self._add("realm = ?", wanted.realm)
         if wanted.submitted_before is not None:
-            self._add("record ->> 'submitted_at' < ?", wanted.submitted_before)
+            self._add("submitted_at < ?", wanted.submitted_before)
         if wanted.submitted_after is not None:
-            self._add("record ->> 'submitted_at' > ?", wanted.submitted_after)
+            self._add("submitted_at > ?", wanted.submitted_after)
 
     def _narrow_place(self) -> None:
         """Queue and states, where rows are not found by them."""
@@ -132,10 +129,6 @@ class _Search:
     def _add(self, condition: str, value: str | bytes | int) -> None:
         self._conditions.append(condition)
         self._values.append(value)
-
-    def _add_text(self, key: str, value: str | bytes | None) -> None:
-        """A field and its value, as they stand in the text of a record."""
-        self._add("instr(record, ?) > 0", key + _encode(value).decode())
 
     def streams(self, index: Index) -> list[Iterator[_Step]]:
         """Rows in order, from as few places as possible."""

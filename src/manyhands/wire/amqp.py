@@ -20,7 +20,7 @@ FRAME_BYTES_MIN: Final = 4096  # nobody may ask for less
 _FRAME_HEAD: Final = struct.Struct(">BHI")
 _FRAME_END: Final = 0xCE
 _FRAME_OVERHEAD: Final = 8
-_METHOD, _HEADER, _BODY = 1, 2, 3
+_METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
 _BASIC: Final = 60
 _ACK_HEAD: Final = b"\x00\x3c\x00\x50"
 _ACK: Final = struct.Struct(">QB")
@@ -236,6 +236,8 @@ def _read_frame(kind: int, whole: bytes) -> Frame:
             # Nothing arrives more often, so this one is read here.
             tag, bits = _ACK.unpack_from(whole, 11)
             return commands.Basic.Ack(tag, bool(bits & 1))
+    if kind not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+        raise AmqpError(Code.FRAME_ERROR, f"there are no frames of type {kind}")
     try:
         return frame.unmarshal(whole)[2]  # type: ignore[return-value]  # no protocol header: it has no frame end
     except Exception as error:  # noqa: BLE001 - a foreign parser on foreign bytes

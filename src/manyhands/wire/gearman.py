@@ -229,17 +229,18 @@ class Decoder:
             self._held.clear()
         at = 0
         end = len(data)
+        origin, treatments, max_packet = self._origin, self._treatments, self._max_packet
         while at < end:
-            if end - at >= HEADER_SIZE:
+            body: int = at + HEADER_SIZE
+            if body <= end:
                 word, size = _read_header(data, at)
-                kind: int = word - self._origin
-                if 0 < kind <= LAST_KIND and size <= self._max_packet:
-                    body: int = at + HEADER_SIZE
+                kind: int = word - origin
+                if 0 < kind <= LAST_KIND and size <= max_packet:
                     after: int = body + size
                     if after > end:
                         self._needed = after - at
                         break
-                    treatment = self._treatments[kind]
+                    treatment = treatments[kind]
                     if treatment >= 0:
                         args = data[body:after].split(b"\0", treatment)
                         if len(args) > treatment:
@@ -338,10 +339,10 @@ class Decoder:
             # right behind the reducer's own is that empty aggregator, and anything else is the
             # data. The price: data of the documented form that starts with a NUL loses it.
             args[-1] = last.removeprefix(b"\0")
-        elif b"\0" in last:
+        elif 0 in last:
             # Some libraries end even the last argument with a NUL, gearmand itself in WORK_FAIL.
             args[-1] = last.rstrip(b"\0")
-            if b"\0" in args[-1]:
+            if 0 in args[-1]:
                 sentence = f"{packet_name(kind)} has a NUL inside its last argument"
                 return FAULT, [b"INVALID_PACKET", sentence.encode()]
         return kind, args
@@ -428,7 +429,7 @@ def encode_request(kind: int, *args: bytes) -> bytes:
     if len(args) != _COUNTS[kind]:
         raise ValueError(f"{packet_name(kind)} takes {_COUNTS[kind]} arguments, not {len(args)}")
     for arg in args[:-1] if kind in _OPAQUE else args:
-        if b"\0" in arg:
+        if 0 in arg:
             raise ValueError(f"{packet_name(kind)}: only data may contain a NUL")
     if kind in _REDUCE:
         args = (*args[:-1], b"", args[-1])

@@ -5,6 +5,8 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
@@ -60,7 +62,7 @@ class Opened:
         for job in jobs:
             if self.store.index.queue(job.queue) is None:
                 effects.put_queue(Queue(job.queue))
-            effects.put(job)
+            effects.put(replace(job))  # it is given its serial, and others may use it again
         self.store.write(effects)
         return [self.store.index.jobs[job.job_id] for job in jobs]
 

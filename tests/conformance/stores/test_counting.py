@@ -77,6 +77,12 @@ def test_the_counts_are_those_of_the_listing(filled, wanted):
     assert found.counts == listed
 
 
+def test_what_was_counted_to_the_end_is_all_however_long_it_took(filled):
+    wanted = Filter(tag="red2")
+
+    assert filled.store.count(wanted, seconds_max=0.0) == filled.store.count(wanted)
+
+
 def test_ages_are_counted(filled):
     bound = filled.now - 10_000
     younger = filled.store.count(Filter(submitted_after=bound))

@@ -236,6 +236,22 @@ def test_events_go_when_they_are_old_enough(opening):
     assert [stored.seq for stored in opened.store.events_after(0, 100)] == [52]
 
 
+def test_of_events_of_one_batch_only_the_surplus_goes(opening):
+    opened = opening(Retention(events_max=30))
+    for _ in range(300):
+        opened.submit()
+    opened.settle()
+
+    opened.store.prune(opened.now, 10)
+    opened.settle()
+    first = opened.store.first_seq()
+    opened.reopen()
+
+    assert 1 < first == opened.store.first_seq() <= 271
+    assert [stored.seq for stored in opened.store.events_after(0, 300)] == [*range(first, 301)]
+    assert [stored.seq for stored in opened.store.events_after(280, 3)] == [281, 282, 283]
+
+
 def test_what_goes_rides_with_other_changes_in_one_batch(opening):
     opened = opening(Retention(records_max=0))
     finish(opened)

@@ -31,7 +31,7 @@ if ($mode === 'work') {
 
 $client = new GearmanClient();
 $client->addServer($host, (int) $port);
-$client->setTimeout(10000);
+$client->setTimeout(600000);
 if ($mode === 'send') {
     echo $client->doBackground($function, $data);
 } elseif ($mode === 'ask') {

@@ -17,7 +17,7 @@ class Qless:
     def __init__(self, served: Served, host: str | None = None) -> None:
         self.served = served
         self.host = host
-        self.http = httpx.Client(base_url=served.url, timeout=30.0)
+        self.http = httpx.Client(base_url=served.url, timeout=120.0)
 
     def close(self) -> None:
         self.http.close()
@@ -109,7 +109,8 @@ class Wire:
 
     def __init__(self, served: Served) -> None:
         host, port = served.addresses["http"].split(":")
-        self.peer = socket.create_connection((host, int(port)), timeout=20)
+        self.peer = socket.create_connection((host, int(port)), timeout=90)
+        self._file = self.peer.makefile("rb")
         self.host = f"{host}:{port}"
 
     def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> None:
@@ -121,7 +122,7 @@ class Wire:
 
     def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
         """The status, the headers, the body."""
-        file = self.peer.makefile("rb")
+        file = self._file
         status = int(file.readline().split()[1])
         headers = {}
         while (line := file.readline().strip()) != b"":
@@ -137,6 +138,7 @@ class Wire:
         return status, json.loads(found)["error"]["code"] if found else ""
 
     def close(self) -> None:
+        self._file.close()
         self.peer.close()
 
     def __enter__(self) -> "Wire":

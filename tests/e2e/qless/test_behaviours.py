@@ -80,7 +80,7 @@ def test_qb8_a_stalled_job_can_be_taken_although_the_limit_was_reached(one, two,
     first = leased(one, queue)
     one.add(queue, 2)
 
-    assert two.take(queue, wait=10)["id"] == first
+    assert two.take(queue, wait=60)["id"] == first
 
 
 def test_qb9_failing_a_job_frees_its_slot(one, queue):
@@ -146,17 +146,20 @@ def test_qb12_an_empty_array_stays_one_through_advance_and_recurrence(one, queue
     one.results(f"/recurring/{queue}-3", [{"id": fresh(), "meta": [], "interval": 60}])
 
     assert '"meta":[]' in one.http.get(f"/get/{queue}-2").text
-    child = one.http.get(f"/get/{queue}-3?wait=10").text
+    child = one.http.get(f"/get/{queue}-3?wait=60").text
     assert '"meta":[]' in child
 
 
 def test_qb13_a_delayed_job_is_scheduled_and_takeable_only_later(one, queue):
-    [job_id] = one.add(queue, 1, delay=0.3)
+    [later] = one.add(queue, 1, delay=3600)
 
     assert one.take(queue) is None
-    assert one.state(job_id) == ("waiting", "scheduled")
+    assert one.state(later) == ("waiting", "scheduled")
     assert one.counts(queue, "waiting", "scheduled") == [0, 1]
-    assert one.take(queue, wait=10)["id"] == job_id
+    [soon] = one.add(queue, 1, delay=0.3)
+    assert one.take(queue, wait=60)["id"] == soon
+    put, popped = one.job(soon)["history"]
+    assert popped["when"] >= put["when"] + 0.3
 
 
 def test_qb14_a_scheduled_job_that_is_due_counts_as_waiting(q, queue):
@@ -195,8 +198,10 @@ def test_qb17_a_cancelled_or_unknown_job_cannot_be_requeued(one, queue, fresh):
 
 def test_qb20_after_expiry_another_worker_gets_it(one, two, queue):
     """QA15: the record of the loss stays with the job and with the worker."""
-    job_id = leased(one, queue, heartbeat=0.05)
-    assert two.take(queue, wait=10)["id"] == job_id
+    one.set(queue, heartbeat=0.05)
+    job_id = leased(one, queue)
+    one.set(queue, heartbeat=3600)
+    assert two.take(queue, wait=60)["id"] == job_id
 
     shown = one.job(job_id)
     assert shown["retries_left"] == 4
@@ -218,14 +223,14 @@ def test_qb22_with_grace_nobody_gets_it_before_expiry_and_grace(one, two, queue)
     for _ in range(2):
         [job_id] = one.add(queue, 1)
         item = one.take(queue)
-        again = two.take(queue, wait=10)
+        again = two.take(queue, wait=60)
         assert again["id"] == job_id
         assert again["expires"] - item["expires"] >= 0.5 - 0.01
         two.complete(queue, job_id)
 
 
 def test_qb23_the_holder_may_still_fail_it_during_grace(one, q, queue):
-    one.set(queue, heartbeat=0.05, grace=30)
+    one.set(queue, heartbeat=0.05, grace=600)
     job_id = leased(one, queue)
     wait_until(lambda: q.job(job_id)["heartbeat"] >= 20)
 
@@ -237,7 +242,7 @@ def test_qb24_without_retries_a_lost_lease_fails_the_job(one, queue):
     assert one.results("/timeout", [{"id": job_id}]) == [job_id]
     assert one.take(queue) is None
 
-    wait_until(lambda: one.state(job_id)[0] == "failed", 20)
+    wait_until(lambda: one.state(job_id)[0] == "failed")
 
     assert one.job(job_id)["failure"]["group"] == f"failed-retries-{queue}"
 
@@ -261,7 +266,7 @@ def test_qb26_a_retry_may_be_delayed_and_its_group_is_kept_when_it_was_the_last(
     item = {"id": job_id, "delay": 0.05, "group": "net", "message": "no route"}
 
     one.results(f"/retry/{queue}", [item])
-    assert one.take(queue, wait=10)["id"] == job_id
+    assert one.take(queue, wait=60)["id"] == job_id
     one.results(f"/retry/{queue}", [{**item, "delay": 600}])
 
     shown = one.job(job_id)
@@ -509,7 +514,7 @@ def test_qb55_recurring_jobs_come_by_interval_offset_and_backlog(q, queue, fresh
     later = {"id": f"{recur}0", "meta": 1, "interval": 600, "offset": 3600}
     q.results(f"/recurring/{queue}", [later])
 
-    child = q.take(queue, wait=10)
+    child = q.take(queue, wait=60)
 
     assert (child["meta"], child["tags"], child["retries_left"]) == ({"n": 1}, ["t"], 2)
     assert q.take(queue) is None
@@ -524,10 +529,10 @@ def test_qb56_a_changed_template_counts_for_later_children_and_stop_stops(q, que
     recur = fresh()
     item = {"id": recur, "meta": "old", "interval": 0.1}
     q.results(f"/recurring/{queue}", [item])
-    assert q.take(queue, wait=10)["meta"] == "old"
+    assert q.take(queue, wait=60)["meta"] == "old"
 
     q.results(f"/recurring/{queue}-2", [{**item, "meta": "new"}])
-    assert q.take(f"{queue}-2", wait=10)["meta"] == "new"
+    assert q.take(f"{queue}-2", wait=60)["meta"] == "new"
     assert q.get(f"/recurring/{recur}")["count"] >= 2
     assert q.told(f"/add/{queue}", [{"id": recur, "meta": 1}]) == ([False], {0: "duplicate"})
     assert q.results("/unrecur", [recur]) == [recur]

@@ -81,9 +81,11 @@ def test_qb53_exactly_the_expected_events_in_order(q, one, two, queue, stream, f
     assert watch.names(2) == ["waiting", "pending"]
     assert sorted(watch.names(2)) == ["cancelled", "lock_lost"]
 
-    expired = q.add_id(queue, fresh(), heartbeat=0.05)
+    q.set(queue, heartbeat=0.05)
+    expired = q.add_id(queue, fresh())
     one.take(queue)
     assert watch.names(3) == ["waiting", "pending", "stalled"]
+    q.set(queue, heartbeat=3600)
     two.take(queue)
     assert sorted(watch.names(2)) == ["lock_lost", "pending"]
     q.results("/timeout", [{"id": expired}])

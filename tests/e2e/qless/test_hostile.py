@@ -5,9 +5,11 @@ import json
 import socket
 import struct
 import threading
+import time
 
 import pytest
 
+from manyhands.server.http_connection import _RECEIPT_SECONDS
 from tests.e2e.qless.talk import Qless, Wire, wait_until
 
 LONG = b"9" * 5_000
@@ -149,16 +151,25 @@ def test_codings_that_hide_where_a_body_ends_are_refused(served, coding):
 
 def test_pipelined_takes_of_a_client_that_resets_come_back(served, q, queue):
     """QB61: all of them, uncharged, wherever their answers were at that time."""
-    q.add(queue, *("x" * 500_000 for _ in range(12)))
-    for _ in range(5):
+    rounds = 0
+    for number in range(50):
+        name = f"{queue}-{number}"
+        q.add(name, *("x" * 500_000 for _ in range(12)))
         wire = Wire(served)
-        one = f"GET /get/{queue} HTTP/1.1\r\nHost: {wire.host}\r\n\r\n".encode()
+        one = f"GET /get/{name} HTTP/1.1\r\nHost: {wire.host}\r\n\r\n".encode()
+        began = time.monotonic()
         wire.peer.sendall(one * 8)
         assert wire.peer.recv(1)
         wire.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wire.close()
-        wait_until(lambda: q.counts(queue, "waiting", "pending") == [12, 0])
-    assert {item["retries_left"] for item in q.take(queue, 12)} == {5}
+        if time.monotonic() - began > _RECEIPT_SECONDS / 2:
+            continue  # this machine was so slow that the first answers may count as received
+        wait_until(lambda name=name: q.counts(name, "waiting", "pending") == [12, 0])
+        assert {item["retries_left"] for item in q.take(name, 12)} == {5}
+        rounds += 1
+        if rounds == 5:
+            break
+    assert rounds
 
 
 def test_many_pipelined_requests_are_all_answered(served, queue):

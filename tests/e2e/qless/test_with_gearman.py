@@ -53,13 +53,13 @@ def test_a_gearman_job_is_worked_here(both, sent, meta, answer, received):
 
     def submit() -> None:
         ended = subprocess.run(
-            [*gearman, "-f", "job"], input=sent, capture_output=True, check=True, timeout=30
+            [*gearman, "-f", "job"], input=sent, capture_output=True, check=True, timeout=120
         )
         told.append(ended.stdout)
 
     submitter = threading.Thread(target=submit)
     submitter.start()
-    item = client.take("job", wait=20)
+    item = client.take("job", wait=60)
     assert item["meta"] == meta
     assert client.complete("job", item["id"], meta=answer) == [item["id"]]
     submitter.join()

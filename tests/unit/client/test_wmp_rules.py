@@ -343,9 +343,9 @@ def test_w58_those_who_were_put_off_come_first_in_their_order():
     assert bench.words() == []
 
     bench.finish(job)
-    assert bench.words() == ["DONE", "GIVE1"]
+    assert bench.words() == ["DONE", "READY", "GIVE1"]
     bench.hear(NO, link=1, lock="2")
-    assert bench.words() == ["GIVE2"]
+    assert bench.words() == ["READY1", "GIVE2"]
 
 
 def test_w58_a_manager_that_has_more_is_asked_again_after_all_others():
@@ -363,7 +363,25 @@ def test_w58_a_manager_that_has_more_is_asked_again_after_all_others():
     job = bench.take(3, lock="3")
     bench.finish(job)
 
-    assert bench.words() == ["DONE", "GIVE1"]
+    assert bench.words() == ["DONE", "READY", "GIVE1"]
+
+
+def test_w58_a_manager_that_had_no_more_gets_its_turn_again_while_another_has_always_more():
+    bench = Bench(links=2)
+    bench.hear(WAKE, link=0)
+    job = bench.take(lock=bench.last("GIVE")["lock"])  # and that was all it had
+    bench.hear(WAKE, link=1, count=9)
+    bench.words()
+
+    bench.finish(job)
+    assert bench.words() == ["DONE", "READY", "GIVE1"]
+    job = bench.take(2, link=1, lock="2", more=8)
+    bench.hear(WAKE, link=0)  # now it has more
+    bench.finish(job)
+    assert bench.words() == ["DONE1", "GIVE1"]
+    job = bench.take(3, link=1, lock="3", more=7)
+    bench.finish(job)
+    assert bench.words() == ["DONE1", "GIVE"]
 
 
 def test_w58_a_manager_that_is_away_locks_nothing():

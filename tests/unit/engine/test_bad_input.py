@@ -12,6 +12,7 @@ from manyhands.model.commands import (
     Cancel,
     Claim,
     Complete,
+    Conclude,
     ExpireLease,
     Fail,
     Fire,
@@ -183,11 +184,16 @@ CASES = [
     (Why.EMPTY_BATCH, Submit(())),
     (Why.EMPTY_BATCH, Cancel(job_ids=())),
     (Why.EMPTY_BATCH, ReleaseAll(())),
+    (Why.EMPTY_BATCH, Conclude(())),
     (Why.BATCH_TOO_LARGE, Submit((a_job(),) * 10_001)),
     (Why.BATCH_TOO_LARGE, Cancel(job_ids=tuple(map(str, range(10_001))))),
     (
         Why.BATCH_TOO_LARGE,
         ReleaseAll((Release(job_id="1ea5ed", proof=HELD),) * 10_001),
+    ),
+    (
+        Why.BATCH_TOO_LARGE,
+        Conclude((Complete(job_id="1ea5ed", proof=HELD),) * 10_001),
     ),
     # What is not there.
     (Why.UNKNOWN_JOB, Renew(job_id=NOBODY, proof=TOKEN)),

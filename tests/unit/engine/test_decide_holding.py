@@ -3,9 +3,18 @@
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import ByAnyone, Release, ReleaseAll, SendPartial
-from manyhands.model.job import EndReason, State
-from manyhands.model.outcome import ChangedMany, Why
+from manyhands.model.commands import (
+    ByAnyone,
+    Complete,
+    Conclude,
+    Fail,
+    Release,
+    ReleaseAll,
+    SendPartial,
+)
+from manyhands.model.identity import name_key
+from manyhands.model.job import EndReason, Failure, State
+from manyhands.model.outcome import ChangedMany, Concluded, Refusal, Why
 from manyhands.model.policy import TERMS, OnUnknownDependency, Reentry
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
 
@@ -220,6 +229,69 @@ def test_a_release_onto_a_lost_dependency_follows_the_jobs_policy():
 
     assert world.state(cancels.job_id) is State.CANCELLED
     assert world.state(holds.job_id) is State.BLOCKED
+    world.check()
+
+
+# Several ends at once.
+
+
+def conclude(world: World, *items: Complete | Fail) -> list[str]:
+    """What each was answered: the state of its job, or why not."""
+    reply = world.run(Conclude(items))
+    assert isinstance(reply, Concluded)
+    return [
+        item.why.value if isinstance(item, Refusal) else item.job.state.value
+        for item in reply.items
+    ]
+
+
+def test_several_ends_are_decided_each_by_itself():
+    world = World()
+    mine, his, broken = (a_leased_job(world) for _ in range(3))
+    proof, guessed = by_holder("worker"), by_holder("somebody")
+
+    told = conclude(
+        world,
+        Complete(job_id=mine.job_id, proof=proof, result=b"good"),
+        Complete(job_id=his.job_id, proof=guessed),
+        Complete(job_id="0" * 32, proof=proof),
+        Fail(job_id=broken.job_id, proof=proof, failure=Failure("broken")),
+    )
+
+    assert told == ["completed", "not_your_lease", "unknown_job", "failed"]
+    assert world.job(mine.job_id).result == b"good"
+    assert world.job(his.job_id) == his
+    assert world.state(broken.job_id) is State.FAILED
+    world.check()
+
+
+def test_an_end_may_be_followed_by_that_of_a_job_which_waited_for_it():
+    world = World()
+    terms = TERMS["dwork"]
+    first = world.submit(namespace="n", name="first", terms=terms)
+    second = world.submit(namespace="n", name="second", terms=terms, depends_on=("first",))
+    proof = by_holder("worker")
+    items = [Complete(job_id=name_key("n", name), proof=proof) for name in ("second", "first")]
+
+    assert conclude(world, *items, *items) == ["not_leased", "completed", "completed", "completed"]
+
+    assert world.state(first.job_id) is world.state(second.job_id) is State.COMPLETED
+    assert len(world.job(first.job_id).attempts) == 1
+    world.check()
+
+
+def test_a_refused_end_among_others_leaves_nothing_behind():
+    world = World()
+    world.submit()
+    # A lease taken without a name is adopted by the first named request, unless that is refused.
+    job = world.claim(holder=a_worker(None, address="here"))
+    huge = bytes(limits.PAYLOAD_BYTES_MAX + 1)
+    proof = by_holder("ann", address="here")
+
+    told = conclude(world, Complete(job_id=job.job_id, proof=proof, result=huge))
+
+    assert told == ["payload_too_large"]
+    assert world.job(job.job_id) == job
     world.check()
 
 

@@ -219,5 +219,5 @@ def test_finished_jobs_do_not_pile_up_in_the_timer():
         world.claim()
         world.complete(job.job_id)
 
-    assert len(world.store.index._due) < 200
+    assert len(world.store.index.due_heap) < 200
     world.check()

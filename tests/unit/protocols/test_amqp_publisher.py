@@ -5,7 +5,7 @@ from pamqp import frame
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange
 
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
-from manyhands.wire.amqp import PROTOCOL_HEADER, Message
+from manyhands.wire.amqp import HEARTBEAT, PROTOCOL_HEADER, Message
 
 EXCHANGES = ("one", "two")
 
@@ -17,8 +17,8 @@ class Broker:
         self.said: list[bytes] = []
         self.publisher = Publisher(self.said.append, EXCHANGES, ("me", "secret"), "/", 0)
 
-    def say(self, method, channel: int = 1) -> None:
-        self.publisher.receive(frame.marshal(method, channel), 0)
+    def say(self, method, channel: int = 1, now: int = 0) -> None:
+        self.publisher.receive(frame.marshal(method, channel), now)
 
     def heard(self) -> list[str]:
         methods = [data for data in self.said if data != PROTOCOL_HEADER]
@@ -128,3 +128,34 @@ def test_a_silent_broker_is_noticed(broker):
     assert len(broker.said) == 1
     with pytest.raises(BrokerError, match="silent"):
         broker.publisher.tick(61_000)
+
+
+def beat_until(ready, *instants: int) -> None:
+    """A broker that is there, at these instants."""
+    for now in instants:
+        ready.publisher.receive(HEARTBEAT, now)
+        ready.publisher.tick(now)
+
+
+def test_a_broker_that_beats_but_does_not_confirm_is_given_up(ready):
+    """T32."""
+    beat_until(ready, 50_000)
+    ready.publisher.publish(messages(1, 2), 2)
+    beat_until(ready, 60_000, 90_000)
+    ready.say(Basic.Ack(1), now=100_000)
+    beat_until(ready, 110_000, 130_000, 160_000)
+
+    with pytest.raises(BrokerError, match="confirm"):
+        beat_until(ready, 160_001)
+
+
+def test_nobody_waits_for_confirms_of_nothing_or_of_a_blocked_broker(ready):
+    """T34."""
+    beat_until(ready, 50_000, 100_000)
+    ready.publisher.publish(messages(1), 1)
+    ready.say(Connection.Blocked("low on memory"), 0, now=100_000)
+    beat_until(ready, 130_000, 160_000, 190_000)
+    ready.say(Connection.Unblocked(), 0, now=200_000)
+    beat_until(ready, 230_000, 250_000)
+
+    assert ready.publisher.unconfirmed_count == 1

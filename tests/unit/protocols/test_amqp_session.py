@@ -1,103 +1,11 @@
 """An AMQP connection fed with anything: it answers or closes, and never breaks."""
 
-import struct
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
-from pamqp.commands import Basic, Channel, Connection, Queue
+from pamqp.commands import Basic, Queue
 
-from manyhands.protocols.amqp.broker import Broker
-from manyhands.protocols.amqp.session import AmqpSession
-from manyhands.wire.amqp import PROTOCOL_HEADER, FrameReader, Message
-
-EXCHANGE = "task_pending_v1"
-
-
-class Log:
-    """Ten messages of ten bytes."""
-
-    first_seq, last_seq = 1, 10
-
-    def read(self, seq, count_max, exchanges):
-        if exchanges is not None and EXCHANGE not in exchanges:
-            return [], self.last_seq
-        last = min(self.last_seq, seq + count_max)
-        found = range(seq + 1, last + 1)
-        header = struct.pack(">HHQH", 60, 0, 10, 0)
-        return [Message(n, EXCHANGE, f"a.{n}", header, b"0123456789") for n in found], last
-
-    def seq_before(self, at):  # noqa: ARG002
-        return 5
-
-
-class Welcome:
-    product, version, server_name = "Test", "0", "server"
-    connections_max = 1
-
-    def refusal_of(self, user, password, address):  # noqa: ARG002
-        return None if user == "guest" else "no"
-
-    def is_full(self):
-        return False
-
-
-class Peer:
-    connection, address = "c/1", "127.0.0.1"
-
-    def __init__(self) -> None:
-        self.sent = b""
-        self.closed = False
-        self._tokens = 0
-
-    def send(self, data):
-        self.sent += data
-
-    def close(self):
-        self.closed = True
-
-    def is_congested(self):
-        return False
-
-    def now(self):
-        return 1_700_000_000_000
-
-    def token(self):
-        self._tokens += 1
-        return f"{self._tokens:032x}"
-
-
-def a_session():
-    peer = Peer()
-
-    def ask(command, settle=None, refused=None):  # noqa: ARG001
-        if settle is not None:
-            settle(command)
-
-    broker = Broker((EXCHANGE,), Log(), ask, lambda: None)
-    return AmqpSession(peer, broker, Welcome()), peer, broker
-
-
-def open_session():
-    session, peer, broker = a_session()
-    session.receive(PROTOCOL_HEADER)
-    for channel, method in (
-        (0, Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")),
-        (0, Connection.TuneOk(0, 0, 0)),
-        (0, Connection.Open("/")),
-        (1, Channel.Open()),
-    ):
-        session.receive(frame.marshal(method, channel))
-    return session, peer, broker
-
-
-def frames_of(peer: Peer) -> list[tuple[int, object]]:
-    """What was said is whole frames, whatever was heard."""
-    reader = FrameReader(1 << 20)
-    found = list(reader.feed(peer.sent))
-    assert not reader._bytes
-    return found
-
+from tests.unit.protocols.amqp_room import EXCHANGE, a_session, frames_of, open_session
 
 METHODS = [
     kind

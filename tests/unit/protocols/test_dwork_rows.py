@@ -277,6 +277,28 @@ def test_row_23_priority_goes_first_then_freed_then_first_come(desk):
     assert desk.steal(n=10) == ["freed", "b"]
 
 
+def test_row_24_tasks_that_go_together_are_told_apart_by_all_they_differ_in(desk):
+    """D17"""
+    desk.create(a_task("a"), a_task("b"), a_task("with payload", payload=b"data"))
+    desk.create(Task(name="elsewhere", origin="other"), a_task("urgent", priority=2.0))
+    desk.clock += 5
+    desk.create(a_task("late"))
+    desk.query(Kind.STEAL, location="w0", n=1)  # the urgent one, which comes back
+    desk.query(Kind.EXIT, location="w0")
+
+    tasks = {task.name: task for task in desk.query(Kind.STEAL, location="w1", n=10).tasks}
+
+    assert len(tasks) == 6
+    for name, task in tasks.items():
+        began = START + 5 if name == "late" else START
+        assert task.log[0] == LogEntry(Phase.READY, began * 1000)
+        assert task.log[-1] == LogEntry(Phase.STOLEN, (START + 5) * 1000)
+        assert task.origin == ("other" if name == "elsewhere" else "client")
+        assert task.payload == (b"data" if name == "with payload" else None)
+        assert task.priority == (2.0 if name == "urgent" else None)
+        assert task.attempt == (2 if name == "urgent" else 1)
+
+
 def test_row_24_a_stolen_task_brings_its_creator_predecessors_and_log(desk):
     """D17"""
     desk.create(a_task("p"), a_task("a", "p"))

@@ -1,5 +1,7 @@
 """The shipped protocol, packet by packet. G… are clauses of docs/protocols/gearman.md."""
 
+import time
+
 import pytest
 
 from manyhands.model.commands import (
@@ -1313,9 +1315,9 @@ def test_a_gearman_client_hears_of_work_done_by_another_front(room):
     assert client.heard() == [(wire.WORK_COMPLETE, [handle, b"r"])]
 
 
-@pytest.mark.timeout(20)
 def test_thousands_of_clients_may_wait_for_one_job(room):
     """G17: what a client costs may not grow with the square of their number."""
+    began = time.process_time()  # other work of this machine does not count
     clients = [room.gearman() for _ in range(3000)]
     for client in clients:
         client.give(wire.encode_request(wire.SUBMIT_JOB, b"f", b"u", b""))
@@ -1329,3 +1331,4 @@ def test_thousands_of_clients_may_wait_for_one_job(room):
 
     ends = [client.heard()[1:] for client in clients[1::2]]
     assert ends == [[(wire.WORK_COMPLETE, [handle, b"r"])]] * 1500
+    assert time.process_time() - began < 20

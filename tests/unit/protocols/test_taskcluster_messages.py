@@ -646,13 +646,26 @@ def test_taken_until_is_twenty_minutes_from_the_claim_and_from_each_reclaim(worl
 
 
 def test_a_dependency_that_failed_fails_a_task(world):
+    """T11."""
     first = a_job(queue="aws/first", origin=TASKCLUSTER, terms=TERMS["taskcluster"])
     first = world.submit(first)
     second = a_task(world, depends_on=(first.job_id,))
+    a_claim(world, "aws/first")
+    world.fail(first.job_id)
+
+    [message] = heard(world, second.job_id)
+    assert message.exchange == "task_failed_v1"
+    assert message.status["reason"] == "dependency-failed"
+
+
+def test_a_task_is_canceled_with_what_it_depends_on(world):
+    """T11."""
+    first = a_task(world, queue="aws/first")
+    second = a_task(world, depends_on=(first.job_id,))
     world.cancel(first.job_id)
 
-    for message in heard(world, second.job_id):
-        assert message.exchange == "task_failed_v1"
+    [message] = heard(world, second.job_id)
+    assert (message.exchange, message.status["reason"]) == ("task_failed_v1", "canceled")
 
 
 def test_every_reason_of_the_engine_makes_a_valid_message(world):

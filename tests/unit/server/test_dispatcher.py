@@ -575,7 +575,7 @@ def test_rule_24_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_f
 
 def test_rule_24_a_change_that_cannot_be_taken_in_ends_the_server(monkeypatch):
     desk = Desk()
-    monkeypatch.setattr(desk.store.index, "put", lambda _: 1 / 0)
+    monkeypatch.setattr(desk.store.index, "change", lambda _, __: 1 / 0)
 
     told = desk.ask(desk.a_submit())
     desk.run(TWO_COMMITS_MS)

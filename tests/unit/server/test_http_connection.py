@@ -44,6 +44,7 @@ class Room:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.time = lambda: 1_000.0  # it stands still, however long a test takes
         self.asked: list[Request] = []
         config = uvicorn.Config(lambda *_: None, http=Connection, ws="none", log_config=None)
         self.socket = Socket()
@@ -67,6 +68,10 @@ class Room:
 def room():
     found = Room()
     yield found
+    tasks = asyncio.all_tasks(found.loop)  # of requests that took the long way
+    for task in tasks:
+        task.cancel()
+    found.loop.run_until_complete(asyncio.wait(tasks) if tasks else asyncio.sleep(0))
     found.loop.close()
 
 
@@ -80,7 +85,8 @@ def test_a_whole_request_takes_the_short_way(room):
     room.connection.data_received(b"lo")
 
     [request] = room.asked
-    assert (request.method, request.path, request.body) == ("POST", b"/add/q", b"hello")
+    assert (request.head.method, request.head.path) == ("POST", b"/add/q")
+    assert request.body == b"hello"
     request.send(200, b"{}", ((b"x-a", b"b"),))
     assert room.socket.written.startswith(b"HTTP/1.1 200 OK\r\n")
     assert room.socket.written.endswith(b"\r\n\r\n{}")
@@ -224,3 +230,90 @@ def test_an_ordinary_answer_has_the_same_head_as_any_other(room):
 
     lines = set(room.socket.written.split(b"\r\n")) - {b"x-a: b"}
     assert set(first.split(b"\r\n")) == lines
+
+
+# Heads that were seen before are not read again.
+
+
+def test_the_same_head_once_more_is_the_same_request_with_another_body(room):
+    for body in (b"first", b"again"):
+        room.connection.data_received(post(5, body))
+        room.asked[-1].send(200, b"{}", ())
+
+    assert [request.body for request in room.asked] == [b"first", b"again"]
+    assert room.asked[0].head is room.asked[1].head
+
+
+@pytest.mark.parametrize(
+    "cut", [1, 20, len(post(5)), len(post(5)) + 2], ids=["begun", "head", "body", "half"]
+)
+def test_a_known_head_that_comes_in_pieces_is_the_same_request(room, cut):
+    for _ in range(3):
+        data = post(5, b"hello")
+        room.connection.data_received(data[:cut])
+        room.connection.data_received(data[cut:])
+        room.asked[-1].send(200, b"{}", ())
+        room.connection.data_received(data)
+        room.asked[-1].send(200, b"{}", ())
+
+    assert [request.body for request in room.asked] == [b"hello"] * 6
+    assert room.socket.written.count(b"200 OK") == 6
+    assert not room.socket.closed
+
+
+def test_a_known_head_with_more_behind_it_is_two_requests(room):
+    room.connection.data_received(post(2, b"ab"))
+    room.asked[0].send(200, b"{}", ())
+    room.connection.data_received(post(2, b"cd") + post(2, b"ef"))
+
+    assert [request.body for request in room.asked] == [b"ab", b"cd"]
+    assert len(room.connection.pipeline) == 1
+
+
+def test_bytes_of_a_body_are_not_taken_for_a_known_head(room):
+    request = post(0)
+    room.connection.data_received(request)
+    room.asked[0].send(200, b"{}", ())
+    room.connection.data_received(post(len(request)))
+    room.connection.data_received(request)
+
+    assert [found.body for found in room.asked] == [b"", request]
+
+
+@pytest.mark.parametrize(
+    "line", [b"Connection: close", b"Transfer-Encoding: chunked"], ids=["close", "chunked"]
+)
+def test_what_is_unusual_about_a_head_is_read_every_time(room, line):
+    room.connection.data_received(b"POST /add/q HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n" % line)
+    room.connection.data_received(b"0\r\n\r\n")
+
+    assert len(room.asked) == 1
+    assert room.connection.short_way._known == {}
+
+
+def test_a_known_head_before_the_last_answer_has_to_wait(room):
+    room.connection.data_received(post(0))
+    room.connection.data_received(post(0))
+
+    assert len(room.asked) == 1
+    assert room.socket.written == b""
+
+
+def test_a_known_head_after_a_close_is_not_listened_to(room):
+    room.connection.data_received(post(0))
+    room.asked[0].send(200, b"{}", ())
+    room.socket.close()
+    room.connection.data_received(post(0))
+
+    assert len(room.asked) == 1
+
+
+def test_no_more_than_a_thousand_heads_are_kept_and_no_long_ones(room):
+    for number in range(1_001):
+        room.connection.data_received(b"GET /add/%d HTTP/1.1\r\nHost: x\r\n\r\n" % number)
+        room.asked[-1].send(200, b"{}", ())
+    long = b"GET /add/q HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n" % (b"x" * 2000)
+    room.connection.data_received(long)
+
+    assert len(room.connection.short_way._known) == 1
+    assert len(room.asked) == 1_002

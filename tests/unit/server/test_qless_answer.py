@@ -8,13 +8,14 @@ import structlog
 
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.access import Access
-from manyhands.server.http_short_way import Request
+from manyhands.server.http_short_way import Head, Request
 from manyhands.server.ids import Ids
 from manyhands.server.qless_answer import Answering, Load
 
 SERVER = SimpleNamespace(
     ids=Ids(),
     access=Access(),
+    dispatcher=None,
     clock=SimpleNamespace(monotonic_ms=lambda: 5.0),
     config=SimpleNamespace(qless_load=False),
 )
@@ -24,7 +25,7 @@ class Sent(Request):
     """A request that keeps what it was answered."""
 
     def __init__(self, query: bytes = b"") -> None:
-        super().__init__(None, "GET", (b"/get/q", query), {b"host": b"h"})
+        super().__init__(None, Head("GET", (b"/get/q", query), {b"host": b"h"}))
         self.answers: list[tuple[int, dict, dict]] = []
 
     def send(self, status, body, headers) -> None:
@@ -46,7 +47,7 @@ def test_a_defect_is_an_answer_with_a_number_that_is_in_the_log(answering):
 
     with structlog.testing.capture_logs() as logs:
         answering.guarded(broken)(on_arrival)
-        answering.guarded_finish(on_reply, broken)([])
+        answering.ask(on_reply, [], broken)
 
     for sent, logged in zip((on_arrival, on_reply), logs, strict=True):
         [(status, body, _)] = sent.answers

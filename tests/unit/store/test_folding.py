@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from manyhands.store import schema
 from manyhands.store.applying import Applier
 from manyhands.store.folding import SETTINGS, Window
-from manyhands.store.frames import Frame, cut, decode_frame, pack
+from manyhands.store.frames import Frame, Rarities, cut, decode_frame, pack
+from manyhands.store.rows import split_events
 
 TABLES = (
     "jobs",
@@ -56,7 +57,12 @@ def job_row(random, serial):
         None,
         None,
         1,
-        f"record {random.random()}",
+        5,
+        None,
+        "realm",
+        "",
+        "address",
+        b"record %f" % random.random(),
         b"p",
         random.choice((None, b"result")),
     )
@@ -68,7 +74,7 @@ def update(random, serial):
         random.choice(NAMES),
         random.choice(STATES),
         *ending(random),
-        f"record {random.random()}",
+        b"record %f" % random.random(),
         random.choice((None, b"", b"result")),
     )
 
@@ -96,26 +102,21 @@ def frames(random):
                 inserted.append(row)
         written = [row[0] for row in inserted]
         pieces = [(random.choice(SERIALS), random.randrange(1, 6)) for _ in range(3)]
-        events = [(seq + n, {"n": number}) for n in range(1, random.randrange(1, 4))]
+        seq_before = seq
+        events = [{"n": number} for _ in range(random.randrange(4))]
         seq += len(events)
         fields = {}
         for table in SETTINGS:
             fields[table] = [(name, f"{table} {random.random()}") for name in some(random, NAMES)]
             fields[f"removed_{table}"] = [(name,) for name in some(random, NAMES)]
-        frame = Frame(
-            number=number,
-            counters=f'"{number}"',
+        rarities = Rarities(
             dropped_jobs=[(serial,) for serial in dropped],
             dropped_results=[(serial,) for serial in some(random, SERIALS, 0.2)],
             events_dropped_to=random.choice((0, 0, seq, max(0, seq - 2))),
             terms=[(number, "t")],
             replaced=[(serial,) for serial in replaced],
-            inserted=inserted,
             payloads=[(s, random.randbytes(3)) for s in some(random, written)],
-            # Also of jobs that are not there: then it changes nothing.
-            updated=[update(random, serial) for serial in some(random, SERIALS)],
             tagged=[(tag, s) for s in written for tag in some(random, NAMES)],
-            events=events,
             partials=[(s, n, n - 2, 0, 0, b"x") for s, n in pieces],
             samples=[
                 (queue, step, random.randrange(6), random.randbytes(3))
@@ -131,6 +132,16 @@ def frames(random):
             dropped_terms=[(n,) for n in some(random, range(1, number), 0.1)],
             dropped_groups=random.choice(([], [], [()])),
             **fields,
+        )
+        frame = Frame(
+            number=number,
+            counters=f'"{number}"',
+            inserted=inserted,
+            # Also of jobs that are not there: then it changes nothing.
+            updated=[update(random, serial) for serial in some(random, SERIALS)],
+            events_after=seq_before,
+            events=events,
+            rarities=rarities if dropped or replaced or random.random() < 0.8 else None,
         )
         made.append(frame)
     return made
@@ -168,18 +179,17 @@ STATEMENTS = (
     ("replaced", "DELETE FROM jobs WHERE serial = ?"),
     ("replaced", "DELETE FROM tags WHERE serial = ?"),
     ("replaced", "DELETE FROM payloads WHERE serial = ?"),
-    ("inserted", f"INSERT INTO jobs VALUES({', '.join('?' * 13)})"),
+    ("inserted", f"INSERT INTO jobs VALUES({', '.join('?' * 15)}, CAST(? AS TEXT), ?, ?)"),
     ("payloads", "INSERT INTO payloads VALUES(?, ?)"),
     (
         "updated",
         "UPDATE jobs SET queue = ?2, state = ?3, finished_at = ?4, result_until = ?5,"
-        " record = ?6, result = ?7 WHERE serial = ?1",
+        " record = CAST(?6 AS TEXT), result = ?7 WHERE serial = ?1",
     ),
     ("mended", "DELETE FROM failures WHERE serial = ?"),
     ("failures", "INSERT OR REPLACE INTO failures VALUES(?, ?, ?, ?, ?)"),
     ("failure_groups", "INSERT OR IGNORE INTO failure_groups VALUES(?, ?, ?)"),
     ("tagged", "INSERT INTO tags VALUES(?, ?)"),
-    ("events", "INSERT INTO events VALUES(?, ?)"),
     ("samples", "INSERT OR REPLACE INTO history VALUES(?, ?, ?, ?)"),
     ("dropped_samples", "DELETE FROM history WHERE step_ms = ? AND at < ?"),
     *(
@@ -204,16 +214,20 @@ STATEMENTS = (
 def apply_singly(connection, every):
     for number, packed_frame in every:
         frame = decode_frame(packed_frame)
+        rarities = frame.rarities or Rarities()
         for field, statement in STATEMENTS:
-            connection.executemany(statement, getattr(frame, field))
-        for serial, piece, oldest, at, warning, payload in frame.partials:
+            part = frame if field in ("inserted", "updated") else rarities
+            connection.executemany(statement, getattr(part, field))
+        for serial, piece, oldest, at, warning, payload in rarities.partials:
             connection.execute(
                 "DELETE FROM partials WHERE serial = ? AND (number >= ? OR number < ?)",
                 (serial, piece, oldest),
             )
             values = (serial, piece, at, warning, payload)
             connection.execute("INSERT INTO partials VALUES(?, ?, ?, ?, ?)", values)
-        connection.execute("DELETE FROM events WHERE seq <= ?", (frame.events_dropped_to,))
+        for seq, body in enumerate(frame.events, frame.events_after + 1):
+            connection.execute("INSERT INTO events VALUES(?, 1, ?)", (seq, bytes(body)))
+        connection.execute("DELETE FROM events WHERE last_seq <= ?", (rarities.events_dropped_to,))
         mark = f'{{"epoch":"00","applied":{number}}}'
         facts = (("counters", frame.counters), ("journal", mark))
         connection.executemany("INSERT OR REPLACE INTO facts VALUES(?, ?)", facts)
@@ -224,6 +238,12 @@ def rows(connection):
         table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
         for table in TABLES
     }
+    # However many are in a row.
+    found["events"] = [
+        (last_seq - count + n, bytes(body))
+        for last_seq, count, bodies in found["events"]
+        for n, body in enumerate(split_events(count, bodies), 1)
+    ]
     verdict = connection.execute("PRAGMA integrity_check").get
     connection.close()
     return verdict, found
@@ -250,23 +270,25 @@ def test_every_field_of_a_frame_is_in_some_of_the_frames_above():
 
     unused = [
         field.name
-        for field in msgspec.structs.fields(Frame)
-        if not any(getattr(frame, field.name) for frame in made)
+        for parts in (made, [frame.rarities for frame in made if frame.rarities is not None])
+        for field in msgspec.structs.fields(parts[0])
+        if not any(getattr(part, field.name) for part in parts)
     ]
 
     assert unused == []
 
 
 def test_a_job_that_comes_and_goes_in_a_window_is_one_row():
-    row = [1, "id", None, "q", "ready", None, None, None, None, 1, "r1", b"p", None]
+    kept = [None, None, 1, 5, b"key", "gearman", "", "::1"]
+    row = [1, "id", None, "q", "ready", None, None, *kept, b"r1", b"p", None]
     window = Window()
     for frame in (
         Frame(number=1, counters="", inserted=[row]),
-        Frame(number=2, counters="", updated=[[1, "q", "leased", None, None, "r2", None]]),
-        Frame(number=3, counters="", updated=[[1, "q", "completed", 5, 9, "r3", b"result"]]),
+        Frame(number=2, counters="", updated=[[1, "q", "leased", None, None, b"r2", None]]),
+        Frame(number=3, counters="", updated=[[1, "q", "completed", 5, 9, b"r3", b"result"]]),
     ):
         window.fold(decode_frame(bytes(pack(frame))[16:]))
 
-    final = [1, "id", None, "q", "completed", 5, 9, None, None, 1, "r3", b"p", b"result"]
+    final = [1, "id", None, "q", "completed", 5, 9, *kept, b"r3", b"p", b"result"]
     assert list(window.inserted.values()) == [final]
     assert not window.updated

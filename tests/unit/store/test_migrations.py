@@ -4,28 +4,11 @@ import apsw
 import pytest
 
 from manyhands.model.commands import ByToken, Fail
-from manyhands.model.job import Failure
+from manyhands.model.job import Failure, Origin
 from manyhands.store import schema
-from manyhands.store.store import FailureQuestion
+from manyhands.store.store import FailureQuestion, Filter
+from tests.conformance.stores.older import make_older
 from tests.conformance.stores.opened import Opened
-
-# What each version added, and how to take it away again.
-TAKEN_AWAY = {
-    5: "DELETE FROM facts WHERE key = 'journal'",
-    4: "DROP TABLE bulks; DROP TABLE audit",
-    3: "DROP TABLE failures; DROP TABLE failure_groups",
-    2: "DROP TABLE history",
-}
-
-
-def older(file, version: int) -> None:
-    """Make a file what an older version would have written."""
-    connection = apsw.Connection(str(file))
-    for number in sorted(TAKEN_AWAY, reverse=True):
-        if number > version:
-            connection.execute(TAKEN_AWAY[number])
-    connection.pragma("user_version", version)
-    connection.close()
 
 
 def tables(file) -> set[str]:
@@ -42,7 +25,7 @@ def test_every_older_version_gets_the_tables_of_a_new_file(tmp_path, version):
     file = opened.directory / schema.FILE_NAME
     opened.close()
     new = tables(file)
-    older(file, version)
+    make_older(file, version)
     assert tables(file) != new
 
     opened = Opened("sqlite", opened.directory)
@@ -61,10 +44,32 @@ def test_jobs_that_failed_before_failures_were_counted_are_counted(tmp_path):
     opened.submit()
     opened.commit()
     opened.close()
-    older(opened.directory / schema.FILE_NAME, 2)
+    make_older(opened.directory / schema.FILE_NAME, 2)
 
     opened = Opened("sqlite", opened.directory)
     found = opened.store.failures(FailureQuestion(now=opened.now))
     opened.close()
 
     assert [(row.group.line, row.count) for row in found.groups] == [("row <number> is wrong", 3)]
+
+
+def test_jobs_and_events_that_were_written_at_length_are_all_there(tmp_path):
+    opened = Opened("sqlite", tmp_path / "data")
+    for number in range(300):
+        opened.submit(unique_key=b"key %d" % number, origin=Origin("http", "me", "::1"))
+    opened.submit(payload=b"large" * 1_000, tags=("red",), namespace="n", name="x")
+    for _ in range(3):
+        opened.claim()
+    opened.commit()
+    jobs = opened.store.search(Filter(count_max=1_000)).jobs
+    events = opened.store.events_after(0, 1_000)
+    opened.close()
+    make_older(opened.directory / schema.FILE_NAME, 5)
+
+    opened = Opened("sqlite", opened.directory)
+
+    assert len(jobs) == 301
+    assert opened.store.search(Filter(count_max=1_000)).jobs == jobs
+    assert len(events) == 304
+    assert opened.store.events_after(0, 1_000) == events
+    opened.close()

@@ -84,7 +84,7 @@ def test_a_message_that_was_asked_for_tells_how_many_are_left():
     [
         (struct.pack(">BHI", 1, 1, 5000), Code.FRAME_ERROR),
         (raw_frame(1, b"\x00\x3c\x00\x50" + bytes(9), b"\x00"), Code.FRAME_ERROR),
-        (raw_frame(9, b"what"), Code.SYNTAX_ERROR),
+        (raw_frame(9, b"what"), Code.FRAME_ERROR),
         (raw_frame(1, b""), Code.SYNTAX_ERROR),
         (raw_frame(1, b"\x00"), Code.SYNTAX_ERROR),
         (raw_frame(1, struct.pack(">HH", 99, 1)), Code.NOT_IMPLEMENTED),

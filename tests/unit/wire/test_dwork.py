@@ -1,5 +1,7 @@
 """dwork's messages: the bytes of the original, and nothing that is not a whole message."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from manyhands.wire.dwork import (
     decode,
     encode,
     implementation,
+    read_any,
 )
 
 
@@ -94,6 +97,33 @@ def test_d4_random_bytes_are_a_message_or_refused(body):
     except WireError:
         return
     assert decode(encode(query)) == query
+
+
+PLAIN = st.builds(
+    Query,
+    kind=st.sampled_from(Kind),
+    tasks=st.lists(
+        st.builds(Task, name=st.text(max_size=130), origin=st.sampled_from(("a", "", "ö"))),
+        max_size=3,
+    ).map(tuple),
+    location=st.none() | st.text(max_size=130),
+)
+
+
+@given(PLAIN, st.data())
+def test_d4_plain_messages_are_read_as_protobuf_reads_them(query, data):
+    body = bytearray(encode(query))
+    for _ in range(data.draw(st.integers(0, 2))):  # and with a byte or two that are wrong
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+
+    assert said(decode, bytes(body)) == said(read_any, bytes(body))
+
+
+def said(read: Callable[[bytes], Query], body: bytes) -> Query | str:
+    try:
+        return read(body)
+    except WireError as error:
+        return str(error)
 
 
 TEXTS = st.text(max_size=10)

@@ -8,15 +8,21 @@ from manyhands.model.commands import RemoveCursor, SetCursor
 from manyhands.model.events import Cursor
 from manyhands.model.outcome import Refusal, Reply
 from manyhands.protocols.amqp.arguments import check_arguments, expires_ms_of
-from manyhands.protocols.amqp.queues import Log, Traits, WatchQueue, restored
-from manyhands.protocols.session import Ask
+from manyhands.protocols.amqp.log import Log
+from manyhands.protocols.amqp.queues import LOOK_COUNT, Traits, WatchQueue, restored
+from manyhands.protocols.session import Ask, Settle
 from manyhands.wire.amqp import AmqpError, Code
 
 QUEUES_COUNT_MAX: Final = 1_000  # each looks at every message
 BINDINGS_COUNT_MAX: Final = 1_000  # of one queue
 _CURSOR_PREFIX: Final = "amqp.queue:"
 _FED_COUNT: Final = 100  # messages to one queue before it is the next one's turn
+# Messages that are looked at or delivered in one go, before everybody else gets their turn.
+_TURN_COUNT: Final = 2_000
 _SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most that
+
+# What follows once something is on disk, or why it could not be.
+Then = Callable[[Refusal | None], None]
 
 
 class Broker:
@@ -84,8 +90,8 @@ class Broker:
             )
         return queue
 
-    def delete(self, queue: WatchQueue) -> None:
-        """It is gone, and its consumers hear of it."""
+    def delete(self, queue: WatchQueue, then: Then | None = None) -> None:
+        """It is gone, and its consumers hear of it; go on when it is gone from the disk, too."""
         if self.queues.pop(queue.name, None) is not queue:
             return
         self._hungry.pop(queue, None)
@@ -96,16 +102,15 @@ class Broker:
             consumer.end()
         queue.consumers.clear()
         if queue.traits.durable:
-            self._ask(RemoveCursor(_CURSOR_PREFIX + queue.name))
+            command = RemoveCursor(_CURSOR_PREFIX + queue.name)
+            self._ask(command, None if then is None else _settling(then))
+        elif then is not None:
+            then(None)
 
-    def save(self, queue: WatchQueue, then: Callable[[Refusal | None], None]) -> None:
+    def save(self, queue: WatchQueue, then: Then) -> None:
         """Have a durable queue as it is now on disk, then go on."""
         self._unsaved.pop(queue, None)
-
-        def settle(reply: Reply) -> None:
-            then(reply if isinstance(reply, Refusal) else None)
-
-        self._ask(SetCursor(_cursor_of(queue)), settle)
+        self._ask(SetCursor(_cursor_of(queue)), _settling(then))
 
     def leave(self, queue: WatchQueue, now: int) -> None:
         """A consumer is gone: a queue that lives by its consumers goes with the last one."""
@@ -141,14 +146,26 @@ class Broker:
     def feed(self) -> None:
         """Some messages to each queue that waits, in turns."""
         hungry, self._hungry = self._hungry, {}
+        again = []
+        cost = 0
         for queue in hungry:
+            if cost >= _TURN_COUNT:
+                self.feed_soon(queue)  # before those that had their turn
+                continue
+            position, delivered_count = queue.position, self.delivered_count
             if self._feed(queue):
-                self.feed_soon(queue)
+                again.append(queue)
+            cost += 1 + queue.position - position + self.delivered_count - delivered_count
+        for queue in again:
+            self.feed_soon(queue)
 
     def _feed(self, queue: WatchQueue) -> bool:
         """Whether there is more to do for the queue now."""
+        if not queue.consumers:
+            return queue.look_on()
         if queue.bounds is not None and not queue.catch_up():
             return True
+        stop = queue.position + LOOK_COUNT
         for _ in range(_FED_COUNT):
             consumer = queue.next_consumer() if queue.has_news() else None
             if consumer is None:
@@ -156,10 +173,12 @@ class Broker:
             taken = queue.take()
             self.changed(queue)
             if taken is None:
-                return False
+                return queue.has_news()
             message, redelivered = taken
             consumer.deliver(message, redelivered=redelivered)
             self.delivered_count += 1
+            if queue.position >= stop:
+                break  # most of what it looked at was not for it
         return True
 
     @property
@@ -193,6 +212,13 @@ class Broker:
         unsaved, self._unsaved = self._unsaved, {}
         for queue in unsaved:
             self._ask(SetCursor(_cursor_of(queue)))
+
+
+def _settling(then: Then) -> Settle:
+    def settle(reply: Reply) -> None:
+        then(reply if isinstance(reply, Refusal) else None)
+
+    return settle
 
 
 def _cursor_of(queue: WatchQueue) -> Cursor:

@@ -9,16 +9,15 @@ from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue
 from pamqp.header import ContentHeader
 
 from manyhands.model.outcome import Refusal
-from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX, Broker
+from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX, Broker, Then
 from manyhands.protocols.amqp.deliveries import Deliveries, Line, Subscription
-from manyhands.protocols.amqp.queues import Traits, WatchQueue, offset_of
+from manyhands.protocols.amqp.log import offset_of
+from manyhands.protocols.amqp.queues import Traits, WatchQueue
 from manyhands.wire.amqp import AmqpError, Code, pack_get_ok, pack_method
 
 CONSUMERS_COUNT_MAX: Final = 1_000  # of one channel
 _OFFSET: Final = "x-stream-offset"
-# How long somebody who asks a bounded queue waits for it to have looked at everything; as soon
-# as there is news it does that by itself.
-_CATCH_UP_TIMES: Final = 25
+_CONNECTION_CLASS: Final = 10
 
 
 class AmqpChannel:
@@ -44,6 +43,8 @@ class AmqpChannel:
             raise AmqpError(Code.UNEXPECTED_FRAME, "content without a method before it")
         action = _ACTIONS.get(type(method))
         if action is None:
+            if method.index >> 16 == _CONNECTION_CLASS:
+                raise AmqpError(Code.COMMAND_INVALID, f"{method.name} is for channel 0", method)
             raise AmqpError(Code.NOT_IMPLEMENTED, f"{method.name} is not served here", method)
         action(self, method)
 
@@ -136,11 +137,15 @@ class AmqpChannel:
         if method.nowait:
             return b""
         answer = Queue.DeclareOk(queue.name, queue.count(), len(queue.consumers))
+        self._broker.feed_soon(queue)  # the next count is a better one
         return pack_method(self.number, answer)
 
     def _save_then(
         self, queue: WatchQueue, method: base.Frame, answer: Callable[[], bytes]
     ) -> None:
+        self._broker.save(queue, self._when_saved(method, answer))
+
+    def _when_saved(self, method: base.Frame, answer: Callable[[], bytes]) -> Then:
         """What a durable queue is told is on disk before the answer leaves."""
         fill = self._line.hold()
 
@@ -149,7 +154,7 @@ class AmqpChannel:
             if refusal is not None:
                 self._line.fail(AmqpError(Code.INTERNAL_ERROR, refusal.sentence, method))
 
-        self._broker.save(queue, go_on)
+        return go_on
 
     def _bind(self, method: Queue.Bind) -> None:
         queue = self._find(method.queue)
@@ -194,17 +199,19 @@ class AmqpChannel:
 
     def _delete(self, method: Queue.Delete) -> None:
         name = method.queue or self._queue_name
-        count = 0
-        if name in self._broker.queues:  # deleting what is not there is no mistake
-            queue = self._find(name)
-            count = queue.count()
-            if method.if_unused and queue.consumers:
-                raise AmqpError(Code.PRECONDITION_FAILED, f"queue '{name}' is in use", method)
-            if method.if_empty and count:
-                raise AmqpError(Code.PRECONDITION_FAILED, f"queue '{name}' is not empty", method)
-            self._broker.delete(queue)
-        if not method.nowait:
-            self.say(Queue.DeleteOk(count))
+        if name not in self._broker.queues:  # deleting what is not there is no mistake
+            self._line.say(self._deleted(method, 0))
+            return
+        queue = self._find(name)
+        count = queue.count()
+        if method.if_unused and queue.consumers:
+            raise AmqpError(Code.PRECONDITION_FAILED, f"queue '{name}' is in use", method)
+        if method.if_empty and count:
+            raise AmqpError(Code.PRECONDITION_FAILED, f"queue '{name}' is not empty", method)
+        self._broker.delete(queue, self._when_saved(method, lambda: self._deleted(method, count)))
+
+    def _deleted(self, method: Queue.Delete, count: int) -> bytes:
+        return b"" if method.nowait else pack_method(self.number, Queue.DeleteOk(count))
 
     # Consuming.
 
@@ -234,11 +241,20 @@ class AmqpChannel:
             )
         if method.exclusive and queue.consumers:
             raise AmqpError(Code.ACCESS_REFUSED, f"queue '{queue.name}' has consumers", method)
+        if queue.consumers and queue.consumers[0].exclusive:
+            sentence = f"queue '{queue.name}' has an exclusive consumer"
+            raise AmqpError(Code.ACCESS_REFUSED, sentence, method)
         offset = (method.arguments or {}).get(_OFFSET)
         if offset is not None:
             self._rewind(queue, offset, method)
-        no_ack, prefetch = bool(method.no_ack), self._prefetch
-        consumer = Subscription(self._deliveries, tag, queue, no_ack=no_ack, prefetch=prefetch)
+        consumer = Subscription(
+            self._deliveries,
+            tag,
+            queue,
+            exclusive=bool(method.exclusive),
+            no_ack=bool(method.no_ack),
+            prefetch=self._prefetch,
+        )
         self._consumers[tag] = consumer
         queue.consumers.append(consumer)
         queue.had_consumers = True
@@ -281,11 +297,10 @@ class AmqpChannel:
     def _get(self, method: Basic.Get) -> None:
         queue = self._find(method.queue)
         queue.used_at = self._line.now()
-        if queue.bounds is not None:
-            any(queue.catch_up() for _ in range(_CATCH_UP_TIMES))
         taken = queue.take() if self._deliveries.has_room() else None
         self._broker.changed(queue)
         if taken is None:
+            self._broker.feed_soon(queue)  # what it has not looked at yet may be there next time
             self.say(Basic.GetEmpty())
             return
         message, redelivered = taken

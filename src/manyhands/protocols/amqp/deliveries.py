@@ -45,6 +45,7 @@ class Subscription:
     __slots__ = (
         "_deliveries",
         "_packed_tag",
+        "exclusive",
         "no_ack",
         "prefetch",
         "queue",
@@ -53,10 +54,18 @@ class Subscription:
     )
 
     def __init__(
-        self, deliveries: "Deliveries", tag: str, queue: WatchQueue, *, no_ack: bool, prefetch: int
+        self,
+        deliveries: "Deliveries",
+        tag: str,
+        queue: WatchQueue,
+        *,
+        exclusive: bool,
+        no_ack: bool,
+        prefetch: int,
     ) -> None:
         self.tag = tag
         self.queue = queue
+        self.exclusive = exclusive
         self.no_ack = no_ack
         self.prefetch = prefetch
         self.unacked_count = 0

@@ -27,6 +27,8 @@ from manyhands.wire.amqp import (
 _FRAME_BYTES_MAX: Final = 128 * 1024
 _HEARTBEAT_SECONDS: Final = 30
 _HANDSHAKE_MS: Final = 20_000
+# A broker that takes messages confirms some of them within that, however busy it is.
+_CONFIRM_MS: Final = 60_000
 _CHANNEL: Final = 1
 
 
@@ -67,6 +69,7 @@ class Publisher:
         self._frame_bytes_max = _FRAME_BYTES_MAX
         self._heartbeat_ms = 0
         self._heard_at = self._began_at = now
+        self._moved_at = now  # when something was confirmed, or nothing was to be
         self._beat_at = 0
         self._tag = 0
         self._unconfirmed: dict[int, int] = {}  # tag -> sequence number, in order
@@ -119,6 +122,10 @@ class Publisher:
             if now - self._beat_at >= self._heartbeat_ms / 2:
                 self._beat_at = now
                 self._send(HEARTBEAT)
+        if not self._unconfirmed or self.blocked_for is not None:
+            self._moved_at = now
+        elif now - self._moved_at > _CONFIRM_MS:
+            raise BrokerError("the broker does not confirm what it was sent")
 
     def close(self) -> None:
         """A polite end; nobody waits for the answer."""
@@ -140,6 +147,7 @@ class Publisher:
         action(self, frame)
 
     def _confirm(self, tag: int, *, multiple: bool) -> None:
+        self._moved_at = self._heard_at
         if not multiple:
             self._unconfirmed.pop(tag, None)
             return

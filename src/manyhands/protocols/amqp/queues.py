@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from manyhands.protocols.amqp.arguments import Bounds, bounds_of
+from manyhands.protocols.amqp.log import Log
 from manyhands.protocols.amqp.topics import Pattern, words_of
 from manyhands.wire.amqp import Message
 
@@ -20,37 +21,17 @@ READ_COUNT: Final = 100  # messages looked at in one go
 # messages that were looked at, and of places in the log that were passed over.
 _COUNTED_MAX: Final = 1_000
 _PASSED_MAX: Final = 20_000
-# Places in the log that a bounded queue looks at before others get their turn.
+# Places in the log that a queue looks at before others get their turn, and a bounded one.
+LOOK_COUNT: Final = 1_000
 _CATCH_UP_COUNT: Final = 2_000
 ALWAYS: Final = 1 << 63
-
-
-class Log(Protocol):
-    """All messages there are, in order."""
-
-    @property
-    def last_seq(self) -> int:
-        """Of the newest message that may be shown."""
-
-    @property
-    def first_seq(self) -> int:
-        """Of the oldest one that is kept."""
-
-    def read(
-        self, seq: int, count_max: int, exchanges: frozenset[str] | None
-    ) -> tuple[list[Message], int]:
-        """Messages of these exchanges (None: of all) among the next so many, and up to where that
-        was.
-        """
-
-    def seq_before(self, at: int) -> int:
-        """The last place in the log before an instant, in milliseconds."""
 
 
 class Consumer(Protocol):
     """Who takes messages from a queue."""
 
     tag: str
+    exclusive: bool  # it has its queue alone
 
     def can_take(self) -> bool:
         """Whether one more message may be sent now."""
@@ -93,6 +74,14 @@ class Saved(Struct, frozen=True, omit_defaults=True):
 _decode_saved = msgspec.json.Decoder(Saved).decode
 
 
+class _Counted(Struct, frozen=True, gc=False):
+    """So many of the messages after ``start``, up to ``stop``, are wanted."""
+
+    start: int
+    stop: int
+    wanted: int
+
+
 class Traits(Struct, frozen=True):
     """What a queue was declared as; to be declared again, it has to be the same."""
 
@@ -124,6 +113,7 @@ class WatchQueue:
         self._waiting_bytes = 0
         self._owed: set[int] = set()  # handed out, not acknowledged
         self._returned: list[int] = []  # handed out and given back, lowest first
+        self._counted = _Counted(self.position, self.position, 0)
         self._turn = 0
 
     # Bindings.
@@ -212,9 +202,18 @@ class WatchQueue:
         self.dropped_count += 1
         return None
 
+    def look_on(self) -> bool:
+        """Look for the first message that waits; gives whether that is not over yet."""
+        if self.bounds is not None:
+            return not self.catch_up()
+        return not (self._returned or self._ahead or self._look_ahead()) and self.has_news()
+
     def _look_ahead(self) -> bool:
         last = self._log.last_seq
+        stop = self.position + LOOK_COUNT
         while self.position < last:
+            if self.position >= stop:
+                return False
             self._ahead.extend(self._look_at_more(last))
             if self._ahead:
                 return True
@@ -231,8 +230,13 @@ class WatchQueue:
         if not self.bindings:
             self.position = last
             return []
-        found, self.position = self._log.read(self.position, READ_COUNT, self._exchanges)
-        return [message for message in found if self._wants(message)]
+        found, position = self._log.read(self.position, READ_COUNT, self._exchanges)
+        wanted = [message for message in found if self._wants(message)]
+        counted = self._counted
+        if counted.start == self.position and counted.stop >= position:
+            self._counted = _Counted(position, counted.stop, counted.wanted - len(wanted))
+        self.position = position
+        return wanted
 
     def catch_up(self) -> bool:
         """A bounded queue has to know all that waits in order to let go of the oldest: look at more
@@ -295,14 +299,21 @@ class WatchQueue:
         if self.bounds is not None:
             self.catch_up()
             return len(self._returned) + len(self._waiting)
-        waiting = len(self._returned) + len(self._ahead)
-        position, looked_at = self.position, 0
-        stop = min(position + _PASSED_MAX, self._log.last_seq)
-        while position < stop and looked_at < _COUNTED_MAX and self.bindings:
-            found, position = self._log.read(position, READ_COUNT, self._exchanges)
+        self.look_on()
+        return len(self._returned) + len(self._ahead) + self._count_beyond()
+
+    def _count_beyond(self) -> int:
+        """Of what was not looked at yet. Goes on where the last count ended."""
+        start, looked_at = self.position, 0
+        counted = self._counted
+        stop, wanted = (counted.stop, counted.wanted) if counted.start == start else (start, 0)
+        last = min(start + _PASSED_MAX, self._log.last_seq)
+        while stop < last and looked_at < _COUNTED_MAX and self.bindings:
+            found, stop = self._log.read(stop, READ_COUNT, self._exchanges)
             looked_at += len(found)
-            waiting += sum(1 for message in found if self._wants(message))
-        return waiting
+            wanted += sum(1 for message in found if self._wants(message))
+        self._counted = _Counted(start, stop, wanted)
+        return wanted
 
     def purge(self) -> int:
         """Whatever waits is not wanted any more; gives how many that was."""
@@ -325,6 +336,7 @@ class WatchQueue:
         self._returned.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
+        self._counted = _Counted(-1, -1, 0)
 
     # At rest.
 
@@ -360,19 +372,3 @@ def restored(name: str, notes: str, log: Log) -> WatchQueue:
         )
     queue._returned = list(saved.owed)  # noqa: SLF001 - sorted, so it is a heap
     return queue
-
-
-def offset_of(log: Log, offset: object) -> int | None:
-    """The place in the log that a stream offset means; None: it means nothing."""
-    if offset == "first":
-        return log.first_seq - 1
-    if offset == "last":
-        return max(log.first_seq, log.last_seq) - 1
-    if offset == "next":
-        return log.last_seq
-    if isinstance(offset, int) and not isinstance(offset, bool):
-        return max(log.first_seq, min(offset, log.last_seq + 1)) - 1
-    at = getattr(offset, "timestamp", None)
-    if at is not None:
-        return log.seq_before(int(at() * 1000))
-    return None

@@ -87,6 +87,9 @@ class Welcome(Protocol):
     def is_full(self) -> bool:
         """Whether there are as many connections as there may be."""
 
+    def report_fault(self, address: str, error: AmqpError) -> None:
+        """A connection from there is closed for that."""
+
 
 class AmqpSession:
     """A connection's state. It is the ``Line`` of its channels."""
@@ -191,7 +194,9 @@ class AmqpSession:
         if self._closing_since is not None:
             return
         self._closing_since = self.now()
-        self._broker.faults_count += 1
+        if error.code != Code.CONNECTION_FORCED:
+            self._broker.faults_count += 1
+            self._welcome.report_fault(self._peer.address, error)
         class_id, method_id = _ids_of(error.method)
         close = Connection.Close(error.code, _reply_text(error.text), class_id, method_id)
         self._replies.say(pack_method(0, close))
@@ -230,6 +235,8 @@ class AmqpSession:
             self._handle(channel, frame)
 
     def _handle(self, channel: AmqpChannel, frame: Any) -> None:  # noqa: ANN401 - no heartbeat
+        if isinstance(frame, Channel.Open):
+            raise AmqpError(Code.CHANNEL_ERROR, f"channel {channel.number} is open already", frame)
         try:
             channel.handle(frame)
         except AmqpError as error:
@@ -278,7 +285,8 @@ class AmqpSession:
                 raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
             _STEPS[self._expected](self, frame)
         else:
-            raise AmqpError(Code.COMMAND_INVALID, f"{frame.name} on an open connection", frame)
+            sentence = f"{frame.name} has no place on channel 0 of an open connection"
+            raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
         user, password = _credentials(frame)

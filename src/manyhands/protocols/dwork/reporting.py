@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from manyhands.model.commands import ByHolder, Complete, Fail
+from manyhands.model import limits
+from manyhands.model.commands import ByHolder, Complete, Conclude, Fail
 from manyhands.model.identity import name_key
 from manyhands.model.job import Failure, Job, State
-from manyhands.model.outcome import Refusal, Reply, Why
+from manyhands.model.outcome import Concluded, Refusal, Reply, Why
 from manyhands.protocols.dwork.hub import Hub
 from manyhands.protocols.dwork.tasks import note_of
 from manyhands.protocols.dwork.turns import Turn
@@ -13,47 +14,75 @@ from manyhands.protocols.dwork.words import ANSWERS
 from manyhands.wire.dwork import Kind, Query, Task, encode
 
 
-class Report:
-    """One message on its way: what could not be found so far, and what else went wrong."""
+def report(hub: Hub, queue: str, turn: Turn, location: str, tasks: Sequence[Task]) -> None:
+    """Ask for the end of each; the reply follows the last answer."""
+    proof = ByHolder("dwork", location)
+    if len(tasks) == 1:
 
-    __slots__ = ("_fault", "_hub", "_location", "_missing", "_proof", "_queue", "_turn", "_unknown")
+        def settle(reply: Reply) -> None:
+            if type(reply) is Refusal:
+                shortfall = _Shortfall(hub, queue, turn, location, awaited_count=1)
+                shortfall.settle(tasks, Concluded((reply,)))
+            else:
+                turn.finish()
 
-    def __init__(self, hub: Hub, queue: str, turn: Turn, location: str) -> None:
+        hub.ask(_command(queue, proof, tasks[0]), settle)
+        return
+    shortfall = _Shortfall(hub, queue, turn, location, awaited_count=len(tasks))
+    for first in range(0, len(tasks), limits.BATCH_COUNT_MAX):
+        some = tasks[first : first + limits.BATCH_COUNT_MAX]
+
+        def settle_some(reply: Reply, some: Sequence[Task] = some) -> None:
+            shortfall.settle(some, reply)
+
+        hub.ask(Conclude(tuple([_command(queue, proof, task) for task in some])), settle_some)
+
+
+def _command(queue: str, proof: ByHolder, task: Task) -> Complete | Fail:
+    key = name_key(queue, task.name)
+    note = note_of(task.log) if task.log else ""
+    if task.failure is None:
+        return Complete(job_id=key, proof=proof, result=task.result, note=note)
+    failure = Failure("failed", task.failure, task.result or b"")
+    return Fail(job_id=key, proof=proof, failure=failure, retry=task.retry, note=note)
+
+
+class _Shortfall:
+    """What of one message could not be found, and what else went wrong."""
+
+    __slots__ = (
+        "_awaited_count",
+        "_fault",
+        "_hub",
+        "_location",
+        "_missing",
+        "_queue",
+        "_turn",
+        "_unknown",
+    )
+
+    def __init__(self, hub: Hub, queue: str, turn: Turn, location: str, awaited_count: int) -> None:
         self._hub = hub
         self._queue = queue
         self._turn = turn
         self._location = location
-        self._proof = ByHolder("dwork", location)
+        self._awaited_count = awaited_count  # tasks without an answer
         self._missing: list[Task] = []
         self._unknown: dict[str, None] = {}  # names among them that mean nothing any more
         self._fault: Refusal | None = None
 
-    def make(self, tasks: Sequence[Task]) -> None:
-        """Ask for each. Answers come in order, so the last one's is the end of the message."""
-        ask = self._hub.ask
-        for task in tasks[:-1]:
-
-            def refused(reply: Reply, task: Task = task) -> None:
-                assert isinstance(reply, Refusal)
-                self._refused(task, reply)
-
-            ask(self._command(task), None, refused)
-        last = tasks[-1]
-
-        def settle(reply: Reply) -> None:
-            if type(reply) is Refusal:
-                self._refused(last, reply)
-            self._finish()
-
-        ask(self._command(last), settle)
-
-    def _command(self, task: Task) -> Complete | Fail:
-        key = name_key(self._queue, task.name)
-        note = note_of(task.log) if task.log else ""
-        if task.failure is None:
-            return Complete(job_id=key, proof=self._proof, result=task.result, note=note)
-        failure = Failure("failed", task.failure, task.result or b"")
-        return Fail(job_id=key, proof=self._proof, failure=failure, retry=task.retry, note=note)
+    def settle(self, tasks: Sequence[Task], reply: Reply) -> None:
+        """The answer to a part of the message; the last one is the end of it."""
+        if type(reply) is Concluded:
+            for task, item in zip(tasks, reply.items, strict=True):
+                if type(item) is Refusal:
+                    self._refused(task, item)
+        else:
+            assert type(reply) is Refusal
+            self._fault = reply
+        self._awaited_count -= len(tasks)
+        if not self._awaited_count:
+            self._tell()
 
     def _refused(self, task: Task, refusal: Refusal) -> None:
         why = refusal.why
@@ -72,7 +101,7 @@ class Report:
         holder = job.attempts[-1].holder
         return holder.realm == "dwork" and holder.name == self._location
 
-    def _finish(self) -> None:
+    def _tell(self) -> None:
         if self._fault is not None:
             self._turn.tell(self._fault)
         elif self._unknown:

@@ -26,7 +26,7 @@ from manyhands.model.job import EndReason, Holder, Lease, State
 from manyhands.model.outcome import Accepted, Found, Refusal, Reply, SubmittedMany
 from manyhands.model.policy import Reentry
 from manyhands.protocols.dwork.hub import Hub
-from manyhands.protocols.dwork.reporting import Report
+from manyhands.protocols.dwork.reporting import report
 from manyhands.protocols.dwork.stealing import Stealing
 from manyhands.protocols.dwork.tasks import Maker, task_of
 from manyhands.protocols.dwork.turns import Turn, Turns
@@ -154,6 +154,8 @@ class DworkSession:
                 raise WireError(f"task {name[:200]!r} cannot depend on itself")
             if not dep.name:
                 raise WireError("the name of a predecessor is empty")
+        if task.payload is None and task.result is None:
+            return
         bytes_max = self.settings.payload_bytes_max
         for data in (task.payload, task.result):
             if data is not None and len(data) > bytes_max:
@@ -184,7 +186,7 @@ class DworkSession:
     def _on_complete(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         self._heard(location)
-        Report(self.hub, self.settings.queue, turn, location).make(query.tasks)
+        report(self.hub, self.settings.queue, turn, location, query.tasks)
 
     def _on_transfer(self, turn: Turn, query: Query) -> None:
         location = query.location or ""

@@ -7,12 +7,13 @@ from manyhands.model.commands import ByToken, Claim, Release
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.outcome import Claimed, Refusal, Reply
 from manyhands.protocols.dwork.hub import Hub
-from manyhands.protocols.dwork.tasks import task_of
+from manyhands.protocols.dwork.tasks import Giver
 from manyhands.protocols.dwork.turns import Turn
-from manyhands.wire.dwork import Kind, Query, encode
+from manyhands.wire.dwork import Kind, encode_given
 
 # D18: long enough to spare both sides a busy loop, short enough for any client's patience.
 HOLD_SECONDS: Final = 1.0
+_READY: Final = State.READY
 
 
 class _Held:
@@ -42,6 +43,7 @@ class Stealing:
         self._queue = queue
         self._exit_when = exit_when
         self._lease_ms = lease_ms
+        self._pack = Giver(queue, hub).pack
 
     def steal(self, turn: Turn, location: str, count: int) -> None:
         """Up to ``count`` tasks for a worker; if there are none, perhaps a little later."""
@@ -51,7 +53,7 @@ class Stealing:
         """``until``: how long it may be held; None: it has just been asked."""
         hub = self._hub
         counts = hub.counts(self._queue)
-        ready = counts[State.READY] if counts is not None else 0
+        ready = counts[_READY] if counts is not None else 0
         # Seen before it is asked, so that the answer tells of nothing that is not on disk then.
         drained = not ready and self.is_drained()
         token = hub.token
@@ -78,7 +80,7 @@ class Stealing:
 
     def _give(self, turn: Turn, jobs: tuple[Job, ...]) -> None:
         hub = self._hub
-        tasks = tuple([task_of(job, self._queue, hub) for job in jobs])
+        tasks = [self._pack(job) for job in jobs]
 
         def undelivered() -> None:
             # Nobody saw them: they go back, and no attempt is charged.
@@ -86,7 +88,7 @@ class Stealing:
                 assert job.lease is not None
                 hub.ask(Release(job_id=job.job_id, proof=ByToken(job.lease.token)))
 
-        turn.answer(encode(Query(kind=Kind.TRANSFER, tasks=tasks)), undelivered)
+        turn.answer(encode_given(tasks), undelivered)
 
     # Holding.
 

@@ -17,7 +17,7 @@ from manyhands.model.policy import (
     Terms,
 )
 from manyhands.protocols.dwork.hub import Hub
-from manyhands.wire.dwork import Dep, LogEntry, Phase, Task
+from manyhands.wire.dwork import Dep, LogEntry, Phase, Task, pack_rest, pack_task, with_name
 
 _STATED: Final[dict[State, Phase]] = {
     State.BLOCKED: Phase.WAITING,
@@ -133,6 +133,51 @@ def task_of(job: Job, queue: str, hub: Hub) -> Task:
     )
 
 
+class Giver:
+    """Packs the tasks that workers of one queue are given."""
+
+    def __init__(self, queue: str, hub: Hub) -> None:
+        self._queue = queue
+        self._hub = hub
+        # Tasks that came together and go together differ only in their names: all else is packed
+        # once. By origin, instants, attempt and priority.
+        self._rests: dict[tuple[str, int, int, int, float], bytes] = {}
+
+    def pack(self, job: Job) -> bytes:
+        """The task that a leased job is, as part of a message."""
+        name = job.name
+        lease = job.lease
+        if (
+            name is None
+            or lease is None
+            or job.depends_on
+            or job.attempts
+            or job.metadata
+            or job.failure is not None
+            or job.result is not None
+            or job.namespace != self._queue
+        ):
+            return pack_task(task_of(job, self._queue, self._hub))
+        data = name.encode()
+        if job.payload != data:
+            return pack_task(task_of(job, self._queue, self._hub))
+        origin = job.origin
+        given = (
+            origin.name or origin.realm,
+            job.submitted_at,
+            lease.claimed_at,
+            job.lease_number,
+            job.priority,
+        )
+        rest = self._rests.get(given)
+        if rest is None:
+            if len(self._rests) >= _RESTS_COUNT_MAX:
+                self._rests.clear()
+            rest = self._rests[given] = pack_rest(task_of(job, self._queue, self._hub))
+        return with_name(data, rest)
+
+
+_RESTS_COUNT_MAX: Final = 256
 _NOTHING: Final = _Kept()
 # Entries that a worker may send with the end of a task and find again.
 _LOG_COUNT_MAX: Final = 16

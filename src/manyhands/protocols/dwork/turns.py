@@ -1,23 +1,27 @@
 """Replies go back along the routes of their requests, and those of a route keep their order."""
 
-from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from manyhands.model.outcome import Refusal
 from manyhands.protocols.dwork.hub import Hub, Route
 from manyhands.protocols.dwork.words import ANSWERS
 from manyhands.wire.dwork import BARE, Kind, Query, encode
 
+_OK: Final = BARE[Kind.OK]
+_EXIT: Final = BARE[Kind.EXIT]
+
 
 class Turn:
     """A request's place among those of its route, and its reply once that is known."""
 
-    __slots__ = ("body", "line", "route", "turns", "undelivered")
+    __slots__ = ("body", "follower", "is_first", "route", "turns", "undelivered")
 
-    def __init__(self, turns: "Turns", route: Route, line: "deque[Turn]") -> None:
+    def __init__(self, turns: "Turns", route: Route) -> None:
         self.turns = turns
         self.route = route
-        self.line = line
+        self.is_first = True  # no reply is owed before it
+        self.follower: Turn | None = None
         self.body: bytes | None = None
         self.undelivered: Callable[[], None] | None = None
 
@@ -25,7 +29,8 @@ class Turn:
         """Reply, now or behind the replies that are owed before it."""
         self.body = body
         self.undelivered = undelivered
-        self.turns.settle(self.line)
+        if self.is_first:
+            self.turns.settle(self)
 
     def say(self, kind: Kind) -> None:
         """A reply without anything in it."""
@@ -48,7 +53,7 @@ class Turn:
 
     def finish(self) -> None:
         """What was asked is on disk. A server that is about to stop says so instead (D6)."""
-        self.say(Kind.EXIT if self.turns.hub.draining else Kind.OK)
+        self.answer(_EXIT if self.turns.hub.draining else _OK)
 
 
 class Turns:
@@ -58,32 +63,32 @@ class Turns:
         self.hub = hub
         self.awaited_count = 0
         self.errors_count = 0
-        self._lines: dict[Route, deque[Turn]] = {}
+        self._last: dict[Route, Turn] = {}
 
     def last(self, route: Route) -> Turn | None:
         """The latest request of a route that is still without a reply."""
-        line = self._lines.get(route)
-        return line[-1] if line is not None else None
+        return self._last.get(route)
 
     def take(self, route: Route) -> Turn:
         """A request arrived."""
-        line = self._lines.get(route)
-        if line is None:
-            line = self._lines[route] = deque()
-        turn = Turn(self, route, line)
-        line.append(turn)
+        turn = Turn(self, route)
+        last = self._last.get(route)
+        if last is not None:
+            last.follower = turn
+            turn.is_first = False
+        self._last[route] = turn
         self.awaited_count += 1
         return turn
 
-    def settle(self, line: deque[Turn]) -> None:
+    def settle(self, turn: Turn) -> None:
         """Send what is known, up to the first reply that is not."""
-        send = self.hub.send
-        while line:
-            first = line[0]
-            if first.body is None:
-                return
-            line.popleft()
+        first: Turn | None = turn
+        while first is not None and first.body is not None:
+            follower = first.follower
+            if follower is None:
+                del self._last[first.route]
             self.awaited_count -= 1
-            if not line:
-                del self._lines[first.route]
-            send(first.route, first.body, first.undelivered)
+            self.hub.send(first.route, first.body, first.undelivered)
+            first = follower
+        if first is not None:
+            first.is_first = True

@@ -95,6 +95,8 @@ class Hall:
         self.functions: dict[str, None] = {}  # that some worker named, until they are dropped
         self.faults_count = 0
         self._prefix = f"H:{server_name}:".encode()
+        # JOB_CREATED up to the id, which has always as many digits.
+        self._created = wire.encode_job_created(self._prefix + bytes(32))[:-32]
 
     def enter(self, session: Guest) -> None:
         """A connection began."""
@@ -113,6 +115,11 @@ class Hall:
         """The handle: the same in both dialects, valid as long as the job is on record."""
         job_id = job.job_id
         return self._prefix + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
+
+    def job_created(self, job: Job) -> bytes:
+        """JOB_CREATED with the handle."""
+        job_id = job.job_id
+        return self._created + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
 
     def job_id_of(self, handle: bytes) -> str | None:
         """The id (or uid) in a handle. The server's name in it is not compared."""
@@ -318,7 +325,7 @@ def shown_unique(job: Job) -> bytes:
     if key is None:
         return b""
     if len(key) <= _UNIQUE_BYTES_MAX:
-        return key if b"\0" not in key else b""
+        return key if 0 not in key else b""
     return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
 
 

@@ -5,6 +5,7 @@ Clause numbers in comments (G…) are those of ``docs/protocols/gearman.md``.
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -28,13 +29,14 @@ from manyhands.model.commands import (
 )
 from manyhands.model.events import Signal
 from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
-from manyhands.model.outcome import Claimed, Found, Refusal, Reply
+from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import TERMS
 from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, shown_unique
-from manyhands.protocols.session import Peer, Replies, only_item
+from manyhands.protocols.session import Peer, Replies
 from manyhands.wire import gearman as wire
 
 _TERMS: Final = TERMS["gearman"]
+_IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
 _HIGH, _NORMAL, _LOW = 10.0, 0.0, -10.0
 _CLIENT_ID_BYTES_MAX: Final = 127
 _UNIQUE_BYTES_MAX: Final = 64
@@ -71,6 +73,9 @@ class GearmanSession:
         self._queues: tuple[str, ...] = ()
         self._terms_ms: tuple[int | None, ...] = ()
         self._turn = 0
+        # The last of each: the next is nearly always the same, and need not be made anew.
+        self._function, self._queue = b"", ""
+        self._handle, self._handed_out = b"", _NO_ID
         self._wants_exceptions = False
         self._excepted: dict[bytes, None] = {}
         self._proof = ByConnection(peer.connection)
@@ -173,7 +178,7 @@ class GearmanSession:
 
     def on_submit(self, kind: int, args: list[bytes]) -> None:
         priority, background = _SUBMITS[kind]
-        self._submit(args[0], args[1], args[2], priority=priority, background=background)
+        self._submit(args[0], args[1], args[2], background, priority)
 
     def on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
         # Past or non-numeric is now.
@@ -184,56 +189,53 @@ class GearmanSession:
     def on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
         background = kind == wire.SUBMIT_REDUCE_JOB_BACKGROUND
         reducer = msgspec.json.encode({"reducer": args[2]})
-        self._submit(args[0], args[1], args[3], background=background, metadata=reducer)
+        self._submit(args[0], args[1], args[3], background, metadata=reducer)
 
     def _submit(
         self,
         function: bytes,
         unique: bytes,
         data: bytes,
-        *,
+        background: bool,  # noqa: FBT001 - by keyword it costs more
         priority: float = _NORMAL,
-        background: bool,
         run_at: int | None = None,
         metadata: bytes = b"",
     ) -> None:
         peer = self.peer
-        try:
-            queue = function.decode()
-        except UnicodeDecodeError:
-            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
-            return
+        if function != self._function:
+            try:
+                self._queue = function.decode()
+            except UnicodeDecodeError:
+                self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
+                return
+            self._function = function
         if len(unique) > _UNIQUE_BYTES_MAX:
             sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
             self.on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
             return
         item = NewJob(
             job_id=peer.job_id(),
-            queue=queue,
+            queue=self._queue,
             payload=data,
             terms=_TERMS,
             origin=self._origin,
             priority=priority,
             run_at=run_at,
-            unique_key=unique_key(function, unique, data),
+            unique_key=unique_key(function, unique, data) if len(unique) < 2 else unique,
             durable_interest=background,
             waiter=None if background else peer.connection,
             metadata=metadata,
         )
         slot = self._replies.reserve()
-
-        def settle(reply: Reply) -> None:
-            self._created(slot, reply)
-
-        peer.ask(Submit((item,), early=not background), settle)
+        peer.ask(Submit((item,), early=not background), partial(self._created, slot))
 
     def _created(self, slot: list[bytes | None], reply: Reply) -> None:
-        answer = only_item(reply)
-        if isinstance(answer, Refusal):
-            self._replies.fill(slot, error_packet(answer))
+        answer = reply.items[0] if type(reply) is SubmittedMany else reply
+        if type(answer) is Submitted:
+            self._replies.fill(slot, self.hall.job_created(answer.job))
         else:
-            handle = self.hall.handle_of(answer.job)
-            self._replies.fill(slot, wire.encode_job_created(handle))
+            assert isinstance(answer, Refusal)
+            self._replies.fill(slot, error_packet(answer))
 
     def on_get_status(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
@@ -328,18 +330,13 @@ class GearmanSession:
             queues=queues,
             holder=self._holder,
             tokens=(peer.token(),),
-            order=ClaimOrder.PRIORITY_IN_TURNS,
+            order=_IN_TURNS,
             turn=self._turn % len(queues),
             terms_ms=self._terms_ms,
             connection=peer.connection,
             early=True,
         )
-        slot = self._replies.reserve()
-
-        def settle(reply: Reply) -> None:
-            self._granted(slot, kind, reply)
-
-        peer.ask(claim, settle)
+        peer.ask(claim, partial(self._granted, self._replies.reserve(), kind))
 
     def _granted(self, slot: list[bytes | None], kind: int, reply: Reply) -> None:
         if type(reply) is not Claimed or not reply.jobs:
@@ -349,7 +346,8 @@ class GearmanSession:
         if self._closed:
             self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # rule 8: nobody saw it
             return
-        handle = self.hall.handle_of(job)
+        self._handed_out = job.job_id
+        self._handle = handle = self.hall.handle_of(job)
         function = job.queue.encode()
         if kind == wire.GRAB_JOB:
             packet = wire.encode_job_assign(handle, function, job.payload)
@@ -370,6 +368,8 @@ class GearmanSession:
 
     def _job_id(self, handle: bytes) -> str:
         """The job of a handle; a handle that is none gets the answer of an unknown job."""
+        if handle == self._handle:
+            return self._handed_out
         return self.hall.job_id_of(handle) or _NO_ID
 
     def on_work_complete(self, kind: int, args: list[bytes]) -> None:

@@ -204,7 +204,7 @@ class CompleteItem(Struct):
             queue=queue,
             next_queue=self.next,
             delay_ms=milliseconds(self.delay, "delay") if self.delay else 0,
-            depends_on=tuple(rules.read_id(text) for text in self.depends),
+            depends_on=tuple([rules.read_id(text) for text in self.depends]),
         )
 
 

@@ -1,5 +1,6 @@
 """Bodies: one JSON object with ``data``. A bad body is refused whole, a bad item by itself."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -48,6 +49,7 @@ def check_utf8(body: bytes) -> None:
             raise Problem(400, "invalid_json", sentence) from None
 
 
+@functools.lru_cache(maxsize=4096)
 def check_host(host: str) -> str:
     """The name of a worker."""
     try:

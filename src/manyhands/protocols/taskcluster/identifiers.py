@@ -16,6 +16,9 @@ from manyhands.model.identity import uid_of
 IDENTIFIER_BYTES_MAX: Final = 36
 ROUTING_BYTES_MAX: Final = 64
 RUN_ID_MAX: Final = 999
+IDENTIFIER_RULE: Final = (
+    f"has 1 to {IDENTIFIER_BYTES_MAX} letters, digits, _ or -, and is not _ alone"
+)
 PLACEHOLDER: Final = "_"  # a word that is not available
 DEFAULT_PROVISIONER: Final = "default"
 
@@ -28,6 +31,11 @@ _SLUG_MAX: Final = IDENTIFIER_BYTES_MAX - _HASH_DIGITS - 1
 def is_identifier(text: str) -> bool:
     """Whether it may be a word of a key: no dots, and not the placeholder itself."""
     return text != PLACEHOLDER and _IDENTIFIER.fullmatch(text) is not None
+
+
+def run_id_of(lease_number: int) -> int:
+    """What a run is called. There may be more of them than numbers: all others have the last."""
+    return min(lease_number, RUN_ID_MAX)
 
 
 def is_routing(text: str) -> bool:

@@ -17,11 +17,11 @@ from manyhands.model.events import Event
 from manyhands.model.job import Holder, Job, State
 from manyhands.protocols.taskcluster.identifiers import (
     PLACEHOLDER,
-    RUN_ID_MAX,
     identifier_of,
     is_identifier,
     is_routing,
     place_of,
+    run_id_of,
     task_id_of,
 )
 from manyhands.wire.amqp import (
@@ -317,7 +317,7 @@ def _run_of(event: Event) -> Run | None:
         number = 1  # completed by somebody who never claimed it: that was a run all the same
     if number == 0 or event.holder is None:
         return None
-    return Run(min(number, RUN_ID_MAX), *worker_of(event.holder))
+    return Run(run_id_of(number), *worker_of(event.holder))
 
 
 def _runs_of(event: Event, known: Run | None, job: Job | None) -> list[Run]:
@@ -327,11 +327,11 @@ def _runs_of(event: Event, known: Run | None, job: Job | None) -> list[Run]:
     runs: dict[int, Run] = {}
     for attempt in job.attempts:
         if 0 < attempt.number <= event.lease_number:
-            number = min(attempt.number, RUN_ID_MAX)
+            number = run_id_of(attempt.number)
             runs[number] = Run(number, *worker_of(attempt.holder))
     lease = job.lease
     if lease is not None and lease.number == event.lease_number:
-        number = min(lease.number, RUN_ID_MAX)
+        number = run_id_of(lease.number)
         runs[number] = Run(number, *worker_of(lease.holder))
     if known is not None:
         runs[known.run_id] = known

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from manyhands.model.commands import ByToken, Claim, NewJob
 from manyhands.model.events import Event
@@ -20,9 +20,11 @@ from manyhands.model.payload import Encoding
 from manyhands.model.policy import DEFAULTS, Terms
 from manyhands.protocols.taskcluster.identifiers import (
     DEFAULT_PROVISIONER,
+    IDENTIFIER_RULE,
     RUN_ID_MAX,
     is_identifier,
     is_routing,
+    run_id_of,
 )
 from manyhands.protocols.taskcluster.messages import (
     EXCHANGE_OF,
@@ -43,17 +45,29 @@ DOCUMENT_BYTES_MAX: Final = 1024 * 1024  # logs.json and result.json
 ARTIFACTS_COUNT_MAX: Final = 1_000
 LOGS, RESULT = "logs.json", "result.json"
 _CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+; =-]{1,100}")
+# RFC 3339, which is what schemas mean by it, and not all of ISO 8601.
+_INSTANT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_DATE: Final = "a date and time like 2014-02-01T03:22:36.356Z"
 _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class RestError(Exception):
-    """A status and a sentence."""
+    """A status and a sentence; ``error`` says more about what was sent, where there is more."""
 
-    def __init__(self, status: int, message: str, error: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        error: str = "",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.error = error
+        self.headers = headers
 
 
 class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +76,7 @@ class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     owner: str
     maintainer: str
-    description: str = ""
+    description: str | UnsetType = UNSET
 
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,11 +120,16 @@ _decode_worker = msgspec.json.Decoder(Worker).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def check_identifiers(**words: str) -> None:
+    """Raises RestError with the name of the first word that is none, and the rule for them."""
+    for name, text in words.items():
+        if not is_identifier(text):
+            raise RestError(400, f"{name} {IDENTIFIER_RULE}")
+
+
 def queue_of(provisioner: str, worker_type: str) -> str:
     """The queue of a kind of worker."""
-    if not (is_identifier(provisioner) and is_identifier(worker_type)):
-        sentence = "identifiers have 1 to 36 letters, digits, _ or -, and _ alone is none"
-        raise RestError(400, sentence)
+    check_identifiers(provisioner_id=provisioner, worker_type=worker_type)
     return worker_type if provisioner == DEFAULT_PROVISIONER else f"{provisioner}/{worker_type}"
 
 
@@ -143,10 +162,13 @@ def _fault_of(posted: Definition) -> str | None:
         (posted.version == VERSION, f"version must be {VERSION}"),
         (is_routing(posted.routing), "routing has at most 64 printable ASCII characters"),
         (0 <= posted.retries <= 999, "retries must be 0 to 999"),
-        (_instant_of(posted.created) is not None, "created must be a date and time"),
-        (_instant_of(posted.deadline) is not None, "deadline must be a date and time"),
+        (_instant_of(posted.created) is not None, f"created must be {_DATE}"),
+        (_instant_of(posted.deadline) is not None, f"deadline must be {_DATE}"),
         (len(about.name) <= 255, "metadata.name has at most 255 characters"),
-        (len(about.description) <= 32768, "metadata.description has at most 32768 characters"),
+        (
+            len(about.description or "") <= 32768,
+            "metadata.description has at most 32768 characters",
+        ),
         (_is_email(about.owner), "metadata.owner must be an e-mail address"),
         (_is_email(about.maintainer), "metadata.maintainer must be an e-mail address"),
         (all(len(text) <= 4096 for text in posted.tags.values()), "tags are at most 4096 long"),
@@ -159,11 +181,12 @@ def _is_email(text: str) -> bool:
 
 
 def _instant_of(text: str) -> int | None:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+    if _INSTANT.fullmatch(text) is None:
         return None
-    return int(found.timestamp() * 1000) if found.tzinfo is not None else None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None  # no such day
 
 
 def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
@@ -172,8 +195,7 @@ def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
         worker = _decode_worker(body)
     except _UNREADABLE as error:
         raise RestError(400, "the body does not say which worker speaks", str(error)) from None
-    if not (is_identifier(worker.worker_group) and is_identifier(worker.worker_id)):
-        raise RestError(400, "worker_group and worker_id must be identifiers")
+    check_identifiers(worker_group=worker.worker_group, worker_id=worker.worker_id)
     if with_run and worker.run_id is None:
         raise RestError(400, "run_id is missing")
     return worker
@@ -222,8 +244,9 @@ def held_by(job: Job, worker: Worker) -> Lease:
         raise RestError(410, f"run {worker.run_id} is over; the task is not claimed")
     if worker_of(lease.holder) != (worker.worker_group, worker.worker_id):
         raise RestError(410, "the task is claimed by another worker")
-    if lease.number != worker.run_id:
-        raise RestError(410, f"run {worker.run_id} is over; this is run {lease.number}")
+    number = run_id_of(lease.number)
+    if number != worker.run_id:
+        raise RestError(410, f"this is run {number}, not run {worker.run_id}")
     return lease
 
 
@@ -239,13 +262,19 @@ def was_completed_by(job: Job, worker: Worker) -> bool:
     last = job.attempts[-1]
     return (
         last.reason is EndReason.COMPLETED
-        and last.number == worker.run_id
+        and run_id_of(last.number) == worker.run_id
         and worker_of(last.holder) == (worker.worker_group, worker.worker_id)
     )
 
 
 _STATUSES: Final = {
     Why.UNKNOWN_JOB: 404,
+    # It was resolved between our look at it and the command.
+    Why.ALREADY_COMPLETED: 404,
+    Why.ALREADY_FAILED: 404,
+    Why.ALREADY_CANCELLED: 404,
+    Why.PAYLOAD_TOO_LARGE: 413,
+    Why.METADATA_TOO_LARGE: 413,
     Why.STORE_FULL: 507,
     Why.SHUTTING_DOWN: 503,
     Why.INTERNAL: 500,
@@ -253,6 +282,7 @@ _STATUSES: Final = {
     Why.NOT_LEASED: 410,
     Why.NOT_CLAIMABLE: 410,
     Why.QUEUE_FULL: 503,
+    Why.TOO_MANY_QUEUES: 503,
 }
 
 
@@ -300,7 +330,7 @@ def definition_of(job: Job) -> bytes:
 def result_of(job: Job, run_id: int) -> dict[str, Any]:
     """result.json of a run that completed the job."""
     last = job.attempts[-1] if job.attempts else None
-    if job.state is not State.COMPLETED or last is None or max(1, last.number) != run_id:
+    if job.state is not State.COMPLETED or last is None or max(1, run_id_of(last.number)) != run_id:
         raise RestError(404, f"run {run_id} has no result")
     group, worker = worker_of(last.holder)
     return {
@@ -324,7 +354,7 @@ def _as_object(job: Job) -> dict[str, Any]:
 
 def logs_of(job: Job, run_id: int) -> dict[str, Any]:
     """logs.json of a run: there may be none in it."""
-    if not 1 <= run_id <= max(1, job.lease_number):
+    if not 1 <= run_id <= max(1, run_id_of(job.lease_number)):
         raise RestError(404, f"there was no run {run_id}")
     return {"version": VERSION, "logs": {}}
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from manyhands import __version__
 from manyhands.server.openapi import native, qless, server, taskcluster
+from manyhands.server.openapi.qless_schemas import ID_KINDS
 from manyhands.server.openapi.words import FAILED, SHARED, Api, Operation
 
 APIS: Final[tuple[Api, ...]] = (qless.API, native.API, taskcluster.API, server.API)
@@ -21,8 +22,8 @@ _PARAMETER: Final = re.compile(r"{(\w+)}")
 
 
 @cache
-def document() -> dict[str, Any]:
-    """The whole of it."""
+def document(id_policy: str = "hexadecimal") -> dict[str, Any]:
+    """The whole of it, for a server that takes such ids."""
     paths: dict[str, Any] = {}
     schemas = dict(SHARED)
     responses: dict[str, Any] = {}  # errors, which many operations share
@@ -32,6 +33,7 @@ def document() -> dict[str, Any]:
             paths.setdefault(one.path, {})[one.method] = _operation(one, api, responses)
         schemas |= api.schemas
         tags += [{"name": name, "description": text} for name, text in api.tags.items()]
+    schemas["Id"] = ID_KINDS[id_policy]
     return {
         "openapi": "3.1.0",
         "info": {"title": "Manyhands", "version": __version__, "description": DESCRIPTION},

@@ -7,6 +7,7 @@ from manyhands.model.job import State
 from manyhands.model.waiting import Obstacle
 from manyhands.protocols.native import bodies, bulk, operations, settings
 from manyhands.server.history import RANGES
+from manyhands.server.openapi import native_operating
 from manyhands.server.openapi.words import (
     ANY,
     FLAG,
@@ -28,8 +29,8 @@ from manyhands.server.openapi.words import (
 _PREFIX: Final = "Native"
 _ID: Final = text(minLength=1, maxLength=limits.JOB_ID_DIGITS_MAX)
 _NAME: Final = text(minLength=1, maxLength=limits.QUEUE_NAME_BYTES_MAX)
-_STATE: Final = text(enum=[state.value for state in State])
-_INSTANT: Final = whole(description="milliseconds since 1970")
+_STATE: Final = native_operating.STATE
+_INSTANT: Final = native_operating.INSTANT
 _HOLDER: Final = {"realm": text(), "name": maybe(text()), "address": text()}
 _BRIEF: Final = {"id": text(), "queue": text(), "state": _STATE}
 _LISTED: Final = {
@@ -197,6 +198,7 @@ _alone: Final = (
     settings.ScheduleBody,
     bulk.BulkBody,
 )
+_SCHEMAS.update(native_operating.SCHEMAS)
 _SCHEMAS.update(read_shapes([*_items.values(), *_alone], _PREFIX))
 _WAIT: Final = number(minimum=0, maximum=bodies.WAIT_SECONDS_MAX)
 _SCHEMAS["NativeClaimBody"]["properties"]["wait"] = {**_WAIT, "default": 0.0}
@@ -305,27 +307,46 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
     _look(
         "history",
         "What happened in the last hour, day or week, step by step.",
-        array(OBJECT),
+        array(native_operating.SAMPLE),
         "range queue",
-        range=text(),
+        range=text(enum=list(RANGES)),
         queue=maybe(text()),
         step_ms=whole(minimum=1),
-        total=OBJECT,
+        total=native_operating.SAMPLE,
     ),
-    _look("failures", "Failures by group.", array(OBJECT), "queue order@failures count group"),
-    _look("audit", "Who changed what, newest first.", array(OBJECT), "before count"),
-    _look("bulk", "Changes of many jobs that are under way or were lately.", array(OBJECT)),
-    _look("bulk/{id}", "One of them.", OBJECT),
+    _look(
+        "failures",
+        "Failures by group.",
+        array(ref("NativeFailureGroup")),
+        "queue order@failures count group",
+        groups=whole(minimum=0),
+        failed=whole(minimum=0),
+    ),
+    _look(
+        "audit",
+        "Who changed what, newest first.",
+        array(ref("NativeAuditEntry")),
+        "before count",
+        next=maybe(whole()),
+    ),
+    _look("bulk", "Changes of many jobs, the newest first.", array(native_operating.BULK)),
+    _look("bulk/{id}", "One of them.", native_operating.BULK),
     Operation(
         "post",
         "/api/bulk",
-        "Change all jobs that a filter finds.",
-        envelope(OBJECT),
+        "Change all jobs that a filter finds, or only count them.",
+        envelope(native_operating.BEGUN),
         "api-operate",
         _body(bulk.BulkBody),
     ),
-    Operation("post", "/api/bulk/{id}/cancel", "No further.", envelope(OBJECT), "api-operate"),
-    _look("protocols", "What goes over each listener.", array(OBJECT)),
+    Operation(
+        "post",
+        "/api/bulk/{id}/cancel",
+        "No further.",
+        envelope(native_operating.BULK),
+        "api-operate",
+    ),
+    _look("protocols", "What goes over each listener.", array(ref("NativeListener"))),
 )
 _PARAMETERS: Final[dict[str, Schema]] = {
     "id": _ID,
@@ -340,7 +361,7 @@ _PARAMETERS: Final[dict[str, Schema]] = {
     "age_min": number(minimum=0, maximum=1e9),
     "age_max": number(minimum=0, maximum=1e9),
     "text": text(),
-    "order@failures": text(),
+    "order@failures": text(enum=["count", "latest"]),
     "group": text(),
     "before": whole(minimum=1, maximum=10**15),
     "range": text(enum=list(RANGES)),

@@ -40,7 +40,7 @@ def page() -> str:
 
 def _row(one: Operation) -> str:
     route = html.escape(f"{one.method.upper()} {one.path}")
-    query = "".join(f" <code>?{name}</code>" for name in one.query.split())
+    query = "".join(f" <code>?{name.partition('@')[0]}</code>" for name in one.query.split())
     body = ""
     if one.body is not None:
         shape = html.escape(_shape(one.body, 0))

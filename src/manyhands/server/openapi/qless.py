@@ -6,7 +6,6 @@ from manyhands.model import limits
 from manyhands.server.openapi.qless_schemas import ID, ID_OR_FALSE, IDS, SCHEMAS, TAGS
 from manyhands.server.openapi.words import (
     FLAG,
-    OBJECT,
     SECONDS,
     Api,
     Operation,
@@ -23,6 +22,9 @@ from manyhands.server.openapi.words import (
 
 _NAME: Final = text(minLength=1, maxLength=limits.QUEUE_NAME_BYTES_MAX)
 _HOST: Final = text(minLength=1, maxLength=limits.HOLDER_NAME_BYTES_MAX)
+# The parameters of lists in order of arrival, and of those in order of names.
+_PAGE: Final = "order after count"
+_BY_NAME: Final = "after@name count"
 
 
 def _operation(
@@ -36,19 +38,19 @@ def _operation(
     tag: str = "work",
 ) -> Operation:
     """In the envelope of this API, and with the frame of its bodies."""
-    answer = envelope(
-        results,
-        load=ref("Load"),
-        errors={**array(ref("ItemError")), "minItems": 1},
-        next=maybe(whole()),
-        complete=FLAG,
-    )
+    beside: dict[str, Schema] = {}
+    if _PAGE in query:
+        beside = {"next": maybe(whole()), "complete": FLAG}
+    elif _BY_NAME in query:
+        beside = {"next": maybe(text())}
+    elif method == "post":
+        beside = {"errors": {**array(ref("ItemError")), "minItems": 1}}
+    answer = envelope(results, load=ref("Load"), **beside)
     body = None if data is None else record("data", data=data, host=maybe(_HOST))
     return Operation(method, path, summary, answer, tag, body, query)
 
 
 _TAKEN: Final[Schema] = {"anyOf": [ref("Item"), array(ref("Item")), {"type": "null"}]}
-_PAGE: Final = "order after count"
 _TAKE: Final = "wait host array"
 _TAKE_DATA: Final = record("", wait=number(minimum=0, maximum=60), array=FLAG)
 _NAMES: Final = array(_NAME)
@@ -110,7 +112,7 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         "post",
         "/queues/{queue}",
         "Settings of a queue; what is not named stays.",
-        OBJECT,
+        ref("QueuePolicy"),
         ref("QueueSettings"),
         tag="operate",
     ),
@@ -148,10 +150,14 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         query=_PAGE,
         tag="look",
     ),
-    _operation("get", "/workers", "Who works here.", array(ref("Worker")), tag="look"),
+    _operation(
+        "get", "/workers", "Who works here.", array(ref("Worker")), query=_BY_NAME, tag="look"
+    ),
     _operation("get", "/workers/{name}", "One worker.", ref("Worker"), tag="look"),
-    _operation("get", "/limits", "Named limits.", array(ref("Limit")), tag="look"),
-    _operation("get", "/recurring", "Recurring jobs.", array(ref("Recurring")), tag="look"),
+    _operation("get", "/limits", "Named limits.", array(ref("Limit")), query=_BY_NAME, tag="look"),
+    _operation(
+        "get", "/recurring", "Recurring jobs.", array(ref("Recurring")), query=_BY_NAME, tag="look"
+    ),
     _operation("get", "/recurring/{name}", "One of them.", ref("Recurring"), tag="look"),
     _operation(
         "get",
@@ -252,6 +258,7 @@ _PARAMETERS: Final[dict[str, Schema]] = {
     "array": text(enum=["1"]),
     "order": text(enum=["newest", "oldest"]),
     "after": whole(minimum=0, maximum=10**15),
+    "after@name": text(),
     "state": text(
         enum=["waiting", "scheduled", "blocked", "pending", "complete", "failed", "cancelled"]
     ),

@@ -3,13 +3,14 @@
 from typing import Final
 
 from manyhands.model import limits
+from manyhands.protocols.qless.identifiers import TEXT_BYTES_MAX
 from manyhands.server.openapi.words import (
     ANY,
     FLAG,
-    OBJECT,
     SECONDS,
     Schema,
     array,
+    closed,
     maybe,
     number,
     record,
@@ -18,7 +19,16 @@ from manyhands.server.openapi.words import (
     whole,
 )
 
-ID: Final = text(pattern=f"^[0-9A-Fa-f]{{1,{limits.JOB_ID_DIGITS_MAX}}}$")
+ID: Final = ref("Id")
+# What an id may be, by the server's policy.
+ID_KINDS: Final[dict[str, Schema]] = {
+    "hexadecimal": text(pattern=f"^[0-9A-Fa-f]{{1,{limits.JOB_ID_DIGITS_MAX}}}$"),
+    "any": text(
+        minLength=1,
+        maxLength=TEXT_BYTES_MAX,
+        description=f"printable text of up to {TEXT_BYTES_MAX} bytes",
+    ),
+}
 IDS: Final = array(text())
 ID_OR_FALSE: Final[Schema] = {"anyOf": [text(), {"const": False}]}
 TAGS: Final = {**array(text(pattern="^[!-~]{1,200}$")), "maxItems": limits.TAGS_COUNT_MAX}
@@ -57,6 +67,7 @@ _SERIES: Final = record(
     std=number(),
     histogram={**array(whole()), "minItems": 148, "maxItems": 148},
 )
+_MAYBE_SECONDS: Final = maybe(number(minimum=0))
 _BACKOFF: Final = record(
     "",
     first=SECONDS,
@@ -79,6 +90,7 @@ _QUEUE: Final = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
+    "Id": ID_KINDS["hexadecimal"],
     "ItemError": record(
         "index id code message",
         index=whole(minimum=0),
@@ -121,7 +133,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         depends=IDS,
         dependents=IDS,
         limits=array(text()),
-        progress=maybe(OBJECT),
+        progress=maybe(closed(numerator=whole(), denominator=whole(), seconds_left=maybe(whole()))),
         result=ANY,
         due=maybe(number()),
         deadline=maybe(number()),
@@ -129,7 +141,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history=array(_HISTORY),
     ),
     "Queue": record(" ".join(_QUEUE), **_QUEUE),
-    "QueueWithSettings": record(" ".join(_QUEUE) + " settings", **_QUEUE, settings=OBJECT),
+    "QueueWithSettings": record(
+        " ".join(_QUEUE) + " settings", **_QUEUE, settings=ref("QueuePolicy")
+    ),
+    "QueuePolicy": closed(
+        heartbeat=_MAYBE_SECONDS,
+        grace=number(minimum=0),
+        cutoff=_MAYBE_SECONDS,
+        retries=maybe(whole(minimum=-1)),
+        backoff=maybe(closed(first=number(), factor=number(), max=number(), jitter=number())),
+        max_concurrency=maybe(whole(minimum=0)),
+        rate=maybe(closed(count=whole(minimum=1), per=number())),
+        max_jobs=maybe(whole(minimum=0)),
+        keep=_MAYBE_SECONDS,
+        keep_count=maybe(whole(minimum=0)),
+    ),
     "QueueSettings": record(
         "",
         heartbeat=maybe(SECONDS),
@@ -160,15 +186,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
         jobs=IDS,
     ),
     "Limit": record("name max used", name=text(), max=whole(), used=whole()),
-    "Recurring": record(
-        "id queue meta next count",
+    "Recurring": closed(
         id=text(),
         queue=text(),
         meta=ANY,
         interval=maybe(number()),
         cron=maybe(text()),
+        time_zone=text(),
         next=number(),
-        count=whole(),
+        backlog=whole(minimum=0),
+        priority=number(),
+        retries=maybe(whole(minimum=-1)),
+        tags=array(text()),
+        limits=array(text()),
+        paused=FLAG,
+        count=whole(minimum=0),
         last=maybe(text()),
     ),
     "Statistics": record(

@@ -5,7 +5,6 @@ from typing import Any, Final
 from manyhands.protocols.taskcluster import messages, rest
 from manyhands.server.openapi.words import (
     ERRORS,
-    FAILED,
     OBJECT,
     Api,
     Operation,
@@ -23,8 +22,7 @@ _PREFIX: Final = "Task"
 _kinds: Final = (messages.Status, rest.Definition, rest.Worker, rest.ArtifactsWanted)
 _SCHEMAS: Final = read_shapes(_kinds, _PREFIX)
 _SCHEMAS["TaskError"] = record("message", message=text(), error=text())
-# What is refused before it reaches this API is refused in the envelope of the others.
-_ERROR: Final[Schema] = {"anyOf": [ref("TaskError"), FAILED]}
+_ERROR: Final[Schema] = ref("TaskError")
 _ERRORS: Final = {
     **ERRORS,
     403: "The URL is not one that was given to the worker of this run.",

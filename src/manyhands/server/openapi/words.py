@@ -40,6 +40,11 @@ def record(required: str, **properties: Schema) -> Schema:
     return {"type": "object", "required": required.split(), "properties": properties}
 
 
+def closed(**properties: Schema) -> Schema:
+    """An object with exactly these keys."""
+    return {**record(" ".join(properties), **properties), "additionalProperties": False}
+
+
 def ref(name: str) -> Schema:
     """A shape that has a name."""
     return {"$ref": f"#/components/schemas/{name}"}

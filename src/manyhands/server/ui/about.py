@@ -43,6 +43,7 @@ class About(Page):
             "full": server.dispatcher.store_full,
             "started_at": server.started_at,
             "addresses": server.addresses,
+            "relay": server.relay_facts(),
             "links": _LINKS,
             "versions": [
                 ("Manyhands", __version__),

@@ -1,0 +1,166 @@
+"""What a request of the qless API costs the server's process without a socket: bytes to bytes.
+
+    python bench/qless/session.py
+    python bench/qless/session.py --profile
+
+Requests go through the real connection, parser, routes, dispatcher, engine, index and packing of
+rows; only the network and the writer are left out. CPU time, so that a busy machine matters little.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import json
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from manyhands.config import Address, Config
+from manyhands.server.app import Server
+from manyhands.server.handing_out import HandingOut
+from manyhands.server.http_connection import Connection, ErrorCount
+from manyhands.server.http_exchange import Defences
+from manyhands.server.http_peer import Proxies
+from manyhands.server.naps import Naps
+from manyhands.server.qless import QlessRoutes
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from bench.gearman import session as gearman
+from bench.qless.run import OPERATIONS, Http
+
+
+class Loop(gearman.Loop):
+    """Also tells the time, as connections ask for it. What is due in a second is never due."""
+
+    time = staticmethod(time.monotonic)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> gearman.Loop:
+        return super().call_later(delay, callback) if delay < 1.0 else self
+
+
+class Store(gearman.Store):
+    """Without a past."""
+
+    def samples(self, *_: object) -> tuple[()]:
+        return ()
+
+
+class Socket(asyncio.Transport):
+    """Keeps what was written last."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 7700)})
+        self.written = b""
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        self.written = data
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def _app(_scope: object, _receive: object, _send: object) -> None:
+    """The long way is not taken here."""
+
+
+class Desk:
+    """A server whose peers have no sockets."""
+
+    def __init__(self, connections: int) -> None:
+        self.loop = Loop()
+        server = self.server = Server(Config(), Store(), self.loop)  # type: ignore[arg-type]
+        naps = Naps()
+        routes = QlessRoutes(server, HandingOut(server.dispatcher, naps), naps)
+        routes.answering.defences = Defences(Address("127.0.0.1", 7700), ())
+        short_way = routes.short_way()
+        short_way.set_date(b"Thu, 01 Jan 1970 00:00:00 GMT")
+        config = uvicorn.Config(_app, interface="asgi3", ws="none", log_config=None)
+        state, proxies, errors = ServerState(), Proxies(None), ErrorCount()
+        self.peers = []
+        for _ in range(connections):
+            connection = Connection(
+                short_way=short_way,
+                proxies=proxies,
+                errors=errors,
+                config=config,
+                server_state=state,
+                app_state={},
+                _loop=self.loop,  # type: ignore[arg-type]
+            )
+            socket = Socket()
+            connection.connection_made(socket)
+            self.peers.append((connection, socket))
+
+    def talk(self, requests: list[bytes]) -> list[bytes]:
+        """A request from each peer, and the answers to them."""
+        for (connection, _), request in zip(self.peers, requests, strict=True):
+            connection.data_received(request)
+        while self.loop.soon:
+            self.loop.turn()
+        return [socket.written for _, socket in self.peers]
+
+
+def measure(
+    connections: int, batch: int, turns: int, profile: cProfile.Profile | None = None
+) -> dict[str, float]:
+    """Microseconds of CPU a job, by operation."""
+    desk, http = Desk(connections), Http()
+    used: dict[str, list[float]] = {name: [] for name in OPERATIONS}
+    for _ in range(turns):
+        ids = [[""] * batch] * connections
+        for operation in OPERATIONS:
+            requests = [http.request(operation, some) for some in ids]
+            if profile is not None:
+                profile.enable()
+            began = time.thread_time()
+            answers = desk.talk(requests)
+            used[operation].append(time.thread_time() - began)
+            if profile is not None:
+                profile.disable()
+            ids = [http.ids(answer, batch) for answer in answers]
+            assert all(len(some) == batch for some in ids)
+    # A turn that the machine interrupted says nothing: one in ten is quick, and that is taken.
+    return {
+        name: round(sorted(each)[turns // 10] / (connections * batch) * 1e6, 2)
+        for name, each in used.items()
+    }
+
+
+SHAPES = {"one at a time": (1, 1), "16 connections": (16, 1), "in hundreds": (1, 100)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=300, help="of each kind of request")
+    parser.add_argument("--profile", action="store_true", help="where it goes with 16 connections")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    gc.set_threshold(50_000, 20, 1_000)  # as the server sets them
+    if options.profile:
+        profile = cProfile.Profile()
+        measure(16, 1, options.turns, profile)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+        return
+    found = {
+        shape: measure(connections, batch, options.turns)
+        for shape, (connections, batch) in SHAPES.items()
+    }
+    if options.json:
+        print(json.dumps(found))
+        return
+    for shape, figures in found.items():
+        print(f"{shape:16}" + "".join(f"{name:>10} {us:7.2f}" for name, us in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

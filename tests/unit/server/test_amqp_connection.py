@@ -1,0 +1,172 @@
+"""One watcher's bytes beside everybody else's time."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from manyhands.server.amqp import TURN_BYTES, _WatcherConnection
+
+
+class Transport:
+    """Notes whether it is read from."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.written = b""
+
+    def get_extra_info(self, _name):
+        return None
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def write(self, data):
+        self.written += data
+
+    def write_eof(self):
+        pass
+
+    def can_write_eof(self):
+        return True
+
+    def is_closing(self):
+        return False
+
+
+class Session:
+    """Answers each byte; notes how many came in one turn of the loop."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.heard = b""
+        self.overwhelmed = False
+
+    def receive(self, data):
+        self.heard += data
+        self.turns.append(len(data))
+        if b"wrong" in data:
+            self.peer.close()
+
+    def is_overwhelmed(self):
+        return self.overwhelmed
+
+    def lost(self, *, blameless=False):
+        pass
+
+
+@pytest.fixture
+def loop():
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def opened(loop):
+    session, transport = Session(), Transport()
+    ids = SimpleNamespace(connection=lambda: "c/1", token=lambda: "token")
+    dispatcher = SimpleNamespace(ask=None, on_signal={}, draining=False)
+    listener = SimpleNamespace(
+        server=SimpleNamespace(ids=ids, dispatcher=dispatcher, clock=None),
+        endpoint=SimpleNamespace(leave=lambda _watcher: None),
+        connections={},
+        accepted_count=0,
+        loop=loop,
+        make_session=lambda _connection: session,
+        forget=lambda _connection: None,
+    )
+    connection = _WatcherConnection(listener)
+    session.peer = connection
+    connection.connection_made(transport)
+    return connection, session, transport
+
+
+def run_once(loop) -> None:
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+
+
+def test_a_flood_is_looked_at_piece_by_piece_and_nothing_more_is_read_meanwhile(loop, opened):
+    """T28."""
+    connection, session, transport = opened
+    flood = bytes(range(256)) * (4 * TURN_BYTES // 256) + b"end"
+    connection.data_received(flood)
+    assert session.turns == [TURN_BYTES]
+
+    for count in range(2, 5):
+        assert not transport.reading
+        run_once(loop)
+        assert len(session.turns) == count
+    run_once(loop)
+    assert session.heard == flood
+    assert transport.reading
+
+
+def test_what_still_comes_keeps_its_order(loop, opened):
+    connection, session, _ = opened
+    connection.data_received(b"a" * TURN_BYTES + b"b")
+    connection.data_received(b"c")  # over TLS some may be on its way
+    run_once(loop)
+
+    assert session.heard == b"a" * TURN_BYTES + b"bc"
+
+
+def test_a_peer_that_does_not_take_its_answers_is_not_looked_at_further(loop, opened):
+    """T28."""
+    connection, session, transport = opened
+    connection.data_received(b"a" * TURN_BYTES * 2)
+    connection.pause_writing()
+    for _ in range(5):
+        run_once(loop)
+    assert session.turns == [TURN_BYTES]
+    assert not transport.reading
+
+    connection.resume_writing()
+    for _ in range(5):
+        run_once(loop)
+    assert session.turns == [TURN_BYTES, TURN_BYTES]
+    assert transport.reading
+
+
+def test_a_small_request_is_looked_at_at_once(opened):
+    connection, session, transport = opened
+    connection.data_received(b"small")
+
+    assert session.turns == [5]
+    assert transport.reading
+
+
+def test_what_was_not_looked_at_is_forgotten_with_the_connection(loop, opened):
+    connection, session, _ = opened
+    connection.data_received(b"a" * TURN_BYTES * 2)
+    connection.connection_lost(None)
+    for _ in range(3):
+        run_once(loop)
+
+    assert session.turns == [TURN_BYTES]
+
+
+@pytest.mark.parametrize("first", [b"wrong", b""])
+def test_a_peer_that_is_being_closed_is_read_from_and_nothing_is_kept(loop, opened, first):
+    """T27: else it would never read why."""
+    connection, session, transport = opened
+    connection.data_received(first.ljust(TURN_BYTES) + b"a" * TURN_BYTES)
+    connection.close()
+    for _ in range(3):
+        connection.data_received(b"a" * TURN_BYTES * 2)
+        run_once(loop)
+
+    assert session.turns == [TURN_BYTES]
+    assert transport.reading
+    assert connection._unread == b""
+    connection.connection_lost(None)
