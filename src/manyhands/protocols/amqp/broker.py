@@ -46,6 +46,8 @@ class Broker:
         self._ask = ask
         self._wake = wake  # call `feed` soon
         self._hungry: dict[WatchQueue, None] = {}
+        # Those who wait until it is known whether a queue has a message.
+        self._searches: dict[WatchQueue, list[Callable[[], None]]] = {}
         self._unsaved: dict[WatchQueue, None] = {}
         self._saved_at = 0
 
@@ -101,6 +103,7 @@ class Broker:
         for consumer in tuple(queue.consumers):
             consumer.end()
         queue.consumers.clear()
+        self._end_searches(queue)
         if queue.traits.durable:
             command = RemoveCursor(_CURSOR_PREFIX + queue.name)
             self._ask(command, None if then is None else _settling(then))
@@ -137,6 +140,21 @@ class Broker:
             self._wake()
         self._hungry[queue] = None
 
+    def when_found(self, queue: WatchQueue, then: Callable[[], None]) -> None:
+        """Go on when it is known whether the queue has a message."""
+        self._searches.setdefault(queue, []).append(then)
+        self.feed_soon(queue)
+
+    def _end_searches(self, queue: WatchQueue) -> None:
+        """For the first of them; and for the next, unless there is another search to be made."""
+        waiting = self._searches.pop(queue, None)
+        while waiting:
+            waiting.pop(0)()
+            if waiting and self.queues.get(queue.name) is queue and queue.is_searching():
+                self._searches[queue] = waiting
+                self.feed_soon(queue)
+                return
+
     def news(self) -> None:
         """There are new messages."""
         for queue in self.queues.values():
@@ -153,8 +171,11 @@ class Broker:
                 self.feed_soon(queue)  # before those that had their turn
                 continue
             position, delivered_count = queue.position, self.delivered_count
-            if self._feed(queue):
+            more = self._feed(queue)
+            if more:
                 again.append(queue)
+            if queue.consumers or not more:
+                self._end_searches(queue)
             cost += 1 + queue.position - position + self.delivered_count - delivered_count
         for queue in again:
             self.feed_soon(queue)

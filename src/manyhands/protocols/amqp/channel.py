@@ -297,18 +297,24 @@ class AmqpChannel:
     def _get(self, method: Basic.Get) -> None:
         queue = self._find(method.queue)
         queue.used_at = self._line.now()
-        taken = queue.take() if self._deliveries.has_room() else None
+        if not self._deliveries.has_room():
+            self.say(Basic.GetEmpty())
+        elif queue.is_searching():
+            fill = self._line.hold()
+            self._broker.when_found(queue, lambda: fill(self._got(queue, method)))
+        else:
+            self._line.say(self._got(queue, method))
+
+    def _got(self, queue: WatchQueue, method: Basic.Get) -> bytes:
+        taken = None if self.closing else queue.take()
         self._broker.changed(queue)
         if taken is None:
-            self._broker.feed_soon(queue)  # what it has not looked at yet may be there next time
-            self.say(Basic.GetEmpty())
-            return
+            return pack_method(self.number, Basic.GetEmpty())
         message, redelivered = taken
         delivery = self._deliveries.note(
             queue, message, None, redelivered=redelivered, no_ack=bool(method.no_ack)
         )
-        frame_bytes_max = self._line.frame_bytes_max
-        self._line.say(pack_get_ok(self.number, delivery, queue.count(), frame_bytes_max))
+        return pack_get_ok(self.number, delivery, queue.count(), self._line.frame_bytes_max)
 
     def resume(self) -> None:
         """The peer reads again, or may be given more."""

@@ -202,6 +202,12 @@ class WatchQueue:
         self.dropped_count += 1
         return None
 
+    def is_searching(self) -> bool:
+        """Nobody knows yet whether there is a message: what was looked at is not for it, and there
+        is more. With consumers it would be theirs.
+        """
+        return not self.consumers and self.look_on()
+
     def look_on(self) -> bool:
         """Look for the first message that waits; gives whether that is not over yet."""
         if self.bounds is not None:
