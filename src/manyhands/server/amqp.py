@@ -219,43 +219,13 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 class _WatcherConnection(Connection):
     """A connection that says when its peer is behind: events wait in the log, not in memory."""
 
+    turn_bytes = TURN_BYTES
+
     def __init__(self, listener: AmqpListener) -> None:
         super().__init__(listener)
         self.watcher: AmqpSession | None = None
         self._endpoint = listener.endpoint
         self._held_back = False
-        self._unread = b""  # came, and waits for our next turn
-        self._going_on = False  # that turn is on its way
-
-    def data_received(self, data: bytes) -> None:
-        """A piece in each turn of the loop: requests are a few bytes each, and whoever sends a
-        great many of them at once must not keep everybody else waiting.
-        """
-        if self._unread and not self._closing:
-            self._unread += data
-            return
-        self._unread = data[TURN_BYTES:]
-        super().data_received(data[:TURN_BYTES])
-        if self._closing:
-            self._unread = b""  # nobody looks at it any more
-        elif self._unread:
-            self._pause_reading()
-            self._resume_reading()
-
-    def _resume_reading(self) -> None:
-        if not self._unread:
-            super()._resume_reading()
-        elif not self._going_on and self._may_read():
-            self._going_on = True
-            self._listener.loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        self._going_on = False
-        if self._session is None or not self._may_read():
-            return
-        unread, self._unread = self._unread, b""
-        self.data_received(unread)
-        self._resume_reading()
 
     def is_congested(self) -> bool:
         """Whether to wait before more is sent."""

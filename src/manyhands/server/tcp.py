@@ -138,6 +138,10 @@ class TcpListener:
 class Connection(asyncio.Protocol):
     """One peer. It is the ``Peer`` of its session."""
 
+    # What of its bytes is looked at before others get their turn. Requests may be a few bytes
+    # each, and whoever sends a great many of them at once must not keep everybody else waiting.
+    turn_bytes = 32 * 1024
+
     def __init__(self, listener: TcpListener) -> None:
         server = listener.server
         self.connection = server.ids.connection()
@@ -152,6 +156,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._output: list[bytes] = []
+        self._unread = b""  # came, and waits for our next turn
+        self._going_on = False  # that turn is on its way
         self._receiving = False
         self._flushing = False
         self._closing = False
@@ -212,6 +218,12 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is None or self._closing:
             return
+        if self._unread:
+            self._unread += data
+            return
+        if len(data) > self.turn_bytes:
+            self._unread = data[self.turn_bytes :]
+            data = data[: self.turn_bytes]
         self._receiving = True
         try:
             session.receive(data)
@@ -226,8 +238,18 @@ class Connection(asyncio.Protocol):
             self._listener.flush_later(self)
         if self._closing:
             self.close()
+        elif self._unread:
+            self._pause_reading()
+            self._resume_reading()
         elif session.is_overwhelmed():
             self._pause_reading()
+
+    def _read_on(self) -> None:
+        self._going_on = False
+        if self._session is not None and self._may_read():
+            unread, self._unread = self._unread, b""
+            self.data_received(unread)
+            self._resume_reading()
 
     def eof_received(self) -> bool:
         self._ended = True
@@ -260,9 +282,15 @@ class Connection(asyncio.Protocol):
         )
 
     def _resume_reading(self) -> None:
-        if self._reading_paused and self._transport is not None and self._may_read():
-            self._reading_paused = False
-            self._transport.resume_reading()
+        if not self._reading_paused or self._transport is None or not self._may_read():
+            return
+        if self._unread:
+            if not self._going_on:
+                self._going_on = True
+                self._listener.loop.call_soon(self._read_on)
+            return
+        self._reading_paused = False
+        self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self.stay_awake()
@@ -310,6 +338,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         self._closing = True
+        self._unread = b""  # nobody looks at it any more
         if self._receiving:
             return  # done when everything that arrived has been looked at
         self.flush()

@@ -1,11 +1,12 @@
-"""One watcher's bytes beside everybody else's time."""
+"""One peer's bytes beside everybody else's time."""
 
 import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from manyhands.server.amqp import TURN_BYTES, _WatcherConnection
+from manyhands.server.amqp import _WatcherConnection
+from manyhands.server.tcp import Connection
 
 
 class Transport:
@@ -71,8 +72,8 @@ def loop():
     loop.close()
 
 
-@pytest.fixture
-def opened(loop):
+@pytest.fixture(params=[Connection, _WatcherConnection])
+def opened(loop, request):
     session, transport = Session(), Transport()
     ids = SimpleNamespace(connection=lambda: "c/1", token=lambda: "token")
     dispatcher = SimpleNamespace(ask=None, on_signal={}, draining=False)
@@ -85,7 +86,7 @@ def opened(loop):
         make_session=lambda _connection: session,
         forget=lambda _connection: None,
     )
-    connection = _WatcherConnection(listener)
+    connection = request.param(listener)
     session.peer = connection
     connection.connection_made(transport)
     return connection, session, transport
@@ -97,11 +98,11 @@ def run_once(loop) -> None:
 
 
 def test_a_flood_is_looked_at_piece_by_piece_and_nothing_more_is_read_meanwhile(loop, opened):
-    """T28."""
+    """T28, G9."""
     connection, session, transport = opened
-    flood = bytes(range(256)) * (4 * TURN_BYTES // 256) + b"end"
+    flood = bytes(range(256)) * (4 * connection.turn_bytes // 256) + b"end"
     connection.data_received(flood)
-    assert session.turns == [TURN_BYTES]
+    assert session.turns == [connection.turn_bytes]
 
     for count in range(2, 5):
         assert not transport.reading
@@ -114,27 +115,27 @@ def test_a_flood_is_looked_at_piece_by_piece_and_nothing_more_is_read_meanwhile(
 
 def test_what_still_comes_keeps_its_order(loop, opened):
     connection, session, _ = opened
-    connection.data_received(b"a" * TURN_BYTES + b"b")
+    connection.data_received(b"a" * connection.turn_bytes + b"b")
     connection.data_received(b"c")  # over TLS some may be on its way
     run_once(loop)
 
-    assert session.heard == b"a" * TURN_BYTES + b"bc"
+    assert session.heard == b"a" * connection.turn_bytes + b"bc"
 
 
 def test_a_peer_that_does_not_take_its_answers_is_not_looked_at_further(loop, opened):
     """T28."""
     connection, session, transport = opened
-    connection.data_received(b"a" * TURN_BYTES * 2)
+    connection.data_received(b"a" * connection.turn_bytes * 2)
     connection.pause_writing()
     for _ in range(5):
         run_once(loop)
-    assert session.turns == [TURN_BYTES]
+    assert session.turns == [connection.turn_bytes]
     assert not transport.reading
 
     connection.resume_writing()
     for _ in range(5):
         run_once(loop)
-    assert session.turns == [TURN_BYTES, TURN_BYTES]
+    assert session.turns == [connection.turn_bytes, connection.turn_bytes]
     assert transport.reading
 
 
@@ -148,25 +149,25 @@ def test_a_small_request_is_looked_at_at_once(opened):
 
 def test_what_was_not_looked_at_is_forgotten_with_the_connection(loop, opened):
     connection, session, _ = opened
-    connection.data_received(b"a" * TURN_BYTES * 2)
+    connection.data_received(b"a" * connection.turn_bytes * 2)
     connection.connection_lost(None)
     for _ in range(3):
         run_once(loop)
 
-    assert session.turns == [TURN_BYTES]
+    assert session.turns == [connection.turn_bytes]
 
 
 @pytest.mark.parametrize("first", [b"wrong", b""])
 def test_a_peer_that_is_being_closed_is_read_from_and_nothing_is_kept(loop, opened, first):
     """T27: else it would never read why."""
     connection, session, transport = opened
-    connection.data_received(first.ljust(TURN_BYTES) + b"a" * TURN_BYTES)
+    connection.data_received(first.ljust(connection.turn_bytes) + b"a" * connection.turn_bytes)
     connection.close()
     for _ in range(3):
-        connection.data_received(b"a" * TURN_BYTES * 2)
+        connection.data_received(b"a" * connection.turn_bytes * 2)
         run_once(loop)
 
-    assert session.turns == [TURN_BYTES]
+    assert session.turns == [connection.turn_bytes]
     assert transport.reading
     assert connection._unread == b""
     connection.connection_lost(None)
