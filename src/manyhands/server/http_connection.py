@@ -8,6 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from manyhands.protocols.http_envelope import Problem, error_envelope
@@ -20,6 +21,9 @@ _HEADERS_COUNT_MAX: Final = 100
 # A head has this long, and so has a body, plus a second for each 64 KiB that did arrive.
 _PATIENCE_SECONDS: Final = 30.0
 _BYTES_A_SECOND: Final = 64 * 1024
+# What of its bytes is looked at before others get their turn: some hundred requests. A body is
+# taken as it comes.
+TURN_BYTES: Final = 8 * 1024
 # A connection that breaks this soon after an answer broke because of it.
 _RECEIPT_SECONDS: Final = 1.0
 
@@ -86,8 +90,24 @@ class _Cork(asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
 
+class _Gate(asyncio.Transport):
+    """What uvicorn is given to have the peer wait, and go on."""
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__()
+        self._connection = connection
+
+    def pause_reading(self) -> None:
+        self._connection.hold()
+
+    def resume_reading(self) -> None:
+        self._connection.go_on_soon()
+
+
 class Connection(HttpToolsProtocol):
-    """Knows since when it waits for its peer, and tells when the peer is gone."""
+    """Knows since when it waits for its peer, and tells when the peer is gone. Of a peer that asks
+    without waiting for answers, no more is read than one turn's worth.
+    """
 
     def __init__(
         self,
@@ -108,6 +128,10 @@ class Connection(HttpToolsProtocol):
         self.peer = Peer(self.client[0] if self.client is not None else "", self._proxies)
         self.direct = transport
         self.transport = self.cork = _Cork(transport)
+        self.flow = FlowControl(_Gate(self))
+        self._unread = b""  # came, and waits for our next turn
+        self._holding = False  # nothing is read meanwhile
+        self._going_on = False  # that turn is on its way
         self.lost = False
         self.lost_by_error = False
         self.on_lost: Callable[[], None] | None = None
@@ -154,15 +178,58 @@ class Connection(HttpToolsProtocol):
         """Bytes of a request, or of several."""
         if self._is_between:
             known = self.short_way.known(data)
-            if known is not None and self._is_free() and not self.is_gone:
+            if known is not None and self._is_free() and not (self._unread or self.is_gone):
                 self._take_known_way(*known)
                 return
+        if self._unread:
+            self._unread += data
+            return
+        if len(data) > TURN_BYTES and (self._is_between or self._in_head):
+            self._unread = data[TURN_BYTES:]
+            data = data[:TURN_BYTES]
+        if self._is_between:
             self._arrived = data
         self._got_bytes += len(data)
         super().data_received(data)
         self._arrived = None
         if self._in_head and self._got_bytes > _HEAD_BYTES_MAX and self._waits_since is not None:
             self.refuse(Problem(431, "too_large", "the request's head is too long"))
+        if self._unread:
+            self.hold()
+            self.go_on_soon()
+
+    def hold(self) -> None:
+        """Read nothing more for now."""
+        if not self._holding:
+            self._holding = True
+            self.direct.pause_reading()
+
+    def go_on_soon(self) -> None:
+        """Look at what came, or read on, if there is no reason any more not to."""
+        if self._holding and not self._going_on:
+            self._going_on = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self.flow.read_paused or self.pipeline:
+            return  # until the requests that came are answered
+        unread, self._unread = self._unread, b""
+        if self.is_gone:
+            return
+        if unread:
+            self.data_received(unread)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._unread or self.flow.read_paused or self.is_gone):
+            self._holding = False
+            self.direct.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """The next one of those that came meanwhile is begun."""
+        super().on_response_complete()
+        self.go_on_soon()
 
     def _is_free(self) -> bool:
         earlier: object = self.cycle  # none yet, whatever uvicorn's annotation says
@@ -274,7 +341,7 @@ class Connection(HttpToolsProtocol):
         """The answer to a request on the short way was written. A look once a second ends those
         that rest for too long: a timer for each request costs more than the rest of its way.
         """
-        if self.pipeline or self.flow.read_paused:
+        if self.pipeline or self._holding:
             self.on_response_complete()
             return
         self.server_state.total_requests += 1

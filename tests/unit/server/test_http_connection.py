@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from manyhands.server.http_connection import Connection, ErrorCount
+from manyhands.server.http_connection import TURN_BYTES, Connection, ErrorCount
 from manyhands.server.http_peer import Proxies
 from manyhands.server.http_short_way import Request, ShortWay
 
@@ -19,6 +19,7 @@ class Socket(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.9", 5), "sockname": ("127.0.0.1", 7700)})
         self.written = b""
         self.closed = False
+        self.reading = True
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -33,10 +34,10 @@ class Socket(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """Nothing is read here."""
+        self.reading = False
 
     def resume_reading(self) -> None:
-        """Nothing is read here."""
+        self.reading = True
 
 
 class Room:
@@ -58,6 +59,11 @@ class Room:
             _loop=self.loop,
         )
         self.connection.connection_made(self.socket)
+
+    def turn(self) -> None:
+        """One turn of the loop."""
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
 
     def answer(self) -> tuple[int, str]:
         head, _, body = self.socket.written.partition(b"\r\n\r\n")
@@ -317,3 +323,64 @@ def test_no_more_than_a_thousand_heads_are_kept_and_no_long_ones(room):
 
     assert len(room.connection.short_way._known) == 1
     assert len(room.asked) == 1_002
+
+
+# Whoever asks without waiting for answers.
+
+
+def test_a_flood_of_requests_is_looked_at_piece_by_piece_and_nothing_more_is_read_meanwhile(room):
+    served = []
+
+    def serve(request):
+        served.append(request.body)
+        request.send(200, b"", ())
+
+    room.connection.short_way.routes[b"add"] = serve
+    bodies = [b"%04d" % number for number in range(2_000)]
+    room.connection.data_received(b"".join(post(4, body) for body in bodies))
+
+    counts = [len(served)]
+    while len(served) < len(bodies):
+        assert not room.socket.reading
+        room.turn()
+        assert len(counts) < 100
+        counts.append(len(served))
+    assert max(b - a for a, b in zip([0, *counts], counts, strict=False)) <= TURN_BYTES // 50
+    assert served == bodies
+    assert room.socket.written.count(b"HTTP/1.1 200") == len(bodies)
+    room.turn()
+    assert room.socket.reading
+
+
+def test_nothing_more_is_read_before_the_requests_that_came_are_answered(room):
+    room.connection.data_received(post(1, b"a") + post(1, b"b") + post(1, b"c") * 1_000)
+    for _ in range(10):
+        room.turn()
+    waiting = len(room.connection.pipeline)
+    assert waiting <= TURN_BYTES // 50
+
+    for _ in range(10):  # over TLS some may be on its way
+        room.connection.data_received(post(1, b"d"))
+        room.turn()
+
+    assert len(room.connection.pipeline) == waiting
+    assert not room.socket.reading
+
+
+def test_a_large_body_of_a_request_is_taken_as_it_comes(room):
+    body = b"x" * 90
+    room.connection.short_way.body_bytes_max = 1_000_000
+    large = body * 10_000
+    room.connection.data_received(post(len(large), large))
+    room.turn()
+
+    assert [request.body for request in room.asked] == [large]
+    assert room.socket.reading
+
+
+def test_what_was_not_looked_at_is_forgotten_when_the_peer_is_gone(room):
+    room.connection.data_received(post(1, b"a") * 1_000)
+    room.connection.connection_lost(None)
+    room.turn()
+
+    assert len(room.asked) == 1
