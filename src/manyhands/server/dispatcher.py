@@ -44,6 +44,7 @@ _BUSY_COUNT: Final = 8
 # batches that have reached it together, and works while the rest is still being decided.
 _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
+_NOT_AWAITED: Final = 1 << 62
 # So few are answered sooner without the way to the writer and back, while the loop stands still.
 _FEW_COUNT: Final = 2
 # The writer need not be woken for each of those.
@@ -124,6 +125,10 @@ class Dispatcher:
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
+        # While a commit keeps its distance: as many waiting answers as the last one had end that.
+        # Whoever was answered then has asked again, and nobody is left to wait for.
+        self._awaited_count = _NOT_AWAITED
+        self._answered_count = 0
         self._idle_callbacks: list[Callable[[], None]] = []
         fd = store.fileno()
         if fd is not None:
@@ -195,6 +200,8 @@ class Dispatcher:
             self._begin_commit()
         elif not (self._flush_soon or self._in_flight) and (gathering.changed or answers):
             self._arm_flush()
+        elif len(answers) >= self._awaited_count:
+            self._flush_now()
         if settle is not None:
             self.counts.answers += 1
             settle(reply)
@@ -266,10 +273,16 @@ class Dispatcher:
         wait_ms = 0.0
         if self._was_busy:
             wait_ms = self._last_flush_ms + self._pace_ms - self.clock.monotonic_ms()
-        if wait_ms <= 0.0:
+        if wait_ms <= 0.0 or len(self._open.answers) >= self._answered_count:
             self._loop.call_soon(self._flush)
         else:
+            self._awaited_count = self._answered_count
             self._flush_timer = self._loop.call_later(wait_ms / 1000, self._flush)
+
+    def _flush_now(self) -> None:
+        self._awaited_count = _NOT_AWAITED
+        self._cancel_flush_timer()
+        self._loop.call_soon(self._flush)
 
     def _cancel_flush_timer(self) -> None:
         if self._flush_timer is not None:
@@ -278,6 +291,7 @@ class Dispatcher:
 
     def _flush(self) -> None:
         self._flush_soon = False
+        self._awaited_count = _NOT_AWAITED
         self._cancel_flush_timer()
         if not self._in_flight:
             self._begin_commit()
@@ -305,7 +319,8 @@ class Dispatcher:
                 self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
-        self._was_busy = len(gathering.answers) > _BUSY_COUNT
+        self._answered_count = len(gathering.answers)
+        self._was_busy = self._answered_count > _BUSY_COUNT
         self._in_flight.append(gathering)
         if gathering.batch.is_durable:
             if self._send_timer is None and self.store.has_unsent():

@@ -86,6 +86,20 @@ def test_a_busy_server_keeps_a_distance_between_commits():
     assert told.at_ms == 50 + COMMIT_MS
 
 
+def test_the_distance_ends_when_all_have_asked_again_who_were_answered():
+    desk = Desk(pace_ms=50.0)
+    for _ in range(20):
+        desk.ask(desk.a_submit())
+    desk.run(COMMIT_MS)
+
+    told = [desk.ask(desk.a_submit()) for _ in range(19)]
+    desk.run(1)
+    told.append(desk.ask(desk.a_submit()))
+    desk.run(200)
+
+    assert [one.at_ms for one in told] == [COMMIT_MS + 1 + COMMIT_MS] * 20
+
+
 def test_a_server_with_few_clients_keeps_no_distance():
     desk = Desk(pace_ms=50.0)
     desk.ask(desk.a_submit())
