@@ -29,10 +29,11 @@ _BUFFER_BYTES: Final = 4 * 1024 * 1024  # most batches go in one piece, where th
 _STOP_SECONDS: Final = 60.0  # a last commit and a checkpoint on a slow disk
 # What is larger is for the writer: the server does not stand still for it.
 _KEPT_BYTES_MAX: Final = 64 * 1024
-# The server stands still while it syncs. On a disk that is slow at it, it does so for no more than
-# this share of the time.
+# The server stands still while it syncs. On a disk that is slow at it, on the average of some ten
+# times, it does so for no more than this share of the time.
 _SYNC_SECONDS_MAX: Final = 0.001
 _SYNC_SHARE: Final = 0.01
+_SYNC_WEIGHT: Final = 0.1  # of the last time
 
 
 class WriterLink:
@@ -60,6 +61,7 @@ class WriterLink:
         self._buffer = FrameBuffer()
         self._tip = Tip(file.parent)
         self._sync_after = 0.0  # not before this moment by ourselves
+        self._sync_seconds = 0.0  # what it takes, on the average
         self._sent = 0  # the number of the last batch
         self._committed = 0
         self._told = 0  # what was last answered
@@ -116,7 +118,8 @@ class WriterLink:
             self._failure = f"its journal failed: {error.strerror}"
             raise StoreFailedError(f"the store cannot be written: {self._failure}") from error
         took = time.perf_counter() - began
-        if took > _SYNC_SECONDS_MAX:
+        self._sync_seconds += _SYNC_WEIGHT * (took - self._sync_seconds)
+        if self._sync_seconds > _SYNC_SECONDS_MAX:
             self._sync_after = began + took / _SYNC_SHARE
         self._committed = number
         mark_kept(packed)
