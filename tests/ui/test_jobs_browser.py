@@ -65,6 +65,28 @@ def test_an_empty_page_tells_what_there_will_be(browser, empty, name):
 # Searching.
 
 
+def test_names_that_come_after_one_was_chosen_do_not_open_the_list_again(looking, api, queue):
+    api.results("submit", queue=queue, payload=1)
+    page = looking.at("jobs")
+    field = page.get_by_role("combobox", name="Search")
+    field.fill(f"queue:{queue[:30]}")
+    expect(page.get_by_role("option", name=f"queue:{queue}")).to_be_visible()
+
+    held = []
+    page.route("**/api/queues?*", lambda route: held.append(route))  # noqa: PLW0108 - it asks for a signature
+    with page.expect_request("**/api/queues?*"):
+        field.press_sequentially(queue[30])
+    field.press("ArrowDown")
+    field.press("Enter")
+    expect(field).to_have_value(f"queue:{queue} ")
+    with page.expect_response("**/api/queues?*") as answered:
+        held[0].continue_()
+    answered.value.finished()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+    expect(page.get_by_role("listbox")).to_be_hidden()
+
+
 def test_qualifiers_and_names_of_queues_are_completed_by_keyboard(looking, api, queue):
     api.results("submit", queue=f"{queue} with blanks", payload=1)
     page = looking.at("jobs")

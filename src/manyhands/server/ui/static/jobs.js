@@ -46,6 +46,7 @@
   const word = () => /(?:[^\s"]|"(?:[^"\\]|\\.)*"?)*$/.exec(field.value.slice(0, field.selectionStart))[0];
 
   const close = () => {
+    asked += 1; // an answer that is on its way is not waited for any more
     list.hidden = true;
     chosen = -1;
     field.setAttribute("aria-expanded", "false");
@@ -119,7 +120,7 @@
       const fitting = rows.map((row) => row.name).filter((text) => text.startsWith(value) && text !== value);
       offer(fitting.map((text) => [`queue:${quoted(text)}`]));
     } catch {
-      close();
+      if (turn === asked) close();
     }
   };
 
