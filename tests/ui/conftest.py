@@ -7,10 +7,12 @@ import os
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.e2e.serving import Api, serving
 from tests.ui.looking import Looking
+from tests.ui.sample import fill
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium")
@@ -45,6 +47,21 @@ def api(served):
     client = Api(served)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def filled(served):
+    """What the pages are looked at with: ids by what is special about the job."""
+    client = Api(served)
+    ids = fill(client)
+    client.close()
+    return ids
+
+
+@pytest.fixture
+def http(served, filled):  # noqa: ARG001 - there has to be something to see
+    with httpx.Client(base_url=served.url, timeout=120.0) as client:
+        yield client
 
 
 @pytest.fixture

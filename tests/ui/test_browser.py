@@ -10,13 +10,7 @@ from tests.e2e.serving import Api, own_address, serving, start, wait_until
 from tests.ui.looking import Looking
 from tests.ui.sample import fill
 
-
-@pytest.fixture(scope="module", autouse=True)
-def filled(served):
-    client = Api(served)
-    ids = fill(client)
-    client.close()
-    return ids
+pytestmark = pytest.mark.usefixtures("filled")
 
 
 def count_of(page, queue: str, column: str):

@@ -8,25 +8,11 @@ from html import unescape
 import httpx
 import pytest
 
-from tests.e2e.serving import SECONDS_MAX, Api, wait_until
-from tests.ui.sample import HOSTILE, fill
+from tests.e2e.serving import SECONDS_MAX, wait_until
+from tests.ui.sample import HOSTILE
 from tests.ui.test_requests import Elements
 
 PAGES = ["jobs", "jobs?q=state:failed", "failures", "events", "events?topic=failed.%23"]
-
-
-@pytest.fixture(scope="module")
-def filled(served):
-    client = Api(served)
-    ids = fill(client)
-    client.close()
-    return ids
-
-
-@pytest.fixture
-def http(served, filled):  # noqa: ARG001 - there has to be something to see
-    with httpx.Client(base_url=served.url, timeout=120.0) as client:
-        yield client
 
 
 def text_of(answer: httpx.Response) -> str:

@@ -1,29 +1,13 @@
 """What an operator reads at night must be true, and must lead to what it speaks of."""
 
 import re
-import time
 from html import unescape
 
 import httpx
-import pytest
 
-from tests.e2e.serving import SECONDS_MAX, Api, serving
-from tests.ui.sample import HOSTILE, fill
+from tests.e2e.serving import serving, wait_until
+from tests.ui.sample import HOSTILE
 from tests.ui.test_jobs_requests import send, text_of
-
-
-@pytest.fixture(scope="module")
-def filled(served):
-    client = Api(served)
-    ids = fill(client)
-    client.close()
-    return ids
-
-
-@pytest.fixture
-def http(served, filled):  # noqa: ARG001 - there has to be something to see
-    with httpx.Client(base_url=served.url, timeout=120.0) as client:
-        yield client
 
 
 def links(page: str, words: str) -> list[str]:
@@ -34,13 +18,12 @@ def links(page: str, words: str) -> list[str]:
 
 def attention(http: httpx.Client, words: str) -> str:
     """What needs attention, once it speaks of something: failures are counted now and then."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while True:
-        notes = re.search(r'<ul class="notes">.*?</ul>', http.get("/ui/").text, re.DOTALL)
-        if notes is not None and words in unescape(notes[0]):
-            return notes[0]
-        assert time.monotonic() < deadline, notes
-        time.sleep(0.2)
+
+    def notes() -> str | None:
+        found = re.search(r'<ul class="notes">.*?</ul>', http.get("/ui/").text, re.DOTALL)
+        return found[0] if found is not None and words in unescape(found[0]) else None
+
+    return wait_until(notes)
 
 
 def test_a_failing_group_is_named_by_its_code_and_leads_to_its_page(http):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.ui.sample import HOSTILE, fill
+from tests.ui.sample import HOSTILE
 
 STATIC = Path(__file__).parents[2] / "src/manyhands/server/ui/static"
 PAGES = [
@@ -27,22 +27,6 @@ PAGES = [
 ]
 FIRST_LOAD_BYTES_MAX = 80_000
 NAVIGATION = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-
-
-@pytest.fixture(scope="module")
-def filled(served):
-    from tests.e2e.serving import Api
-
-    client = Api(served)
-    ids = fill(client)
-    client.close()
-    return ids
-
-
-@pytest.fixture
-def http(served, filled):  # noqa: ARG001 - there has to be something to see
-    with httpx.Client(base_url=served.url, timeout=120.0) as client:
-        yield client
 
 
 class Elements(HTMLParser):
