@@ -87,6 +87,28 @@ def test_names_that_come_after_one_was_chosen_do_not_open_the_list_again(looking
     expect(page.get_by_role("listbox")).to_be_hidden()
 
 
+def test_a_name_that_was_marked_stays_marked_when_a_later_answer_brings_it_again(looking, api, queue):
+    api.results("submit", queue=queue, payload=1)
+    page = looking.at("jobs")
+    field = page.get_by_role("combobox", name="Search")
+    field.fill(f"queue:{queue[:30]}")
+    option = page.get_by_role("option", name=f"queue:{queue}")
+    expect(option).to_be_visible()
+
+    held = []
+    page.route("**/api/queues?*", lambda route: held.append(route))  # noqa: PLW0108 - it asks for a signature
+    with page.expect_request("**/api/queues?*"):
+        field.press_sequentially(queue[30])
+    field.press("ArrowDown")
+    first = option.element_handle()
+    held[0].continue_()
+    page.wait_for_function("item => !item.isConnected", arg=first)
+
+    expect(option).to_have_attribute("aria-selected", "true")
+    field.press("Enter")
+    expect(field).to_have_value(f"queue:{queue} ")
+
+
 def test_qualifiers_and_names_of_queues_are_completed_by_keyboard(looking, api, queue):
     api.results("submit", queue=f"{queue} with blanks", payload=1)
     page = looking.at("jobs")

@@ -64,8 +64,11 @@
     }
   };
   const offer = (items) => {
+    const shown = items.slice(0, 20);
+    // What was marked stays marked when a later answer brings it again: the next key is Enter.
+    const marked = list.children[chosen]?.dataset.text;
     list.replaceChildren(
-      ...items.slice(0, 20).map(([text, meaning], at) => {
+      ...shown.map(([text, meaning], at) => {
         const item = document.createElement("li");
         item.id = `completion-${at}`;
         item.setAttribute("role", "option");
@@ -87,7 +90,7 @@
     if (!list.children.length) return close();
     list.hidden = false;
     field.setAttribute("aria-expanded", "true");
-    mark(-1);
+    mark(shown.findIndex(([text]) => text === marked));
   };
   const take = (text) => {
     const caret = field.selectionStart;
@@ -127,7 +130,7 @@
   field.addEventListener("input", look);
   field.addEventListener("focus", look);
   field.addEventListener("click", look);
-  field.addEventListener("blur", () => setTimeout(close, 150));
+  field.addEventListener("blur", () => setTimeout(() => document.activeElement === field || close(), 150));
   field.addEventListener("keydown", (event) => {
     const count = list.children.length;
     if (list.hidden) {
