@@ -7,8 +7,8 @@ The Lua is that of PyPI's ``reqless`` (the one in ``qless-py`` does not load on 
 ``--lua`` it is taken from the installed package. Redis is Debian's ``redis-server``, once with
 ``appendfsync always`` and once without persistence. All servers run one after the other in each
 round; figures are medians over the rounds, ratios are taken within a round. The load is the same
-loop for all: raw sockets, requests written before the clock starts and answers read after it
-stops, one request in flight on each connection.
+for all, `load.c`, compiled on the spot: requests made before the clock starts and answers read
+after it stops, one request in flight on each connection.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import contextlib
 import importlib.util
 import json
 import os
-import selectors
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 
 META = b'{"url": "http://example.org/a/b/c", "n": 1}'
 HUNDRED = 100
+_LENGTH = struct.Struct("=I")
 OPERATIONS = ("add", "get", "complete")
 
 
@@ -51,7 +52,7 @@ class Dialect(Protocol):
     """How a server is talked to."""
 
     def request(self, operation: str, batch: list[str]) -> bytes: ...
-    def answer_size(self, data: bytearray, batch: int, operation: str) -> int: ...
+    def replies_count(self, operation: str, batch: int) -> int: ...
     def ids(self, answer: bytes, batch: int) -> list[str]: ...
 
 
@@ -70,13 +71,8 @@ class Http:
         head = b"POST /%s/bench HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         return head % operation.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
-    def answer_size(self, data: bytearray, _batch: int, _operation: str) -> int:
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            return 0
-        at = data.find(b"content-length: ", 0, end) + 16
-        total = end + 4 + int(data[at : data.find(b"\r\n", at)])
-        return total if len(data) >= total else 0
+    def replies_count(self, _operation: str, _batch: int) -> int:
+        return 0  # an answer says how long it is
 
     def ids(self, answer: bytes, _batch: int) -> list[str]:
         assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
@@ -117,18 +113,8 @@ class Redis:
             self._call(b"complete", now, jid.encode(), b"w", b"bench", META) for jid in batch
         )
 
-    def answer_size(self, data: bytearray, batch: int, operation: str) -> int:
-        at = 0
-        for _ in range(1 if operation == "get" else batch):
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                return 0
-            if data[at : at + 1] == b"$":
-                end += int(data[at + 1 : end]) + 2
-            at = end + 2
-            if len(data) < at:
-                return 0
-        return at
+    def replies_count(self, operation: str, batch: int) -> int:
+        return 1 if operation == "get" else batch
 
     def ids(self, answer: bytes, batch: int) -> list[str]:
         assert not answer.startswith(b"-"), answer[:300]
@@ -138,48 +124,37 @@ class Redis:
         return answer.decode().split("\r\n")[: 2 * batch]
 
 
-class _Peer:
-    """A connection with at most one request in flight."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.socket = socket.create_connection(address)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.got = bytearray()
-        self.count = 0  # jobs in the request
-
-    def go_on(self, work: list[tuple[bytes, int]]) -> None:
-        """With the next request, if there is one."""
-        self.got.clear()
-        if work:
-            request, self.count = work.pop()
-            self.socket.sendall(request)
+def compile_load(folder: Path) -> Path:
+    program = folder / "load"
+    source = str(Path(__file__).parent / "load.c")
+    subprocess.run(["cc", "-O2", "-Wall", "-o", str(program), source], check=True)
+    return program
 
 
 def drive(
-    address: tuple[str, int], dialect: Dialect, operation: str, shape: Shape, jobs: list[str]
+    load: Path, running: "Running", operation: str, shape: Shape, jobs: list[str]
 ) -> tuple[float, list[str]]:
     """Seconds, and the ids that came back."""
+    dialect = running.dialect
     batches = [jobs[at : at + shape.batch] for at in range(0, len(jobs), shape.batch)]
-    work = [(dialect.request(operation, batch), len(batch)) for batch in reversed(batches)]
-    answers: list[tuple[bytes, int]] = []
-    peers = [_Peer(address) for _ in range(min(shape.connections, len(work)))]
-    selector = selectors.DefaultSelector()
-    for peer in peers:
-        selector.register(peer.socket, selectors.EVENT_READ, peer)
-    started = time.perf_counter()
-    for peer in peers:
-        peer.go_on(work)
-    while len(answers) < len(batches):
-        for key, _ in selector.select():
-            peer = key.data
-            peer.got += peer.socket.recv(1 << 20)
-            if dialect.answer_size(peer.got, peer.count, operation):
-                answers.append((bytes(peer.got), peer.count))
-                peer.go_on(work)
-    elapsed = time.perf_counter() - started
-    for peer in peers:
-        peer.socket.close()
-    return elapsed, [name for answer, count in answers for name in dialect.ids(answer, count)]
+    requests = [dialect.request(operation, batch) for batch in batches]
+    replies = dialect.replies_count(operation, shape.batch)
+    done = subprocess.run(
+        [str(load), str(running.port), str(shape.connections), str(replies)],
+        input=b"".join(_LENGTH.pack(len(request)) + request for request in requests),
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"load: {done.stderr.decode()}")
+    found: list[str] = []
+    at = 0
+    while at < len(done.stdout):
+        (size,) = _LENGTH.unpack_from(done.stdout, at)
+        at += _LENGTH.size
+        found += dialect.ids(done.stdout[at : at + size], shape.batch)
+        at += size
+    return float(done.stderr), found
 
 
 # Servers.
@@ -266,17 +241,16 @@ def cpu_seconds(pid: int) -> float:
 Cell = dict[tuple[str, str], tuple[float, float]]
 
 
-def measure(running: Running, jobs: int) -> Cell:
+def measure(load: Path, running: Running, jobs: int) -> Cell:
     """Jobs a second and microseconds of server CPU a job, by shape and operation."""
     found: Cell = {}
-    address = ("127.0.0.1", running.port)
     warm = Shape("warm", 1, 10)
     for shape in (warm, *SHAPES):
         count = 50 if shape is warm else jobs * (10 if shape.batch > 1 else 1)
         ids = [""] * count
         for operation in OPERATIONS:
             before = cpu_seconds(running.pid)
-            seconds, back = drive(address, running.dialect, operation, shape, ids)
+            seconds, back = drive(load, running, operation, shape, ids)
             used = cpu_seconds(running.pid) - before
             if operation == "get":
                 assert len(back) == count, (len(back), count)
@@ -303,14 +277,18 @@ def main() -> None:
         "qless, in memory": qless(lua, "off"),
     }
     rounds: list[dict[str, Cell]] = []
-    for number in range(options.rounds):
-        order = list(servers) if number % 2 == 0 else list(reversed(servers))
-        cells = {}
-        for name in order:
-            with tempfile.TemporaryDirectory() as folder, servers[name](Path(folder)) as running:
-                cells[name] = measure(running, options.jobs)
-        rounds.append(cells)
-        print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as made:
+        load = compile_load(Path(made))
+        for number in range(options.rounds):
+            cells = {}
+            for name in list(servers)[:: 1 if number % 2 == 0 else -1]:
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    servers[name](Path(folder)) as running,
+                ):
+                    cells[name] = measure(load, running, options.jobs)
+            rounds.append(cells)
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
     report(rounds)
 
 

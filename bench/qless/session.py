@@ -61,6 +61,12 @@ class Socket(asyncio.Transport):
     def write(self, data: bytes) -> None:  # type: ignore[override]
         self.written = data
 
+    def pause_reading(self) -> None:
+        """The next request of a peer comes after the answer anyway."""
+
+    def resume_reading(self) -> None:
+        """See above."""
+
     def is_closing(self) -> bool:
         return False
 
