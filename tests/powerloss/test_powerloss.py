@@ -111,8 +111,7 @@ def record(tmp_path, monkeypatch, without=frozenset()):
     content = {file.name: file.read_bytes()}
     # Many checkpoints, many files and many steps in a short time.
     monkeypatch.setattr(writer, "_LOG_FRAMES_IDLE", 20)
-    monkeypatch.setattr(journal, "_FIRST_BYTES", 32 * 1024)
-    monkeypatch.setattr(journal, "_SEGMENT_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 32 * 1024)
     monkeypatch.setattr(applying, "_STEP_ROWS", 3)
     disk = Disk()
     try:

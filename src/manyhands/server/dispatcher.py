@@ -46,6 +46,7 @@ _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
 _NOT_AWAITED: Final = 1 << 62
 # So few are answered sooner without the way to the writer and back, while the loop stands still.
+# More of them too, if nobody else was heard of meanwhile: then there is nothing else to do.
 _FEW_COUNT: Final = 2
 # The writer need not be woken for each of those.
 _SEND_SECONDS: Final = 0.005
@@ -73,9 +74,10 @@ class Counts:
 class _Gathering:
     """What is released with one commit."""
 
-    __slots__ = ("answers", "batch", "changed", "started_ms", "urgent")
+    __slots__ = ("answers", "asked_before", "batch", "changed", "started_ms", "urgent")
 
-    def __init__(self) -> None:
+    def __init__(self, asked_before: int) -> None:
+        self.asked_before = asked_before  # commands, all those before its own
         # What is to be told, and by whom: replies and signals, in the order of the decisions.
         self.answers: list[tuple[Callable[[Any], None], Reply | Signal]] = []
         self.changed = False  # there is something to write
@@ -117,7 +119,7 @@ class Dispatcher:
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
         self._on_failure = on_failure
-        self._open = _Gathering()
+        self._open = _Gathering(0)
         self._in_flight: deque[_Gathering] = deque()
         self._flush_timer: Timer | None = None
         self._flush_soon = False
@@ -302,14 +304,14 @@ class Dispatcher:
             return
         gathering = self._open
         try:
-            few = not self._in_flight and 0 < len(gathering.answers) <= _FEW_COUNT
-            gathering.batch = self.store.begin_commit(self.clock.now(), at_once=few)
+            at_once = not self._in_flight and self._is_quiet(gathering)
+            gathering.batch = self.store.begin_commit(self.clock.now(), at_once=at_once)
         except StoreFailedError as error:
             self._fail(str(error))
             return
         if gathering.batch is None and (self._in_flight or self._telling):
             return  # questions only: what they saw is still on its way, and so are their answers
-        self._open = _Gathering()
+        self._open = _Gathering(self.counts.commands)
         if gathering.batch is None:
             self._telling = True
             try:
@@ -330,6 +332,13 @@ class Dispatcher:
             fd = self.store.fileno()
             assert fd is not None
             self._loop.add_writer(fd, self._on_writable)
+
+    def _is_quiet(self, gathering: _Gathering) -> bool:
+        """Whether the loop may stand still for a moment."""
+        count = len(gathering.answers)
+        if count <= _FEW_COUNT:
+            return count > 0
+        return count >= self.counts.commands - gathering.asked_before
 
     def _send(self) -> None:
         """What is durable already goes to the writer as well."""

@@ -27,10 +27,10 @@ SECTOR_BYTES: Final = 512
 _HEAD: Final = struct.Struct(f"<4s{EPOCH_BYTES}sQQQI")
 _SUM: Final = struct.Struct("<I")
 HEADER_BYTES: Final = _HEAD.size + _SUM.size
-# A quiet server needs one small file. Each further one doubles: a busy server has few large ones.
-_FIRST_BYTES: Final = 1024 * 1024
-_SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
-_SPARES_MAX: Final = 2
+# All files are alike, so that each can be used again; only a record that is larger has a file of
+# its own. A quiet server needs one, a busy one a few in turns.
+_SEGMENT_BYTES: Final = 2 * 1024 * 1024
+_SPARES_MAX: Final = 8
 
 
 Body = bytes | bytearray | memoryview
@@ -194,7 +194,7 @@ class Journal:
         self._count = 0
         self._full: deque[_Segment] = deque()
         self._spares: list[_Segment] = []
-        self._current = self._create(_FIRST_BYTES)
+        self._current = self._create(_SEGMENT_BYTES)
         self._offset = 0
         _sync_directory(self._directory)
 
@@ -230,7 +230,7 @@ class Journal:
         """All frames up to this one are in the database, and durable there."""
         while self._full and self._full[0].last <= applied:
             segment = self._full.popleft()
-            if segment.size == self._current.size and len(self._spares) < _SPARES_MAX:
+            if segment.size == _SEGMENT_BYTES and len(self._spares) < _SPARES_MAX:
                 self._spares.append(segment)
             else:
                 self._drop(segment)
@@ -244,14 +244,13 @@ class Journal:
     def _go_on(self, length: int) -> None:
         """The next record goes into another file."""
         self._full.append(self._current)
-        if self._spares and self._spares[-1].size >= length:
+        if self._spares and length <= _SEGMENT_BYTES:
             segment = self._spares.pop()
             path = self._next_path()
             os.rename(segment.path, path)  # noqa: PTH104
             segment.path = path
         else:
-            size = min(2 * self._current.size, _SEGMENT_BYTES_MAX)
-            segment = self._create(max(size, length))
+            segment = self._create(max(_SEGMENT_BYTES, length))
         _sync_directory(self._directory)
         self._current = segment
         self._offset = 0
@@ -264,10 +263,10 @@ class Journal:
         path = self._next_path()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
-        # Room that is there need not be found while somebody waits. Blocks that were written
-        # before sync faster still; the first file, often the only one, is written at once.
+        # Room that is there need not be found while somebody waits, and blocks that were written
+        # before sync faster still: 105 instead of 155 µs for a few kilobytes.
         os.posix_fallocate(descriptor, 0, size)
-        if size == _FIRST_BYTES:
+        if size == _SEGMENT_BYTES:
             os.pwrite(descriptor, bytes(size), 0)
         os.fsync(descriptor)
         return _Segment(path, descriptor, size)

@@ -47,7 +47,7 @@ _IDLE_SECONDS: Final = 0.02
 _WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
 # So long is the database written to before the link is looked at again. The further it is behind,
 # the longer; and beyond a bound the server has to wait.
-_TURN_SECONDS: Final = 0.001
+_TURN_SECONDS: Final = 0.000_2
 _TURN_SECONDS_A_BYTE: Final = 0.001 / (2 * 1024 * 1024)
 _BEHIND_BYTES_MAX: Final = 64 * 1024 * 1024
 # Frames in the log from which it is copied into the file when nothing waits, or in any case. A

@@ -119,9 +119,23 @@ def test_few_are_answered_by_a_store_that_can_commit_at_once():
     desk.run(1)
     assert [t.at_ms for t in few] == [0] * len(few)
 
+    desk.dispatcher.ask(desk.a_submit())  # by somebody who does not wait, and may have more to say
     many = [desk.ask(desk.a_submit()) for _ in range(module._FEW_COUNT + 1)]
     desk.run(TWO_COMMITS_MS)
     assert [t.at_ms for t in many] == [1 + COMMIT_MS] * len(many)
+
+
+def test_many_are_answered_at_once_if_all_who_were_heard_of_wait():
+    desk = Desk()
+    desk.store.at_once_share = 1.0
+    desk.ask(desk.a_submit())
+    desk.dispatcher.ask(desk.a_submit())
+    desk.run(TWO_COMMITS_MS)
+
+    many = [desk.ask(desk.a_submit()) for _ in range(20)]
+    desk.run(1)
+
+    assert [t.at_ms for t in many] == [TWO_COMMITS_MS] * len(many)
 
 
 def test_nothing_is_committed_at_once_while_something_is_on_its_way():
