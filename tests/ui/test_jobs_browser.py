@@ -87,7 +87,9 @@ def test_names_that_come_after_one_was_chosen_do_not_open_the_list_again(looking
     expect(page.get_by_role("listbox")).to_be_hidden()
 
 
-def test_a_name_that_was_marked_stays_marked_when_a_later_answer_brings_it_again(looking, api, queue):
+def test_a_name_that_was_marked_stays_marked_when_a_later_answer_brings_it_again(
+    looking, api, queue
+):
     api.results("submit", queue=queue, payload=1)
     page = looking.at("jobs")
     field = page.get_by_role("combobox", name="Search")
