@@ -15,6 +15,7 @@ from tests.e2e.serving import (
     SECONDS_MAX,
     command,
     environment,
+    is_gone,
     run,
     serving,
     start,
@@ -150,6 +151,7 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
     with serving(tmp_path) as served:
         [writer] = writers_of(served.process.pid)
         os.kill(writer, signal.SIGKILL)
+        wait_until(lambda: is_gone(writer))
         # It may still answer that it can do nothing, or be gone; it must not acknowledge.
         with contextlib.suppress(httpx.TransportError):
             answer = httpx.post(f"{served.url}/api/submit", json={"queue": "work"})
