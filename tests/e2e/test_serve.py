@@ -76,7 +76,7 @@ def test_a_signal_drains_and_ends_well(tmp_path, number):
 
 def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
     found = []
-    with serving(tmp_path, *MEMORY) as served:
+    with serving(tmp_path, *MEMORY, "--drain-seconds", "600") as served:
 
         def wait() -> None:
             body = {"queue": "work", "wait": 300}
