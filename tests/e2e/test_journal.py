@@ -390,7 +390,7 @@ def test_the_first_commit_and_one_without_room_are_left_to_the_writer(data):
     # When a file is full, somebody has to make the next one.
     durable = []
     for _ in range(600):
-        disk.submit(payload=bytes(2_000))
+        disk.submit(payload=bytes(8_000))
         durable.append(disk.commit(at_once=True).is_durable)
     assert durable.count(False) >= 1
     assert durable.count(True) >= 400
