@@ -115,6 +115,7 @@ class Dispatcher:
         self._load = store.load
         self._write = store.write
         self._index = store.index
+        self._due_entries = store.index.due_times.entries
         self._loop = loop
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
@@ -183,7 +184,7 @@ class Dispatcher:
             gathering.changed = True
             if effects.signals:
                 self._gather_signals(effects.signals, gathering)
-            if self._index.due_heap:
+            if self._due_entries:
                 self._keep_time()
             if effects.urgent and not at_once:
                 gathering.urgent = True
@@ -218,7 +219,7 @@ class Dispatcher:
                 gathering.answers.append((self._deliver, signal))
 
     def _keep_time(self) -> None:
-        due_at = self._index.next_due_at()
+        due_at = self._index.due_times.next_at()
         if due_at is not None:
             tick_at = self._timekeeper.tick_at
             if tick_at is None or due_at < tick_at:

@@ -134,7 +134,7 @@ def test_leases_limits_and_waiters_are_known_after_a_restart(opened):
     assert index.limit_used("gpu") == 1
     assert index.limit("gpu").concurrency_max == 1
     assert list(index.waited()) == [job.job_id]
-    assert index.next_due_at() == START + 60_000
+    assert index.due_times.next_at() == START + 60_000
     opened.ask(SetLimit("gpu", None))
     opened.reopen()
     assert opened.store.index.limit("gpu") is None
