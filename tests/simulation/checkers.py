@@ -429,7 +429,7 @@ def check_names(record: Record, store: FaultyStore) -> None:
         else:
             members.pop(namespace, None)
     for namespace, ids in members.items():
-        names = store.index._names.get(namespace, {})
+        names = store.index.namespaces.names.get(namespace, {})
         for name, job_id in names.items():
             require(job_id in ids, f"{name} of {namespace} came back after its graph had ended")
         for job_id in unfinished[namespace]:

@@ -32,7 +32,7 @@ class Telling:
             try:
                 tell(news)
             except Exception:  # noqa: BLE001
-                _report("an answer")
+                self._report("an answer")
 
     def committed(self, batch: Batch, elapsed_ms: float) -> None:
         """A batch is on disk."""
@@ -40,7 +40,7 @@ class Telling:
             try:
                 listener(batch, elapsed_ms)
             except Exception:  # noqa: BLE001
-                _report("a commit")
+                self._report("a commit")
 
     def deliver(self, signal: Signal) -> None:
         """A signal, to the connections that wait for it."""
@@ -51,7 +51,7 @@ class Telling:
             try:
                 listener(signal)
             except Exception:  # noqa: BLE001
-                _report("a signal")
+                self._report("a signal")
 
     def deliver_fleeting(self, signals: Sequence[Signal]) -> None:
         """Those that wait for no commit."""
@@ -63,13 +63,12 @@ class Telling:
         """The others go among the answers that leave with the commit."""
         answers += [(self.deliver, signal) for signal in signals if not _is_fleeting(signal)]
 
+    def _report(self, what: str) -> None:
+        _log.error(f"{what} could not be told", traceback=traceback.format_exc())
+
 
 def _is_fleeting(signal: Signal) -> bool:
     """News of a job that only those want who wait for it on a connection (rule 22). They need not
     wait for the disk: if the server dies, they are gone, and so is the job.
     """
     return not signal.job.durable_interest and signal.what != "told"
-
-
-def _report(what: str) -> None:
-    _log.error(f"{what} could not be told", traceback=traceback.format_exc())

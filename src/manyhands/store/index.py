@@ -4,7 +4,7 @@ An index answers the engine's questions (``engine/view.py``) and takes in its ef
 rule: whatever it keeps can be worked out again from the jobs themselves.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
@@ -15,6 +15,7 @@ from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.due import Due
 from manyhands.store.keys import Keys
 from manyhands.store.leases import Leases
+from manyhands.store.namespaces import Namespaces
 from manyhands.store.ready import ReadyQueue
 from manyhands.store.tables import Table, add, discard
 
@@ -54,17 +55,10 @@ class Index:
         self._read_finished = read_finished
         self._get = self.jobs.get
         self._dependants: Table[str] = {}
-        self._names: dict[str, dict[str, str]] = {}  # namespace -> name -> job id
-        self._namespace_unfinished: dict[str, int] = {}
-        self._namespace_finished: dict[str, list[str]] = {}  # ids kept until it is drained
-        # The graph that is open in a namespace is made of the jobs from this serial on: those of
-        # graphs before it ended with them, and their names mean nothing any more.
-        self.graphs: dict[str, int] = {}
-        # Graphs that began or ended (None) since somebody wrote that down.
-        self.turned_graphs: dict[str, int | None] = {}
         self._odd_uids: dict[str, str] = {}
         self._by_waiter: Table[str] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
+        self.namespaces = Namespaces(self._get, self._drop)
         self.leases = Leases()
         self.due_times = Due(self._get)
         self._put_lease = self.leases.put
@@ -102,8 +96,7 @@ class Index:
         return None
 
     def named(self, namespace: str, name: str) -> str | None:
-        names = self._names.get(namespace)
-        return names.get(name) if names is not None else None
+        return self.namespaces.named(namespace, name)
 
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
@@ -189,16 +182,9 @@ class Index:
         """
         self.jobs[job.job_id] = job
         if job.name is not None:
-            self._point_name(job, job.name)
+            self.namespaces.point(job, job.name)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
-
-    def _point_name(self, job: Job, name: str) -> None:
-        names = self._names.setdefault(job.namespace or "", {})
-        other = self._get(names.get(name, ""))
-        later = job.state not in FINISHED or other is None or other.serial < job.serial
-        if other is None or (other.state in FINISHED and later):
-            names[name] = job.job_id
 
     def take_settings(self, settings: Settings) -> None:
         """Limits, schedules, cursors and forgotten queues of one command."""
@@ -298,7 +284,7 @@ class Index:
         ):
             self._move_key(old, job, before, queue)
         if job.namespace is not None or job.name is not None:
-            self._move_name(old, job)
+            self.namespaces.move(old, job, self.serial + 1)
 
     def _put_new(self, job: Job, queue: QueueIndex) -> None:
         state, key = job.state, job.unique_key
@@ -308,11 +294,8 @@ class Index:
             queue.ready.add(job)
         if key is not None and state not in FINISHED:
             queue.keys.put(key, job.job_id)
-        if job.namespace is not None:
-            self._count_namespace(None, job)
-        if job.name is not None:
-            namespace = job.namespace or ""
-            self._names.setdefault(namespace, {})[job.name] = job.job_id
+        if job.namespace is not None or job.name is not None:
+            self.namespaces.put_new(job)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
 
@@ -322,32 +305,6 @@ class Index:
             before.keys.drop(key, job.job_id)
         if job.unique_key is not None and job.state not in FINISHED:
             queue.keys.put(job.unique_key, job.job_id)
-
-    def _move_name(self, old: Job, job: Job) -> None:
-        if job.namespace is not None:
-            self._count_namespace(old, job)
-        if job.name is not None and old.incarnation != job.incarnation:
-            self._point_name(job, job.name)
-
-    def _count_namespace(self, old: Job | None, job: Job) -> None:
-        assert job.namespace is not None
-        counts = self._namespace_unfinished
-        before = old is not None and old.state not in FINISHED
-        after = job.state not in FINISHED
-        if before != after:
-            count = counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
-            if not count:
-                self.graphs.pop(job.namespace, None)
-                self.turned_graphs[job.namespace] = None
-            elif after and count == 1:
-                self._begin_graph(job.namespace, job.serial if old is None else self.serial + 1)
-
-    def _begin_graph(self, namespace: str, serial: int) -> None:
-        """Whatever of the graph before is still here, since it is not on disk yet, is over."""
-        self.graphs[namespace] = self.turned_graphs[namespace] = serial
-        self._names.pop(namespace, None)
-        for job_id in self._namespace_finished.pop(namespace, ()):
-            self._drop(job_id)
 
     def _put_edges(self, old: Job | None, job: Job) -> None:
         before = old.waits_for if old is not None and old.state not in FINISHED else ()
@@ -387,16 +344,8 @@ class Index:
         job = self._get(job_id)
         if job is None or job.state not in FINISHED:
             return
-        namespace = job.namespace
-        if namespace is not None:
-            began = self.graphs.get(namespace)
-            if began is not None and job.serial >= began:
-                self._namespace_finished.setdefault(namespace, []).append(job_id)
-                return
-            if began is None:
-                for other in self._namespace_finished.pop(namespace, ()):
-                    self._drop(other)
-        self._drop(job_id)
+        if not self.namespaces.keeps(job):
+            self._drop(job_id)
 
     def _drop(self, job_id: str) -> None:
         job = self._get(job_id)
@@ -404,9 +353,7 @@ class Index:
             return
         del self.jobs[job_id]
         if job.name is not None:
-            names = self._names.get(job.namespace or "")
-            if names is not None and names.get(job.name) == job_id:
-                del names[job.name]
+            self.namespaces.forget(job)
         if len(job_id) != 32:
             self._odd_uids.pop(uid_of(job_id), None)
 
@@ -420,18 +367,6 @@ class Index:
     def recorded_queues(self) -> list[str]:
         """Names of all queues that may have jobs on record."""
         return [*self.queues, *self._forgotten_counts]
-
-    def namespaces(self) -> list[str]:
-        """Namespaces that have unfinished jobs."""
-        return [name for name, count in self._namespace_unfinished.items() if count > 0]
-
-    def restore_graphs(self, began: Mapping[str, int]) -> None:
-        """All unfinished jobs are here again. A file of an earlier version does not tell where
-        their graphs began: then everything belongs to them.
-        """
-        for namespace in self.namespaces():
-            self.graphs[namespace] = began.get(namespace, 0)
-        self.turned_graphs.clear()
 
     def holders(self) -> dict[tuple[str, str | None], list[Job]]:
         """Workers that hold leases, by realm and name, with what they hold."""

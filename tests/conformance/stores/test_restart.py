@@ -92,11 +92,11 @@ def test_names_of_a_graph_keep_their_outcome_until_it_is_drained(opened):
     index = opened.store.index
     assert index.named("n", "first") == first.job_id
     assert index.jobs[first.job_id].state is State.COMPLETED
-    assert index.namespaces() == ["n"]
+    assert list(index.namespaces.unfinished()) == ["n"]
     opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
     opened.reopen()
     assert opened.store.index.named("n", "first") is None
-    assert opened.store.index.namespaces() == []
+    assert list(opened.store.index.namespaces.unfinished()) == []
 
 
 def test_a_name_points_to_the_latest_of_its_jobs_after_a_restart(opened):

@@ -108,7 +108,7 @@ def test_finished_jobs_of_a_graph_leave_with_its_last_one():
         assert len(index.jobs) == left
 
     assert index.named("n", "x") is None
-    assert index.namespaces() == []
+    assert list(index.namespaces.unfinished()) == []
 
 
 def test_an_unfinished_job_is_never_forgotten():
