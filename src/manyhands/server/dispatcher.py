@@ -125,6 +125,7 @@ class Dispatcher:
         self._flush_timer: Timer | None = None
         self._flush_soon = False
         self._send_timer: Timer | None = None
+        self._durable = 0  # the number of the last batch that is on disk
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
@@ -356,26 +357,24 @@ class Dispatcher:
 
     def _on_readable(self) -> None:
         try:
-            number = self.store.finish_commits()
+            self._durable = self.store.finish_commits()
         except StoreFailedError as error:
             self._fail(str(error))
             return
         if self._telling:
-            return  # a store that commits at once: the loop below is under way
+            return  # that was committed at once: the loop below is under way
         self._telling = True
         try:
             while self._in_flight:
                 gathering = self._in_flight[0]
                 assert gathering.batch is not None
-                if gathering.batch.number > number:
+                if gathering.batch.number > self._durable:
                     break
                 self._in_flight.popleft()
                 self.counts.batches += 1
                 self.counts.jobs += len(gathering.batch.jobs)
                 # What is asked meanwhile is told after it, but may be on its way to the disk.
                 self._release(gathering)
-                if self.store.fileno() is None:
-                    number = self.store.finish_commits()
         finally:
             self._telling = False
             self._settle_down()
