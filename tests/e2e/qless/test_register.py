@@ -279,15 +279,30 @@ def test_qa20_whatever_has_finished_comes_back_with_a_new_meta_and_its_history(o
     else:
         one.results("/cancel", [job_id])
     assert one.state(job_id)[0] == end
-    before = [row["what"] for row in one.job(job_id)["history"]]
+    before = one.job(job_id)["history"]
 
     assert one.add_id(queue, job_id, "new") == job_id
 
     shown = one.job(job_id)
     assert (shown["state"], shown["meta"], shown["retries_left"]) == ("waiting", "new", 5)
-    assert before[:2] == ["put", "popped"]
-    # The time of the first put is that of the last one from then on.
-    assert [row["what"] for row in shown["history"]] == [*before[1:], "put"]
+    assert [row["what"] for row in before[:2]] == ["put", "popped"]
+    assert shown["history"][:-1] == before
+    assert shown["history"][-1] == {"what": "put", "when": shown["created"]}
+
+
+def test_qa20_a_job_that_was_requeued_or_moved_shows_when_it_was_put_first(one, queue):
+    job_id = leased(one, queue)
+    put = one.job(job_id)["history"][0]
+    one.complete(queue, job_id)
+    one.results("/requeue", [{"id": job_id}])
+    one.add_id(f"{queue}-2", job_id, "new", move=True)
+
+    history = one.job(job_id)["history"]
+
+    assert history[0] == put
+    assert put["what"] == "put"
+    whats = [row["what"] for row in history]
+    assert whats == ["put", "popped", "done", "requeued", "moved"]
 
 
 def test_qa18_a_job_that_was_cancelled_before_anybody_took_it_cannot_be_completed(one, queue):
