@@ -19,6 +19,7 @@ from manyhands.model.commands import Claim, Command, Submit
 from manyhands.model.job import Job
 from manyhands.model.outcome import (
     Claimed,
+    Concluded,
     Refusal,
     Reply,
     Submitted,
@@ -172,8 +173,12 @@ class Dispatcher:
             at_once = command.early and self._are_saved(reply.jobs)
             if reply.retry_at is not None:
                 self.waking.later(command.queues, reply.retry_at)
-        elif type(command) is Submit and command.early:
-            at_once = _promises_nothing(reply)
+        elif type(reply) is SubmittedMany or type(reply) is Concluded:
+            for item in reply.items:
+                if type(item) is Refusal:
+                    self._count_refusal(item)
+            if type(command) is Submit and command.early:
+                at_once = _promises_nothing(reply)
         gathering = self._open
         if effects is not None and (effects.jobs or effects.settings is not None):
             try:

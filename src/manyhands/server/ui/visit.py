@@ -86,6 +86,12 @@ class Visit:
             return default
         return min(int(found), high)
 
+    def span_of(self, total: int, size: int) -> dict[str, int]:
+        """Which page of a list is asked for, for its pager; beyond the last one that is it."""
+        last = max(1, -(-total // size))
+        at = min(max(1, self.whole("page", 1) or 1), last)
+        return {"at": at, "pages": last, "first": (at - 1) * size, "total": total}
+
     def chosen(self, name: str, among: tuple[str, ...]) -> str:
         """One of several words, the first if it is none of them."""
         found = self.text(name)
