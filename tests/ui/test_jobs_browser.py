@@ -58,7 +58,7 @@ def test_a_page_fits_and_can_be_read_by_everybody(browser, served, filled, name,
 def test_an_empty_page_tells_what_there_will_be(browser, empty, name):
     assert look(browser, empty.url, f"{name}-empty", "light", name) == []
     window = Looking(browser, empty.url)
-    assert window.at(name).locator(".empty .headline").count() == 1
+    expect(window.at(name).locator(".empty .headline")).to_have_count(1)
     window.close()
 
 
