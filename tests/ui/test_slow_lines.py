@@ -3,6 +3,7 @@
 Answers are held back and let go by hand, so that each of these happens every time.
 """
 
+import datetime as dt
 import os
 import re
 import time
@@ -63,6 +64,13 @@ def is_action(request) -> bool:
 def answered(route: Route):
     """What the server says now, to be given to the page later."""
     return route.fetch(timeout=0)
+
+
+def stop_clock(looking: Looking) -> None:
+    """From now on the page's time goes on by hand alone."""
+    day = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    looking.page.clock.install(time=day)
+    looking.page.clock.pause_at(day + dt.timedelta(hours=1))
 
 
 def watched(page: Page, label: str) -> Callable[[], bool]:
@@ -176,9 +184,8 @@ def test_a_page_is_live_again_when_a_mistake_is_mended(looking, api, queue):
 
 def test_news_is_there_for_its_whole_time_however_old_the_news_before_it_is(looking, api, queue):
     api.results("submit", queue=queue, payload=1)
-    page = looking.page
-    page.clock.install()
-    looking.at("queues?q=" + queue)
+    page = looking.at("queues?q=" + queue)
+    stop_clock(looking)
     looking.button(f"Pause queue {queue}").click()
     expect(page.get_by_text(f"Queue {queue} is paused.")).to_be_visible()
     page.clock.fast_forward(11_000)
@@ -282,10 +289,9 @@ def test_a_search_that_took_long_is_live_all_the_same(browser, hurried):
 
 def test_copying_twice_leaves_the_button_its_word(looking, api, queue):
     job_id = api.results("submit", queue=queue, payload=1)["id"]
-    page = looking.page
-    page.clock.install()
-    looking.at(f"job/{job_id}")
+    page = looking.at(f"job/{job_id}")
     looking.live()
+    stop_clock(looking)
     page.locator("#live").click()  # a refresh would bring the word back, too
     button = page.locator("button[data-copy]")
     button.click()

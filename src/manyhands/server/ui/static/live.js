@@ -12,7 +12,7 @@
   const TELL_MS = 30000;
   const REST = 20; // a page that takes long to make is fetched less often: by so many times that
   const REST_MS_MAX = 5000;
-  const REST_SLOW_MS_MAX = 60000; // where the server says that it has much to look through
+  const REST_SLOW_MS_MAX = 30000; // where the server says that it has much to look through
   let source = null;
   let paused = false;
   let fetching = null;
@@ -122,8 +122,11 @@
       open();
     }
   });
-  addEventListener("pointerdown", (event) => (pressed = event.button === 0), true);
-  for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => (pressed = false));
+  // Moves, too: over a scroll bar nobody hears of the end.
+  for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) {
+    addEventListener(kind, (event) => (pressed = event.buttons === 1), { capture: true, passive: true });
+  }
+  addEventListener("blur", () => (pressed = false));
   document.addEventListener("manyhands:stale", () => {
     refresh();
     if (source) tick();
