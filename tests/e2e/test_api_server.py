@@ -2,8 +2,10 @@
 
 import threading
 import time
+from urllib.parse import quote
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.serving import wait_until
@@ -63,6 +65,51 @@ def test_queues_are_listed_a_page_at_a_time(api):
 
     assert [row["name"] for row in page["results"]] == ["page-x", "page-y"]
     assert page["next"] == "page-y"
+
+
+def all_pages(api, path: str) -> list[dict]:
+    """Two at a time, until there is no next page."""
+    found, after = [], ""
+    for _ in range(1_000):
+        page = api.http.get(f"/api/{path}", params={"count": 2, "after": after}).json()
+        assert len(page["results"]) <= 2
+        found += page["results"]
+        after = page["next"]
+        if after is None:
+            return found
+    raise AssertionError("there is no last page")
+
+
+@pytest.mark.parametrize(
+    ("path", "key"), [("queues", "name"), ("limits", "name"), ("schedules", "id")]
+)
+def test_lists_by_name_are_paged(api, queue, path, key):
+    names = [f"{queue} ü {letter}" for letter in "abcde"]
+    body = {"limits": {"concurrency_max": 1}, "schedules": {"queue": queue, "interval_ms": 10**8}}
+    for name in names:
+        api.http.put(f"/api/{path}/{quote(name)}", json=body.get(path, {})).raise_for_status()
+
+    found = [row[key] for row in all_pages(api, path)]
+
+    assert found == sorted(set(found))
+    assert [name for name in found if name in names] == names
+    assert found == [row[key] for row in api.get(path)]
+    assert api.http.get(f"/api/{path}?count=1001").json()["error"]["code"] == "invalid_query"
+
+
+def test_workers_are_paged_by_realm_and_name(api, queue):
+    names = [f"{queue}/{letter}" for letter in "abcde"]
+    api.results("submit", items=[{"queue": queue}] * 6)
+    for name in names:
+        api.results("claim", queue=queue, worker=name)
+    api.results("claim", queue=queue)
+
+    found = [(row["realm"], row["name"]) for row in all_pages(api, "workers")]
+
+    assert len(found) == len(set(found))
+    assert [name for _, name in found if name in names] == names
+    assert ("native", None) in found
+    assert found == [(row["realm"], row["name"]) for row in api.get("workers")]
 
 
 def test_a_limit_counts_the_leases_of_its_jobs(api, queue):

@@ -5,7 +5,7 @@ from html import unescape
 
 import httpx
 
-from tests.e2e.serving import serving, wait_until
+from tests.e2e.serving import Api, serving, wait_until
 from tests.ui.sample import HOSTILE
 from tests.ui.test_jobs_requests import send, text_of
 
@@ -109,19 +109,62 @@ def test_workers_stand_in_the_order_of_their_names_however_long_their_leases_are
     assert re.findall(r"<bdi>in-order-(\d+)</bdi>", page) == ["9", "10", "11"]
 
 
+def follow(http: httpx.Client, address: str, pattern: str) -> list[str]:
+    """What a pattern finds on all pages of a list."""
+    found: list[str] = []
+    for _ in range(20):
+        page = http.get(address).text
+        found += re.findall(pattern, page)
+        more = re.search(r'rel="next" href="([^"]+)"', page)
+        if more is None:
+            return found
+        address = unescape(more[1])
+    raise AssertionError("there is no last page")
+
+
+def test_workers_beyond_the_first_page_are_on_the_pages_after_it(http, api, queue):
+    api.results("submit", items=[{"queue": queue, "payload": 1}] * 101)
+    for number in range(101):
+        api.results("claim", queue=queue, worker=f"one-of-many-{number}", term_ms=1_000_000)
+
+    found = follow(http, "/ui/workers?q=one-of-many", r"<bdi>one-of-many-(\d+)</bdi>")
+
+    assert found == [str(number) for number in range(101)]
+    assert "51 to 100 of 101" in text_of(http.get("/ui/workers?q=one-of-many&page=2"))
+
+
+def test_limits_beyond_the_first_page_are_on_the_pages_after_it(http, api):
+    for number in range(101):
+        limit = {"concurrency_max": 1}
+        api.http.put(f"/api/limits/one-of-many-{number:03}", json=limit).raise_for_status()
+
+    found = follow(http, "/ui/limits", r'name="name" value="one-of-many-(\d+)"')
+
+    assert found == [f"{number:03}" for number in range(101)]
+    beyond = http.get("/ui/limits?page=99").text
+    assert '<a href="/ui/limits" aria-current="page">' in beyond
+    assert "one-of-many-100" in beyond
+    again = send(http, "limits?page=2", action="set", name="", max="1")
+    assert "A limit needs a name" in again.text
+
+
 def test_a_page_without_anything_names_only_listeners_that_are_there(tmp_path):
     with serving(tmp_path, "--gearman", "127.0.0.1:0") as server:
         port = server.addresses["gearman"].rpartition(":")[2]
+        client = Api(server)
         for page in ("", "queues", "jobs"):
-            with_gearman = unescape(httpx.get(f"{server.url}/ui/{page}").text)
+            with_gearman = unescape(client.http.get(f"/ui/{page}").text)
             assert f"gearman -p {port} -b -f" in with_gearman
             assert f"{server.url}/api/submit" in with_gearman
-        assert f"gearman -p {port} -w" in httpx.get(f"{server.url}/ui/workers").text
+        assert f"gearman -p {port} -w" in client.http.get("/ui/workers").text
+        client.close()
 
 
 def test_a_page_without_anything_leaves_out_a_listener_that_is_off(tmp_path):
     with serving(tmp_path) as server:
+        client = Api(server)
         for page in ("", "queues", "jobs", "workers"):
-            text = httpx.get(f"{server.url}/ui/{page}").text
+            text = client.http.get(f"/ui/{page}").text
             assert "<pre" in text
             assert "gearman -" not in text
+        client.close()

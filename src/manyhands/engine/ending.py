@@ -46,10 +46,10 @@ def with_attempt(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attem
 
 def with_history(job: Job, now: int, what: str, detail: str = "") -> tuple[HistoryEntry, ...]:
     """The job's history with one entry more; the first and the latest ones are kept."""
-    entry = HistoryEntry(now, what, detail)
-    if len(job.history) < limits.HISTORY_KEPT_MAX:
-        return (*job.history, entry)
-    return (job.history[0], *job.history[2:], entry)
+    rows = (*job.history, HistoryEntry(now, what, detail))
+    if len(rows) <= limits.HISTORY_KEPT_MAX:
+        return rows
+    return (rows[0], *rows[1 - limits.HISTORY_KEPT_MAX :])
 
 
 def is_wanted(job: Job) -> bool:

@@ -13,7 +13,14 @@ from manyhands.engine.validate import bad_new_job, bad_new_queue
 from manyhands.model import limits
 from manyhands.model.commands import NewJob, Submit
 from manyhands.model.identity import name_key
-from manyhands.model.job import FINISHED, Job, State
+from manyhands.model.job import (
+    FINISHED,
+    SUBMITTED,
+    SUBMITTED_AGAIN,
+    HistoryEntry,
+    Job,
+    State,
+)
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.model.policy import (
     NO_POLICY,
@@ -181,7 +188,7 @@ def _create(
             incarnation=known.incarnation + 1,
             lease_number=known.lease_number,
             attempts=known.attempts,
-            history=ending.with_history(known, now, "submitted again"),
+            history=_submitted_again(known, now),
         )
     if resolved is not None and resolved.assumed:
         job = with_assumed(job, resolved, now)
@@ -194,6 +201,13 @@ def _create(
             graph.lose_dependant(effects, job, resolved.lost)
             job = effects.jobs[job.job_id]
     return Submitted(job)
+
+
+def _submitted_again(known: Job, now: int) -> tuple[HistoryEntry, ...]:
+    if not any(entry.what in (SUBMITTED, SUBMITTED_AGAIN) for entry in known.history):
+        first = HistoryEntry(known.submitted_at, SUBMITTED)
+        known = replace(known, history=(first, *known.history))
+    return ending.with_history(known, now, SUBMITTED_AGAIN)
 
 
 def _is_plain(item: NewJob) -> bool:

@@ -115,6 +115,10 @@ class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     detail: str = ""
 
 
+# A job that was submitted once has it in `submitted_at`. One that was submitted again under its id
+# has the latest time there, and all of them in its history, the first as the first entry.
+SUBMITTED: Final = "submitted"
+SUBMITTED_AGAIN: Final = "submitted again"
 # An entry of the history that a worker wrote itself, with the end of an attempt.
 NOTED: Final = "noted"
 UNKNOWN_ORIGIN: Final = Origin("native")

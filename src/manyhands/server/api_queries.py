@@ -1,6 +1,7 @@
 """The native API's questions: jobs, queues, workers, events, settings, the server itself."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from manyhands import __version__
 from manyhands.config import OPTIONS
 from manyhands.model import limits
-from manyhands.model.job import Holder, Job, State
+from manyhands.model.job import Job, State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.protocols.http_envelope import Problem
 from manyhands.protocols.native import answers
@@ -99,12 +100,9 @@ class ApiQueries:
     # Queues and workers.
 
     async def queues(self, exchange: Exchange) -> None:
-        """Queues by name, a page at a time."""
-        query = Query(exchange.scope["query_string"])
+        """Queues by name."""
         known = self._server.store.index.queues
-        names, last = query.names(known, _COUNT_MAX)
-        query.finish()
-        await exchange.answer([self._queue(known[name]) for name in names], {"next": last})
+        await _answer_named(exchange, known, lambda name: self._queue(known[name]))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
@@ -121,14 +119,19 @@ class ApiQueries:
         return view
 
     async def workers(self, exchange: Exchange) -> None:
-        """Everybody who holds a lease."""
-        Query(exchange.scope["query_string"]).finish()
-        found = []
-        for (realm, name), jobs in self._server.store.index.holders().items():
+        """Everybody who holds a lease, by protocol and name."""
+        found = {
+            realm if name is None else f"{realm}/{name}": jobs
+            for (realm, name), jobs in self._server.store.index.holders().items()
+        }
+
+        def show(key: str) -> dict[str, Any]:
+            jobs = found[key]
             lease = jobs[0].lease
-            holder = lease.holder if lease is not None else Holder(realm, name)
-            found.append(answers.worker(holder, jobs[:_LEASES_SHOWN_MAX], len(jobs)))
-        await exchange.answer(found)
+            assert lease is not None
+            return answers.worker(lease.holder, jobs[:_LEASES_SHOWN_MAX], len(jobs))
+
+        await _answer_named(exchange, found, show)
 
     # Events.
 
@@ -161,21 +164,14 @@ class ApiQueries:
     # Settings, and the server.
 
     async def schedules(self, exchange: Exchange) -> None:
-        """All schedules."""
-        Query(exchange.scope["query_string"]).finish()
+        """Schedules by name."""
         rows = self._server.store.index.schedules
-        await exchange.answer([answers.schedule(rows[name]) for name in sorted(rows)])
+        await _answer_named(exchange, rows, lambda name: answers.schedule(rows[name]))
 
     async def limits(self, exchange: Exchange) -> None:
-        """All named limits."""
-        Query(exchange.scope["query_string"]).finish()
-        index = self._server.store.index
-        await exchange.answer(
-            [
-                answers.limit(index.limits[name], index.limit_used(name))
-                for name in sorted(index.limits)
-            ]
-        )
+        """Named limits."""
+        rows, used = self._server.store.index.limits, self._server.store.index.limit_used
+        await _answer_named(exchange, rows, lambda name: answers.limit(rows[name], used(name)))
 
     async def about(self, exchange: Exchange) -> None:
         """What runs here."""
@@ -198,6 +194,16 @@ class ApiQueries:
                 "config": plain,
             }
         )
+
+
+async def _answer_named(
+    exchange: Exchange, names: Iterable[str], show: Callable[[str], dict[str, Any]]
+) -> None:
+    """A page of what goes by names."""
+    query = Query(exchange.scope["query_string"])
+    page, last = query.names(names, _COUNT_MAX)
+    query.finish()
+    await exchange.answer([show(name) for name in page], {"next": last})
 
 
 def _states(text: str | None) -> tuple[State, ...]:

@@ -151,9 +151,8 @@ class History:
             # Once more, too: its last seconds may have been written after it was put together.
             since = max(since, last[0].at)
         parts: dict[tuple[int, str], list[Sample]] = {}
-        for at in range(since, until, COARSE_MS):
-            for row in self._store.samples(MINUTE_MS, at, at + COARSE_MS):
-                parts.setdefault((at, row.queue), []).append(row.sample)
+        for row in self._store.samples(MINUTE_MS, since, until):
+            parts.setdefault((_floor(row.at, COARSE_MS), row.queue), []).append(row.sample)
         return [
             StoredSample(COARSE_MS, at, queue, merged(samples).trimmed())
             for (at, queue), samples in parts.items()

@@ -201,7 +201,7 @@ class Metrics(Collector):
         yield CounterMetricFamily("manyhands_commands", "Commands decided.", counts.commands)
         yield CounterMetricFamily("manyhands_answers", "Answers given.", counts.answers)
         refusals = CounterMetricFamily(
-            "manyhands_refusals", "Commands refused as a whole.", labels=["reason"]
+            "manyhands_refusals", "Commands and items of commands refused.", labels=["reason"]
         )
         for why, count in counts.refusals.items():
             refusals.add_metric([why.value], count)

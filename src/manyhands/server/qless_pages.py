@@ -83,13 +83,20 @@ class QlessPages:
             beside = {**(beside or {}), "load": self._answering.load()}
         await exchange.answer(results, beside)
 
+    async def _answer_named(
+        self, exchange: Exchange, names: Iterable[str], show: Callable[[str], dict[str, Any]]
+    ) -> None:
+        """A page of what goes by names."""
+        page, last = Query(exchange.scope["query_string"]).names(names, _COUNT_MAX)
+        await self.answer(exchange, [show(name) for name in page], {"next": last})
+
     # Queues.
 
     async def _queues(self, exchange: Exchange, rest: list[bytes]) -> None:
         known = self._index.queues
         if not rest:
             facts = self._facts()
-            await self.answer(exchange, [self._queue(name, facts) for name in sorted(known)])
+            await self._answer_named(exchange, known, lambda name: self._queue(name, facts))
             return
         name = queue_name(rest[0])
         if name not in known:
@@ -191,10 +198,12 @@ class QlessPages:
 
     async def _failed(self, exchange: Exchange, rest: list[bytes]) -> None:
         """How many failed in each group; or the failed jobs of one group, newest first."""
-        if not rest:
-            await self.answer(exchange, await asyncio.to_thread(self._groups))
-            return
         query = Query(exchange.scope["query_string"])
+        if not rest:
+            counts = await asyncio.to_thread(self._groups)
+            names, last = query.names(counts, _COUNT_MAX)
+            await self.answer(exchange, {name: counts[name] for name in names}, {"next": last})
+            return
         group = plain_text(rest[0])
         paging = _paging(query)
         find = functools.partial(self.failed_jobs, group, paging["count_max"])
@@ -207,7 +216,7 @@ class QlessPages:
         for code, queue, count in self._server.store.failure_codes():
             group = answers.group_of_code(queue, code)
             counts[group] = counts.get(group, 0) + count
-        return dict(sorted(counts.items()))
+        return counts
 
     def failed_jobs(self, group: str, count: int, *, order: Order, after: int | None) -> Page:
         """Failed jobs of a group. Takes a while: call it in a thread."""
@@ -220,13 +229,6 @@ class QlessPages:
         return _joined(pages, count, order)
 
     # Workers, limits, recurring jobs.
-
-    async def _answer_named(
-        self, exchange: Exchange, names: Iterable[str], show: Callable[[str], dict[str, Any]]
-    ) -> None:
-        """A page of what goes by names."""
-        page, last = Query(exchange.scope["query_string"]).names(names, _COUNT_MAX)
-        await self.answer(exchange, [show(name) for name in page], {"next": last})
 
     async def _workers(self, exchange: Exchange, rest: list[bytes]) -> None:
         now = self._server.clock.now()
@@ -247,9 +249,11 @@ class QlessPages:
         shown: dict[str, Any] = {"name": name}
         if record is not None:
             shown = self._worker(record, nameless)
-        shown["jobs"] = [shown_id(job) for job in held if job.state is State.LEASED]
-        shown["stalled"] = [shown_id(job) for job in held if job.state is not State.LEASED]
-        await self.answer(exchange, shown)
+        states = {shown_id(job): job.state for job in held}
+        page, last = Query(exchange.scope["query_string"]).names(states, _COUNT_MAX)
+        shown["jobs"] = [job_id for job_id in page if states[job_id] is State.LEASED]
+        shown["stalled"] = [job_id for job_id in page if states[job_id] is not State.LEASED]
+        await self.answer(exchange, shown, {"next": last})
 
     def _nameless(self) -> dict[str, list[Job]]:
         """What is held by workers without a name, by their addresses."""

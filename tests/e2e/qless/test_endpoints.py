@@ -458,6 +458,7 @@ def test_qi4_a_job_with_a_text_for_an_id_is_the_same_after_a_restart(tmp_path):
         worker.add_id("q", "my other job")
         worker.take("q")
         worker.complete("q", "my job")
+        before = worker.job("my job")["history"]
         worker.close()
         assert server.stop() == 0
     with serving(tmp_path, "--qless-id-policy", "any") as server:
@@ -465,7 +466,14 @@ def test_qi4_a_job_with_a_text_for_an_id_is_the_same_after_a_restart(tmp_path):
         assert worker.job("my job")["state"] == "complete"
         assert worker.add_id("q", "my job") == "my job"
         assert [item["id"] for item in worker.take("q", 5)] == ["my other job", "my job"]
-        assert [row["what"] for row in worker.job("my job")["history"]].count("put") == 1
+        history = worker.job("my job")["history"]
+        assert [row["what"] for row in history].count("put") == 2
+        assert history[: len(before)] == before
+        worker.close()
+        assert server.stop() == 0
+    with serving(tmp_path, "--qless-id-policy", "any") as server:
+        worker = Qless(server, "w")
+        assert worker.job("my job")["history"] == history
         worker.close()
 
 

@@ -279,15 +279,30 @@ def test_qa20_whatever_has_finished_comes_back_with_a_new_meta_and_its_history(o
     else:
         one.results("/cancel", [job_id])
     assert one.state(job_id)[0] == end
-    before = [row["what"] for row in one.job(job_id)["history"]]
+    before = one.job(job_id)["history"]
 
     assert one.add_id(queue, job_id, "new") == job_id
 
     shown = one.job(job_id)
     assert (shown["state"], shown["meta"], shown["retries_left"]) == ("waiting", "new", 5)
-    assert before[:2] == ["put", "popped"]
-    # The time of the first put is that of the last one from then on.
-    assert [row["what"] for row in shown["history"]] == [*before[1:], "put"]
+    assert [row["what"] for row in before[:2]] == ["put", "popped"]
+    assert shown["history"][:-1] == before
+    assert shown["history"][-1] == {"what": "put", "when": shown["created"]}
+
+
+def test_qa20_a_job_that_was_requeued_or_moved_shows_when_it_was_put_first(one, queue):
+    job_id = leased(one, queue)
+    put = one.job(job_id)["history"][0]
+    one.complete(queue, job_id)
+    one.results("/requeue", [{"id": job_id}])
+    one.add_id(f"{queue}-2", job_id, "new", move=True)
+
+    history = one.job(job_id)["history"]
+
+    assert history[0] == put
+    assert put["what"] == "put"
+    whats = [row["what"] for row in history]
+    assert whats == ["put", "popped", "done", "requeued", "moved"]
 
 
 def test_qa18_a_job_that_was_cancelled_before_anybody_took_it_cannot_be_completed(one, queue):
@@ -629,8 +644,10 @@ def test_lists_by_name_are_paged(q, queue, fresh):
         q.results(f"/limits/{quote(name, safe='')}", {"max": 1})
         q.results(f"/recurring/{queue}", [{"id": name, "meta": 1, "interval": 60, "offset": 60}])
         q.also(name).take(queue)
+        q.set(name, retries=1)
 
-    for path, key in (("/limits", "name"), ("/recurring", "id"), ("/workers", "name")):
+    lists = (("/limits", "name"), ("/recurring", "id"), ("/workers", "name"), ("/queues", "name"))
+    for path, key in lists:
         found = names_of_all_pages(q, path, key)
         assert found == sorted(set(found))
         assert [name for name in found if name in names] == names
@@ -640,6 +657,65 @@ def test_lists_by_name_are_paged(q, queue, fresh):
     for name in names:
         q.results(f"/limits/{quote(name, safe='')}", {"max": None})
     q.results("/unrecur", names)
+
+
+def test_the_jobs_of_a_worker_are_paged(q, queue, fresh):
+    worker = q.also(f"w-{fresh()}")
+    ids = sorted(q.add(queue, 1, 2, 3, 4, 5))
+    worker.set(queue, heartbeat=600)
+    worker.http.get(f"/get/{queue}/5", params={"host": worker.host}).raise_for_status()
+    q.results("/timeout", [{"id": ids[0]}, {"id": ids[3]}])
+    path = f"/workers/{quote(worker.host)}"
+
+    everything = q.http.get(path).json()
+    first = q.http.get(path, params={"count": 2}).json()
+    second = q.http.get(path, params={"count": 2, "after": first["next"]}).json()
+    third = q.http.get(path, params={"count": 2, "after": second["next"]}).json()
+
+    def held(answer) -> tuple[list[str], list[str]]:
+        return answer["results"]["jobs"], answer["results"]["stalled"]
+
+    assert held(everything) == ([ids[1], ids[2], ids[4]], [ids[0], ids[3]])
+    assert held(first) == ([ids[1]], [ids[0]])
+    assert held(second) == ([ids[2]], [ids[3]])
+    assert held(third) == ([ids[4]], [])
+    assert (first["next"], second["next"]) == (ids[1], ids[3])
+    assert third["next"] is None
+    assert everything["next"] is None
+    assert q.problem(q.http.get(f"{path}?count=1001")) == (400, "invalid_query")
+
+
+def test_groups_of_failures_are_paged_by_their_names(q, one, queue, fresh):
+    groups = sorted(f"{fresh()} ü" for _ in range(5))
+    for group in groups:
+        [job_id] = one.add(queue, 1)
+        one.take(queue)
+        one.results(f"/fail/{queue}", [{"id": job_id, "group": group}])
+
+    found, after = {}, ""
+    for _ in range(1_000):
+        page = q.http.get("/failed", params={"count": 2, "after": after}).json()
+        assert len(page["results"]) <= 2
+        found |= page["results"]
+        after = page["next"]
+        if after is None:
+            break
+
+    assert found == q.get("/failed")
+    assert {group: found.get(group) for group in groups} == dict.fromkeys(groups, 1)
+
+
+def test_a_list_that_does_not_fit_says_where_it_goes_on(tmp_path):
+    """To those who ask for no page as well: they get the first thousand, and are told."""
+    with serving(tmp_path, "--store", "memory") as server:
+        client = Qless(server)
+        items = [{"queue": f"q-{number:04}"} for number in range(1_001)]
+        client.http.post("/api/submit", json={"items": items}).raise_for_status()
+        for path in ("/queues", "/api/queues"):
+            answer = client.http.get(path).json()
+            assert [row["name"] for row in answer["results"]] == [f"q-{n:04}" for n in range(1_000)]
+            assert answer["next"] == "q-0999"
+        client.close()
 
 
 def test_a_named_limit_holds_over_queues(one, queue, fresh):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from manyhands.model import limits
 from manyhands.model.commands import (
     ClaimOrder,
     Look,
@@ -97,6 +98,42 @@ def test_rule_15_submitting_a_finished_id_again_puts_it_to_work_again(how):
     assert (again.state, again.queue, again.payload) == (State.READY, "other", b"new")
     assert (again.incarnation, again.lease_number, again.attempts_used) == (1, 1, 0)
     assert again.history[-1].what == "submitted again"
+    world.check()
+
+
+def test_rule_15_a_job_that_was_submitted_again_and_again_knows_each_time():
+    world = World()
+    first_at = finished(world).submitted_at
+    times = [first_at]
+    for _ in range(2):
+        world.tick(1_000)
+        times.append(world.submit(job_id="abc", id_chosen=True).submitted_at)
+        world.cancel("abc")
+
+    history = world.job("abc").history
+
+    assert [(entry.at, entry.what) for entry in history] == [
+        (times[0], "submitted"),
+        (times[1], "submitted again"),
+        (times[2], "submitted again"),
+    ]
+    assert times == [first_at, first_at + 1_000, first_at + 2_000]
+    world.check()
+
+
+def test_rule_15_the_first_submit_stays_on_record_however_much_happened_since():
+    world = World()
+    first_at = finished(world).submitted_at
+    for number in range(limits.HISTORY_KEPT_MAX + 5):
+        world.requeue("abc", queue=f"q{number}")
+        world.cancel("abc")
+    world.tick(1_000)
+
+    again = world.submit(job_id="abc", id_chosen=True)
+
+    assert (again.history[0].at, again.history[0].what) == (first_at, "submitted")
+    assert again.history[-1].what == "submitted again"
+    assert len(again.history) == limits.HISTORY_KEPT_MAX
     world.check()
 
 

@@ -88,6 +88,20 @@ def a_session(ask=None):
 
 def open_session(ask=None):
     session, peer, broker = a_session(ask)
+    shake_hands(session)
+    return session, peer, broker
+
+
+def open_another(broker: Broker):
+    """A second connection to the same broker."""
+    peer = Peer()
+    peer.connection = "c/2"
+    session = AmqpSession(peer, broker, Welcome())
+    shake_hands(session)
+    return session, peer
+
+
+def shake_hands(session: AmqpSession) -> None:
     session.receive(PROTOCOL_HEADER)
     for channel, method in (
         (0, Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")),
@@ -96,7 +110,6 @@ def open_session(ask=None):
         (1, Channel.Open()),
     ):
         session.receive(frame.marshal(method, channel))
-    return session, peer, broker
 
 
 def frames_of(peer: Peer) -> list[tuple[int, object]]:

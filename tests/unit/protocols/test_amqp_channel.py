@@ -8,7 +8,13 @@ from manyhands.model.commands import RemoveCursor
 from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX
 from manyhands.protocols.amqp.channel import CONSUMERS_COUNT_MAX
 from manyhands.wire.amqp import PROTOCOL_HEADER
-from tests.unit.protocols.amqp_room import EXCHANGE, a_session, frames_of, open_session
+from tests.unit.protocols.amqp_room import (
+    EXCHANGE,
+    a_session,
+    frames_of,
+    open_another,
+    open_session,
+)
 
 BIND = Queue.Bind(0, "q", EXCHANGE, "a.#")
 
@@ -372,3 +378,41 @@ def test_a_durable_queue_is_on_disk_before_its_answers_and_gone_from_it_before_t
         disk.flush()
         assert [type(method) for _, method in frames_of(room.peer)] == [answer]
     assert isinstance(last, RemoveCursor)
+
+
+@pytest.mark.parametrize("passive", [False, True])
+def test_a_durable_queue_is_on_disk_before_anybody_hears_that_it_is_there(passive):
+    """T18: not only whoever declared it first."""
+    disk = SlowDisk()
+    first = Room(disk)
+    session, peer = open_another(first.broker)
+    assert first.hear(Queue.Declare(0, "q", durable=True)) == []
+
+    peer.sent = b""
+    session.receive(frame.marshal(Queue.Declare(0, "q", durable=True, passive=passive), 1))
+    assert frames_of(peer) == []
+
+    disk.flush()
+    assert [type(method) for _, method in frames_of(first.peer)] == [Queue.DeclareOk]
+    assert [type(method) for _, method in frames_of(peer)] == [Queue.DeclareOk]
+    peer.sent = b""
+    session.receive(frame.marshal(Queue.Declare(0, "q", durable=True, passive=passive), 1))
+    assert [type(method) for _, method in frames_of(peer)] == [Queue.DeclareOk]
+    assert disk.asked == []
+
+
+def test_a_durable_queue_is_gone_from_disk_before_anybody_hears_that_it_is_not_there():
+    """T18."""
+    disk = SlowDisk()
+    first = Room(disk)
+    session, peer = open_another(first.broker)
+    first.hear(Queue.Declare(0, "q", durable=True))
+    disk.flush()
+    assert first.hear(Queue.Delete(0, "q")) == []
+
+    peer.sent = b""
+    session.receive(frame.marshal(Queue.Delete(0, "q"), 1))
+    assert frames_of(peer) == []
+
+    disk.flush()
+    assert [type(method) for _, method in frames_of(peer)] == [Queue.DeleteOk]

@@ -9,6 +9,7 @@ from manyhands.model.commands import (
     Attach,
     ByToken,
     Cancel,
+    Conclude,
     Look,
     NewJob,
     Recover,
@@ -526,6 +527,26 @@ def test_who_is_owed_no_answer_still_hears_of_a_refusal():
 
     assert heard == [Why.NOT_YOUR_LEASE]
     assert desk.dispatcher.counts.refusals == {Why.NOT_YOUR_LEASE: 1}
+
+
+def test_a_refused_item_is_counted_as_a_refused_command_is():
+    desk = Desk()
+    desk.submit(2)
+    job, other = desk.claim(), desk.claim()
+    stranger = replace(desk.a_complete(other), proof=ByToken("another"))
+    unknown = replace(stranger, job_id="f" * 32)
+    again = NewJob(job_id=other.job_id, queue="q", id_chosen=True)
+
+    desk.tell(Conclude((desk.a_complete(job), stranger, unknown)))
+    desk.tell(Submit((again,)))
+    desk.tell(Submit((again, again, *desk.a_submit().items)))
+    desk.run(TWO_COMMITS_MS)
+
+    assert desk.dispatcher.counts.refusals == {
+        Why.NOT_YOUR_LEASE: 1,
+        Why.UNKNOWN_JOB: 1,
+        Why.DUPLICATE_JOB: 3,
+    }
 
 
 # Our own defects (rule 24).

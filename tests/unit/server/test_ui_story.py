@@ -62,6 +62,26 @@ def test_a_story_has_its_beginning_its_leases_and_its_end_in_order():
     assert story[1].lasted_ms == 1_000
 
 
+def test_a_story_of_a_job_that_was_submitted_again_begins_with_the_first_time():
+    job = a_job(
+        submitted_at=NOW - 2_000,
+        entered_at=NOW - 2_000,
+        incarnation=1,
+        attempts=(attempt(1, 9_000, 8_000, EndReason.COMPLETED),),
+        history=(
+            HistoryEntry(NOW - 10_000, "submitted"),
+            HistoryEntry(NOW - 2_000, "submitted again"),
+        ),
+    )
+
+    story = timeline.entries(job, (), NOW)
+
+    whats = ["Submitted", "Lease 1 completed", "Submitted again", "Ready"]
+    assert [entry.what for entry in story] == whats
+    assert (story[0].at, story[2].detail) == (NOW - 10_000, "by 10.0.0.1")
+    assert "10 s in all, 9.0 s of it waiting" in str(timeline.strip(job, NOW))
+
+
 def test_events_add_the_states_that_leases_do_not_tell():
     job = a_job(lease=Lease("t", 1, W1, NOW - 4_000, 60_000, NOW + 56_000), state=State.LEASED)
 

@@ -113,7 +113,16 @@ class Broker:
     def save(self, queue: WatchQueue, then: Then) -> None:
         """Have a durable queue as it is now on disk, then go on."""
         self._unsaved.pop(queue, None)
-        self._ask(SetCursor(_cursor_of(queue)), _settling(then))
+
+        def go_on(refusal: Refusal | None) -> None:
+            queue.is_saved = queue.is_saved or refusal is None
+            then(refusal)
+
+        self._ask(SetCursor(_cursor_of(queue)), _settling(go_on))
+
+    def when_gone(self, name: str, then: Then) -> None:
+        """Go on when no queue of that name, which is not there, is on disk any more."""
+        self._ask(RemoveCursor(_CURSOR_PREFIX + name), _settling(then))
 
     def leave(self, queue: WatchQueue, now: int) -> None:
         """A consumer is gone: a queue that lives by its consumers goes with the last one."""

@@ -108,7 +108,7 @@ class AmqpChannel:
         if method.passive:
             queue = self._find(name)
             queue.used_at = line.now()
-            line.say(self._declared(queue, method))
+            self._answer_declare(queue, method)
             return
         if not name:
             name = f"amq.gen-{line.token()}"
@@ -124,16 +124,16 @@ class AmqpChannel:
             auto_delete=bool(method.auto_delete),
             arguments=dict(method.arguments or {}),
         )
-        is_new = name not in broker.queues
-        queue = broker.declare(name, traits, line.now())
-        if is_new and traits.durable:
-            self._queue_name = name
-            self._save_then(queue, method, lambda: self._declared(queue, method))
-        else:
+        self._answer_declare(broker.declare(name, traits, line.now()), method)
+
+    def _answer_declare(self, queue: WatchQueue, method: Queue.Declare) -> None:
+        self._queue_name = queue.name
+        if queue.is_saved:
             self._line.say(self._declared(queue, method))
+        else:
+            self._save_then(queue, method, lambda: self._declared(queue, method))
 
     def _declared(self, queue: WatchQueue, method: Queue.Declare) -> bytes:
-        self._queue_name = queue.name
         if method.nowait:
             return b""
         answer = Queue.DeclareOk(queue.name, queue.count(), len(queue.consumers))
@@ -200,7 +200,8 @@ class AmqpChannel:
     def _delete(self, method: Queue.Delete) -> None:
         name = method.queue or self._queue_name
         if name not in self._broker.queues:  # deleting what is not there is no mistake
-            self._line.say(self._deleted(method, 0))
+            then = self._when_saved(method, lambda: self._deleted(method, 0))
+            self._broker.when_gone(name, then)
             return
         queue = self._find(name)
         count = queue.count()

@@ -99,6 +99,7 @@ class WatchQueue:
         self.traits = traits
         self.bindings: list[Binding] = []
         self.consumers: list[Consumer] = []
+        self.is_saved = not traits.durable  # as far as it has to be
         self.position = log.last_seq  # everything up to here was looked at
         self.dropped_count = 0  # messages of the log that were gone before they were read
         self.bounds = bounds_of(traits.arguments)
@@ -371,6 +372,7 @@ def restored(name: str, notes: str, log: Log) -> WatchQueue:
     saved = _decode_saved(notes)
     traits = Traits(durable=True, auto_delete=saved.auto_delete, arguments=saved.arguments)
     queue = WatchQueue(name, traits, log)
+    queue.is_saved = True
     queue.position = saved.position
     for binding in saved.bindings:
         queue._bind(  # noqa: SLF001 - made here

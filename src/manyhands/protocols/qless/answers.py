@@ -5,7 +5,16 @@ from typing import Any, Final
 
 import msgspec
 
-from manyhands.model.job import Attempt, EndReason, Failure, Job, Lease, State
+from manyhands.model.job import (
+    SUBMITTED,
+    SUBMITTED_AGAIN,
+    Attempt,
+    EndReason,
+    Failure,
+    Job,
+    Lease,
+    State,
+)
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import Queue
 from manyhands.protocols.qless.identifiers import shown_id
@@ -15,6 +24,7 @@ from manyhands.protocols.qless.refusals import STATES
 # A lock that needs no renewal is still answered with a number: come back within a year.
 _NEVER_SECONDS: Final = 365 * 24 * 3600
 
+_PUTS: Final = (SUBMITTED, SUBMITTED_AGAIN)
 _ENDS: Final[dict[EndReason, str]] = {
     EndReason.COMPLETED: "done",
     EndReason.FAILED: "failed",
@@ -197,10 +207,10 @@ def history(job: Job) -> list[dict[str, Any]]:
     def note(at: int, what: str, **more: str | None) -> None:
         found.append((at, len(found), {"what": what, "when": _instant(at), **more}))
 
-    if not job.incarnation:
+    if not any(entry.what in _PUTS for entry in job.history):
         note(job.submitted_at, "put")
     for entry in job.history:
-        what = "put" if entry.what == "submitted again" else entry.what
+        what = "put" if entry.what in _PUTS else entry.what
         note(entry.at, what, **({"detail": entry.detail} if entry.detail else {}))
     for attempt in job.attempts:
         note(attempt.claimed_at, "popped", host=_name_of(attempt))

@@ -242,6 +242,11 @@ def _look(path: str, summary: str, results: Schema, query: str = "", **beside: S
     return Operation("get", f"/api/{path}", summary, answer, "api-look", query=query)
 
 
+def _by_name(path: str, summary: str, row: str) -> Operation:
+    """A list in order of names, a page at a time."""
+    return _look(path, summary, array(ref(row)), "after@name count", next=maybe(text()))
+
+
 def _set(method: str, path: str, summary: str, named: str, kind: Any = None) -> Operation:  # noqa: ANN401
     answer = envelope(record(named, next_at=_INSTANT, **{named: text()}))
     body = None if kind is None else _body(kind)
@@ -276,18 +281,11 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     _look("jobs/{id}", "One job, by any of its ids.", ref("NativeJob")),
     _look("jobs/{id}/partials", "The kept pieces of its result.", array(ref("NativePartial"))),
-    Operation(
-        "get",
-        "/api/queues",
-        "Queues by name, a page at a time.",
-        envelope(array(ref("NativeQueue")), next=maybe(text())),
-        "api-look",
-        query="after@name count",
-    ),
+    _by_name("queues", "Queues by name.", "NativeQueue"),
     _look("queues/{name}", "One queue.", ref("NativeQueue")),
     _set("put", "queues/{name}", "Create, pause or set a queue.", "name", settings.QueueBody),
     _set("delete", "queues/{name}", "Forget a queue that has nothing left to do.", "name"),
-    _look("workers", "Everybody who holds a lease.", array(ref("NativeWorker"))),
+    _by_name("workers", "Everybody who holds a lease.", "NativeWorker"),
     _look(
         "events",
         "The log of events from a number on.",
@@ -297,10 +295,10 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         first_seq=whole(),
         last_seq=whole(),
     ),
-    _look("limits", "Named limits.", array(ref("NativeLimit"))),
+    _by_name("limits", "Named limits.", "NativeLimit"),
     _set("put", "limits/{name}", "Set a named limit.", "name", settings.LimitBody),
     _set("delete", "limits/{name}", "Remove a named limit.", "name"),
-    _look("schedules", "Schedules.", array(ref("NativeSchedule"))),
+    _by_name("schedules", "Schedules.", "NativeSchedule"),
     _set("put", "schedules/{name}", "Create or replace one.", "id", settings.ScheduleBody),
     _set("delete", "schedules/{name}", "No further jobs from it.", "id"),
     _look("about", "What runs here.", OBJECT),

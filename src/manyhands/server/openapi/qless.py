@@ -106,7 +106,7 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         array({"anyOf": [whole(), {"const": False}]}),
         _each(id=ID, data={}, warning=FLAG, lease=maybe(text())),
     ),
-    _operation("get", "/queues", "All queues.", array(ref("Queue")), tag="look"),
+    _operation("get", "/queues", "Queues.", array(ref("Queue")), query=_BY_NAME, tag="look"),
     _operation("get", "/queues/{queue}", "One queue.", ref("QueueWithSettings"), tag="look"),
     _operation(
         "post",
@@ -132,6 +132,7 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         "/failed",
         "How many failed, by group.",
         {"type": "object", "additionalProperties": whole()},
+        query=_BY_NAME,
         tag="look",
     ),
     _operation(
@@ -153,7 +154,14 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
     _operation(
         "get", "/workers", "Who works here.", array(ref("Worker")), query=_BY_NAME, tag="look"
     ),
-    _operation("get", "/workers/{name}", "One worker.", ref("Worker"), tag="look"),
+    _operation(
+        "get",
+        "/workers/{name}",
+        "One worker, and its jobs in order of their ids.",
+        ref("Worker"),
+        query=_BY_NAME,
+        tag="look",
+    ),
     _operation("get", "/limits", "Named limits.", array(ref("Limit")), query=_BY_NAME, tag="look"),
     _operation(
         "get", "/recurring", "Recurring jobs.", array(ref("Recurring")), query=_BY_NAME, tag="look"

@@ -1,11 +1,15 @@
 """Named limits: how many jobs that carry a name may be worked on at once."""
 
+from typing import Final
+
 from manyhands.model.commands import SetLimit
 from manyhands.protocols.http_envelope import Problem
 from manyhands.server.ui import words
 from manyhands.server.ui.acting import carry_out
 from manyhands.server.ui.page import Confirm, Done, Page, Shown, confirm_again, url
 from manyhands.server.ui.visit import Form, Visit
+
+_ROWS: Final = 100
 
 
 class Limits(Page):
@@ -17,12 +21,14 @@ class Limits(Page):
     async def show(self, visit: Visit) -> Shown:
         chosen = self.index.limits.get(visit.raw("name") or "")
         given = (chosen.name, str(chosen.concurrency_max)) if chosen is not None else ("", "")
-        return self._shown(given)
+        return self._shown(visit, given)
 
-    def _shown(self, given: tuple[str, str]) -> Shown:
+    def _shown(self, visit: Visit, given: tuple[str, str]) -> Shown:
         index = self.index
-        rows = [(index.limits[name], index.limit_used(name)) for name in sorted(index.limits)]
-        return Shown("limits.html", {"rows": rows, "given": given}, self.title)
+        span = visit.span_of(len(index.limits), _ROWS)
+        names = sorted(index.limits)[span["first"] :][:_ROWS]
+        rows = [(index.limits[name], index.limit_used(name)) for name in names]
+        return Shown("limits.html", {"rows": rows, "given": given, "span": span}, self.title)
 
     async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
         name = form.text("name")
@@ -34,7 +40,7 @@ class Limits(Page):
             if not name:
                 visit.problems["name"] = "A limit needs a name, which jobs then carry."
             if visit.problems:
-                return self._shown((name, digits))
+                return self._shown(visit, (name, digits))
             sentence = (
                 f"At most {words.plural(int(digits), 'job')} with {words.shown(name)} at once."
             )

@@ -43,10 +43,10 @@ class Queues(Page):
     async def show(self, visit: Visit) -> Shown:
         text = visit.text("q").casefold()
         sort = visit.chosen("sort", ("name", *_SORTS))
-        at = visit.whole("page", 1, 1_000_000) or 1
         known = self.index.queues
         names = [name for name in known if text in name.casefold()] if text else list(known)
-        first = (at - 1) * _ROWS
+        span = visit.span_of(len(names), _ROWS)
+        first = span["first"]
         if sort == "name":
             names = heapq.nsmallest(first + _ROWS, names)
         else:
@@ -56,17 +56,13 @@ class Queues(Page):
             )
         workers = workers_by_queue(self)
         recent = await self._recent(names[first:], visit.now)
-        total = len(known) if not text else sum(text in name.casefold() for name in known)
         values = {
             "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
             "q": visit.text("q"),
             "sort": sort,
             "sorts": ("name", *_SORTS),
-            "total": total,
             "known": len(known),
-            "at": at,
-            "first": first,
-            "more": total > first + _ROWS,
+            "span": span,
         }
         return Shown("queues.html", values, self.title)
 

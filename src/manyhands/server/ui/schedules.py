@@ -39,14 +39,10 @@ class Schedules(Page):
 
     def _shown(self, visit: Visit, given: dict[str, str], chosen: Schedule | None) -> Shown:
         known = self.index.schedules
-        at = visit.whole("page", 1, 10_000) or 1
-        names = sorted(known)
-        first = (at - 1) * _ROWS
+        span = visit.span_of(len(known), _ROWS)
         values = {
-            "rows": [_row(known[name]) for name in names[first : first + _ROWS]],
-            "total": len(names),
-            "at": at,
-            "more": len(names) > first + _ROWS,
+            "rows": [_row(known[name]) for name in sorted(known)[span["first"] :][:_ROWS]],
+            "span": span,
             "given": given,
             "chosen": chosen,
         }

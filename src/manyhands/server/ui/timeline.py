@@ -7,7 +7,15 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 
 from manyhands.model.events import Event
-from manyhands.model.job import FINISHED, Attempt, Holder, Job, State
+from manyhands.model.job import (
+    FINISHED,
+    SUBMITTED,
+    SUBMITTED_AGAIN,
+    Attempt,
+    Holder,
+    Job,
+    State,
+)
 from manyhands.server.ui import words
 
 # Told by the leases themselves, or by the job's beginning and end.
@@ -40,11 +48,14 @@ class Stop(Struct, frozen=True):
 
 def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
     """Oldest first."""
-    found = [Entry(job.submitted_at, "submitted", "Submitted", _origin(job))]
+    again = any(entry.what == SUBMITTED_AGAIN for entry in job.history)
+    word = SUBMITTED_AGAIN if again else SUBMITTED
+    found = [Entry(job.submitted_at, "submitted", word.capitalize(), _origin(job))]
     found += [_attempt(attempt) for attempt in job.attempts]
     found += [
         Entry(entry.at, "note", entry.what.replace("_", " ").capitalize(), entry.detail)
         for entry in job.history
+        if (entry.at, entry.what) != (job.submitted_at, word)
     ]
     seen = {(job.entered_at, job.state)}
     for event in events:
@@ -118,7 +129,7 @@ def trail(job: Job) -> list[Stop]:
 
 def strip(job: Job, now: int) -> Markup:
     """The whole time of a job as one bar: where it waited, where it was worked on."""
-    start = job.submitted_at
+    start = min((job.submitted_at, *(entry.at for entry in job.history)))
     end = max(job.finished_at or now, start + 1)
     spans: list[tuple[int, int, str, str]] = []
     for attempt in job.attempts[-_SEGMENTS_MAX:]:

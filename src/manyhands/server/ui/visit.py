@@ -69,6 +69,8 @@ class Visit:
         self.form_key = server.ids.token() if self.is_new else key
         # A refresh by script, or a part fetched by htmx: only the main block is wanted.
         self.is_part = b"hx-request" in exchange.headers
+        # Of what somebody sees already, and would lose if less was found in a hurry.
+        self.is_refresh = b"manyhands-refresh" in exchange.headers
         self.may_act = False  # until it is known who looks
 
     def text(self, name: str, default: str = "") -> str:
@@ -85,6 +87,12 @@ class Visit:
         if not (found.isascii() and found.isdigit() and len(found) <= 18):
             return default
         return min(int(found), high)
+
+    def span_of(self, total: int, size: int) -> dict[str, int]:
+        """Which page of a list is asked for, for its pager; beyond the last one that is it."""
+        last = max(1, -(-total // size))
+        at = min(max(1, self.whole("page", 1) or 1), last)
+        return {"at": at, "pages": last, "first": (at - 1) * size, "total": total}
 
     def chosen(self, name: str, among: tuple[str, ...]) -> str:
         """One of several words, the first if it is none of them."""

@@ -25,39 +25,43 @@ class Workers(Page):
     title = "Workers"
 
     async def show(self, visit: Visit) -> Shown:
-        rows = self._rows(visit.now)
+        rows, left_out = self._rows(visit.now)
         text = visit.text("q").casefold()
         if text:
             rows = [row for row in rows if text in f"{row['name']} {row['address']}".casefold()]
+        span = visit.span_of(len(rows), _ROWS)
         values = {
-            "rows": rows[:_ROWS],
-            "more": max(0, len(rows) - _ROWS),
-            "found": len(rows),
+            "rows": rows[span["first"] :][:_ROWS],
+            "span": span,
+            "left_out": left_out,
             "holding": self.index.workers_count(),
             "asleep": self.server.dispatcher.waiters.count,
             "q": visit.text("q"),
         }
         return Shown("workers.html", values, self.title)
 
-    def _rows(self, now: int) -> list[dict[str, Any]]:
+    def _rows(self, now: int) -> tuple[list[dict[str, Any]], int]:
+        """The workers, and how many others there are: nobody reads through thousands of them."""
         books = self.server.worker_books.by_realm
         rows: list[dict[str, Any]] = []
         seen: set[tuple[str, str | None]] = set()
+        left_out = max(0, self.index.workers_count() - _WORKERS_MAX)
         for holder, count, jobs in self.index.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
             seen.add((holder.realm, holder.name))
             rows.append(_row(holder, count, jobs))
         for book in books.values():
+            idle = [one for one in book.records(now) if (book.realm, one.name) not in seen]
             rows += [
-                _row(Holder(book.realm, record.name, record.address), 0, [])
-                for record in book.records(now)[:_WORKERS_MAX]
-                if (book.realm, record.name) not in seen
+                _row(Holder(book.realm, one.name, one.address), 0, [])
+                for one in idle[:_WORKERS_MAX]
             ]
+            left_out += max(0, len(idle) - _WORKERS_MAX)
         for row in rows:
             kept = books.get(row["realm"])
             row["record"] = kept and kept.record(row["name"] or row["address"])
         # By name, so that a row stays where it is while its lease is renewed again and again.
         rows.sort(key=lambda row: (not row["stalled"], not row["count"], _natural(row["name"])))
-        return rows
+        return rows, left_out
 
     async def act(self, visit: Visit, form: Form) -> Done | Confirm:
         if form.text("action") != "depart":
