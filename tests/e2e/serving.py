@@ -67,7 +67,7 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=480,
         **options,
     )
 

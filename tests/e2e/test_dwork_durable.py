@@ -44,7 +44,7 @@ class Records:
     def wait_for(self, count: int) -> None:
         """Until so many ends were acknowledged."""
         with self.news:
-            assert self.news.wait_for(lambda: len(self.told) >= count, 400)
+            assert self.news.wait_for(lambda: len(self.told) >= count, 800)
 
     def tick(self) -> int:
         with self.lock:
@@ -104,7 +104,7 @@ def run_workers(served: Served, records: Records, enough: int) -> list[threading
     return threads
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_d7_a_graph_of_100000_tasks_survives_a_kill_half_done_and_keeps_its_order(tmp_path):
     records = Records()
     total = WIDTH * STEPS
@@ -170,7 +170,7 @@ def active(talk: Talk) -> int:
     return int((talk.ask(Kind.OK).name or "").split()[1])
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("number", "total"), [(signal.SIGKILL, 100_000), (signal.SIGTERM, 60_000)])
 def test_d36_an_end_of_the_server_while_a_graph_is_loaded_loses_nothing_and_loading_goes_on(
     tmp_path, number, total
@@ -178,7 +178,7 @@ def test_d36_an_end_of_the_server_while_a_graph_is_loaded_loses_nothing_and_load
     file = graph_file(tmp_path, total)
     address = own_address()
     served = start(tmp_path, "--dwork", address)
-    load = ("dwork", "load", str(file), "--server", address, "--timeout", "300")
+    load = ("dwork", "load", str(file), "--server", address, "--timeout", "800")
     loader = subprocess.Popen(
         command(*load), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -194,7 +194,7 @@ def test_d36_an_end_of_the_server_while_a_graph_is_loaded_loses_nothing_and_load
     with serving(tmp_path, "--dwork", address) as again:
         with Talk(again) as talk:
             assert active(talk) >= acknowledged
-        told, complaints = loader.communicate(timeout=300)
+        told, complaints = loader.communicate(timeout=800)
         assert loader.returncode == 0, complaints
         assert told.startswith(f"loaded {total} tasks")
         with Talk(again) as talk:

@@ -194,7 +194,7 @@ def happened(log, *what) -> int:
     return sum(change[: len(what)] == what for change in log)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, monkeypatch):
     recorded = record(tmp_path, monkeypatch)
     log = recorded[0]
@@ -208,7 +208,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, mo
     assert recorded[2].kept_count >= 10
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_second_loss_while_the_first_is_made_good_loses_nothing(tmp_path, scratch, monkeypatch):
     log, content, server = record(tmp_path, monkeypatch)
     (scratch / "first").mkdir()
