@@ -166,14 +166,16 @@ def trusting(certificate) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificate[0])
 
 
+def connect_over_tls(server, context: ssl.SSLContext) -> pika.BlockingConnection:
+    url = f"amqps://guest:guest@{server.addresses['amqps']}/"
+    return connect(url, ssl_options=pika.SSLOptions(context, "localhost"))
+
+
 def test_watchers_come_over_tls(over_tls, certificate):
     """T37, T43"""
     host, port = over_tls.addresses["amqps"].split(":")
     assert told_url(over_tls) == f"amqps://guest:guest@{host}:{port}/"
-    parameters = pika.ConnectionParameters(
-        host, int(port), ssl_options=pika.SSLOptions(trusting(certificate), "localhost")
-    )
-    with pika.BlockingConnection(parameters) as connection:
+    with connect_over_tls(over_tls, trusting(certificate)) as connection:
         channel = connection.channel()
         name = bind_all(channel)
         run_jobs(over_tls, "secret", 500)
@@ -199,14 +201,10 @@ def test_a_peer_that_speaks_no_tls_or_trusts_somebody_else_is_let_go(over_tls, c
     host, port = over_tls.addresses["amqps"].split(":")
     with pytest.raises(pika.exceptions.AMQPError):
         connect(f"amqp://{host}:{port}/", socket_timeout=5)
-    strict = pika.ConnectionParameters(
-        host, int(port), ssl_options=pika.SSLOptions(ssl.create_default_context(), "localhost")
-    )
     with pytest.raises(ssl.SSLCertVerificationError):
-        pika.BlockingConnection(strict)
+        connect_over_tls(over_tls, ssl.create_default_context())
     # And nobody else notices.
-    trusted = pika.SSLOptions(trusting(certificate), "localhost")
-    pika.BlockingConnection(pika.ConnectionParameters(host, int(port), ssl_options=trusted)).close()
+    connect_over_tls(over_tls, trusting(certificate)).close()
     assert "internal error" not in over_tls.log()
 
 
@@ -216,10 +214,7 @@ def test_one_broker_is_behind_both_listeners(tmp_path, certificate):
     with serving(tmp_path, *options, "--tls-certificate", pem, "--tls-key", key) as server:
         with connect(url_of(server)) as connection:
             connection.channel().queue_declare("kept", durable=True)
-        host, port = server.addresses["amqps"].split(":")
-        trusted = pika.SSLOptions(trusting(certificate), "localhost")
-        parameters = pika.ConnectionParameters(host, int(port), ssl_options=trusted)
-        with pika.BlockingConnection(parameters) as connection:
+        with connect_over_tls(server, trusting(certificate)) as connection:
             connection.channel().queue_declare("kept", passive=True)
 
 

@@ -126,6 +126,14 @@ def own_address() -> str:
     return f"127.0.0.1:{own_port()}"
 
 
+def is_gone(pid: int) -> bool:
+    """A process has let go of all that it had; nobody need have asked yet how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it may go while it is looked at
+        return True
+
+
 def connections_count(address: str) -> int:
     """How many connections somebody who listens there has. A peer that went counts until its end
     was noticed.

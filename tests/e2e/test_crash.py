@@ -242,7 +242,7 @@ def writer_of(server: Served) -> int | None:
     return int(children[0]) if children else None
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
     seed = int(os.environ.get("CRASH_SEED", random.SystemRandom().randrange(2**31)))
     print(f"CRASH_SEED={seed}")  # noqa: T201 - shown when it fails, to run it again

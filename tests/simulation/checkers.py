@@ -429,7 +429,7 @@ def check_names(record: Record, store: FaultyStore) -> None:
         else:
             members.pop(namespace, None)
     for namespace, ids in members.items():
-        names = store.index._names.get(namespace, {})
+        names = store.index.namespaces.names.get(namespace, {})
         for name, job_id in names.items():
             require(job_id in ids, f"{name} of {namespace} came back after its graph had ended")
         for job_id in unfinished[namespace]:
@@ -515,9 +515,9 @@ def _check_live(index, live: dict[str, Job]) -> None:
     leases = [(job, job.lease) for job in live.values() if job.lease is not None]
     free = [(job, lease) for job, lease in leases if lease.connection is None]
     by_holder = table(((le.holder.realm, le.holder.name), job.job_id) for job, le in free)
-    equal(index._by_holder, by_holder, "leases by holder")
+    equal(index.leases.by_holder, by_holder, "leases by holder")
     bound = table((le.connection, job.job_id) for job, le in leases if le.connection is not None)
-    equal(index._by_connection, bound, "leases by connection")
+    equal(index.leases.by_connection, bound, "leases by connection")
     edges = table((key, job.job_id) for job in live.values() for key in job.waits_for)
     equal(index._dependants, edges, "dependants")
     waited = table((waiter, job.job_id) for job in live.values() for waiter in job.waiters)
@@ -527,12 +527,12 @@ def _check_live(index, live: dict[str, Job]) -> None:
     held = Counter(
         name for job in live.values() if job.state is State.LEASED for name in job.limits
     )
-    used = {name: count for name, count in index._limits_used.items() if count}
+    used = {name: count for name, count in index.leases.limits_used.items() if count}
     require(used == dict(held), f"named limits are used {used}, not {held}")
     for job in live.values():
         instant = due_at(job)
         if instant is not None:
-            entry = index._due_entry.get(job.job_id)
+            entry = index.due_times.entries.get(job.job_id)
             require(entry is not None and entry <= instant, f"{job.job_id} will not be looked at")
         if job.name is not None:
             named = index.named(job.namespace or "", job.name)

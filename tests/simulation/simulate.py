@@ -417,7 +417,7 @@ class Simulation:
         server.store.on_written = self._written
         server.store.on_durable = self._durable
         server.dispatcher._report = _raise_again  # type: ignore[method-assign]
-        server.dispatcher._report_untold = _raise_again  # type: ignore[method-assign]
+        server.dispatcher._listeners._report = _raise_again  # type: ignore[method-assign]
         server.start()
         return server
 

@@ -20,7 +20,7 @@ from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.store.collect import Collector
-from manyhands.store.index import Index
+from manyhands.store.namespaces import Namespaces
 from tests.simulation.checkers import Violation
 from tests.simulation.simulate import FAULTS, simulate
 
@@ -206,7 +206,7 @@ def test_a_durable_queue_that_is_told_of_before_its_commit_is_noticed(monkeypatc
 
 
 def test_names_that_come_back_after_their_graph_had_ended_are_noticed(monkeypatch):
-    restore = Index.restore_graphs
-    monkeypatch.setattr(Index, "restore_graphs", lambda self, _: restore(self, {}))
+    restore = Namespaces.restore
+    monkeypatch.setattr(Namespaces, "restore", lambda self, _: restore(self, {}))
 
     assert_noticed("came back after its graph had ended")

@@ -105,7 +105,8 @@ class Watcher(Actor):
         queue = broker.declare(name, Traits(durable=True), self.simulation.server.clock.now())
 
         def declared(refusal: object) -> None:
-            if refusal is None and name in broker.queues and broker is self._broker:
+            # One of the same name that came after it has an answer of its own.
+            if refusal is None and broker.queues.get(name) is queue and broker is self._broker:
                 self._promised.add(name)
 
         broker.save(queue, declared)

@@ -324,9 +324,9 @@ class FaultyStore:
         for job in [job for job in live if job.state is not State.READY] + ready:
             index.put(job)
         # Names of graphs that are still being worked on keep their outcome.
-        index.restore_graphs(graphs)
+        index.namespaces.restore(graphs)
         for job in jobs:
-            began = index.graphs.get(job.namespace or "")
+            began = index.namespaces.graphs.get(job.namespace or "")
             if job.state in FINISHED and began is not None and job.serial >= began:
                 index.keep(job)
                 index.forget(job.job_id)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.e2e.serving import Api, serving
 from tests.ui.conftest import ROOT, SCREENSHOTS
@@ -93,6 +94,5 @@ def test_a_page_fits_and_can_be_read_by_everybody(browser, full, name, theme):
 def test_an_empty_page_tells_what_to_do_first(browser, empty, name):
     assert look(browser, empty.url, f"{name}-empty", "light") == []
     window = Looking(browser, empty.url)
-    headline = window.at(PAGES[name]).locator(".empty .headline")
-    assert headline.count() == 1
+    expect(window.at(PAGES[name]).locator(".empty .headline")).to_have_count(1)
     window.close()

@@ -1,7 +1,6 @@
 """Pages and actions in a real browser: what is seen, what changes by itself, what is pressed."""
 
 import re
-import threading
 
 import pytest
 from playwright.sync_api import expect
@@ -70,12 +69,11 @@ def test_live_updates_can_be_paused(looking, api, queue):
 def test_a_hidden_page_lets_go_of_its_stream(looking):
     page = looking.at("queues")
     looking.live()
-    streams: list[str] = []
-    page.on("request", lambda request: streams.append(request.url))
 
     hide = "Object.defineProperty(document, 'hidden', {get: () => %s, configurable: true});"
     tell = "document.dispatchEvent(new Event('visibilitychange'));"
-    page.evaluate(hide % "true" + tell)
+    with page.expect_event("requestfailed", lambda request: "/ui/live" in request.url):
+        page.evaluate(hide % "true" + tell)
     with page.expect_request(re.compile("/ui/live")):
         page.evaluate(hide % "false" + tell)
 
@@ -91,18 +89,20 @@ def test_a_queue_is_paused_and_resumed_in_place(looking, api, queue):
     assert api.get(f"queues/{queue}")["paused"]
 
     looking.button(f"Resume queue {queue}").click()
+    expect(page.get_by_text(f"Queue {queue} is handed out again.")).to_be_visible()
     expect(looking.button(f"Pause queue {queue}")).to_be_visible()
     assert not api.get(f"queues/{queue}")["paused"]
 
 
-def test_queues_are_found_while_typing(looking):
+def test_queues_are_found_while_typing(looking, api, queue):
+    api.results("submit", queue=queue, payload=1)
     page = looking.at("queues")
 
     # At once: on a slow machine each key would be a search, and a step of the history.
-    page.get_by_label("Name contains").fill("wor")
+    page.get_by_label("Name contains").fill(queue[5:])
 
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page).to_have_url(re.compile("q=wor"))
+    expect(page).to_have_url(re.compile(f"q={queue[5:]}"))
     page.go_back()
     expect(page.get_by_role("link", name="mail", exact=True)).to_be_visible()
 
@@ -124,6 +124,7 @@ def test_a_queue_draws_its_charts_and_tells_their_numbers(looking):
     page.locator("#chart-throughput summary").click()
     expect(page.locator("#chart-throughput table tbody tr").first).to_be_visible()
     page.get_by_role("link", name="7d").click()
+    expect(page).to_have_url(re.compile("range=7d"))
     expect(page.locator("#chart-throughput canvas")).to_be_visible()
 
 
@@ -323,7 +324,6 @@ def test_many_windows_of_one_browser_stay_usable(looking, api, queue):
     """A browser allows six connections to a server: hidden tabs must not hold them all."""
     api.results("submit", queue=queue, payload=1)
     pages = [looking.context.new_page() for _ in range(8)]
-    done = threading.Event()
 
     for page in pages:
         page.goto("/ui/queues")
@@ -332,6 +332,5 @@ def test_many_windows_of_one_browser_stay_usable(looking, api, queue):
             "document.dispatchEvent(new Event('visibilitychange'))"
         )
     expect(looking.at("queues?q=" + queue).get_by_role("link", name=queue)).to_be_visible()
-    done.set()
 
     looking.live()

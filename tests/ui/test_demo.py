@@ -26,7 +26,7 @@ def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path
             assert process.poll() is None, (tmp_path / "out").read_text()
             time.sleep(0.2)
             if place.exists() and (address := place.read_text()):
-                rows = httpx.get(f"{address}/api/protocols").json()["results"]
+                rows = httpx.get(f"{address}/api/protocols", timeout=SECONDS_MAX).json()["results"]
                 jobs = [pair for row in rows for pair in row["realms"].items()]
                 seen = {realm for realm, counts in jobs if counts["jobs_in"]}
                 told = sum(row["deliveries"] or 0 for row in rows)
@@ -34,6 +34,6 @@ def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path
         assert told
     finally:
         process.send_signal(signal.SIGTERM)
-        code = process.wait(90)
+        code = process.wait(SECONDS_MAX)
     assert code == 0, (tmp_path / "out").read_text()
     assert "Traceback" not in (tmp_path / "out").read_text()

@@ -58,7 +58,7 @@ def test_a_page_fits_and_can_be_read_by_everybody(browser, served, filled, name,
 def test_an_empty_page_tells_what_there_will_be(browser, empty, name):
     assert look(browser, empty.url, f"{name}-empty", "light", name) == []
     window = Looking(browser, empty.url)
-    assert window.at(name).locator(".empty .headline").count() == 1
+    expect(window.at(name).locator(".empty .headline")).to_have_count(1)
     window.close()
 
 
@@ -162,9 +162,9 @@ def test_a_search_that_takes_long_is_gone_on_with_by_itself(looking, api, queue)
     job_id = api.results("submit", queue=queue, payload="needle")["id"]
     page = looking.at("jobs")
     early = (
-        '<main id="main"><div id="found" data-still><p id="further"><a href="{0}" hx-get="{0}"'
+        '<main id="main"><div id="found"><p id="further"><a href="{0}" hx-get="{0}"'
         ' hx-trigger="load delay:50ms, click" hx-sync="#search:replace" hx-target="#found"'
-        ' hx-select="#found" hx-swap="morph" hx-push-url="true">more</a></p></div></main>'
+        ' hx-select="#found" hx-swap="morph" hx-replace-url="true">more</a></p></div></main>'
     ).format(f"/ui/jobs?q=queue:{queue}&amp;patient=1")
     page.route(
         re.compile(r"/ui/jobs\?q=queue[^&]*&order=newest$"),
@@ -175,7 +175,7 @@ def test_a_search_that_takes_long_is_gone_on_with_by_itself(looking, api, queue)
 
     expect(page.get_by_label(f"Choose job {job_id}")).to_be_visible()
     expect(page).to_have_url(re.compile("patient=1"))
-    expect(page.locator("#found")).to_have_attribute("data-still", "")
+    expect(page.locator("#found")).to_have_attribute("data-slow", "")
 
 
 def test_states_narrow_the_search(looking):

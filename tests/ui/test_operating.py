@@ -5,7 +5,7 @@ from html import unescape
 
 import httpx
 
-from tests.e2e.serving import serving, wait_until
+from tests.e2e.serving import Api, serving, wait_until
 from tests.ui.sample import HOSTILE
 from tests.ui.test_jobs_requests import send, text_of
 
@@ -151,16 +151,20 @@ def test_limits_beyond_the_first_page_are_on_the_pages_after_it(http, api):
 def test_a_page_without_anything_names_only_listeners_that_are_there(tmp_path):
     with serving(tmp_path, "--gearman", "127.0.0.1:0") as server:
         port = server.addresses["gearman"].rpartition(":")[2]
+        client = Api(server)
         for page in ("", "queues", "jobs"):
-            with_gearman = unescape(httpx.get(f"{server.url}/ui/{page}").text)
+            with_gearman = unescape(client.http.get(f"/ui/{page}").text)
             assert f"gearman -p {port} -b -f" in with_gearman
             assert f"{server.url}/api/submit" in with_gearman
-        assert f"gearman -p {port} -w" in httpx.get(f"{server.url}/ui/workers").text
+        assert f"gearman -p {port} -w" in client.http.get("/ui/workers").text
+        client.close()
 
 
 def test_a_page_without_anything_leaves_out_a_listener_that_is_off(tmp_path):
     with serving(tmp_path) as server:
+        client = Api(server)
         for page in ("", "queues", "jobs", "workers"):
-            text = httpx.get(f"{server.url}/ui/{page}").text
+            text = client.http.get(f"/ui/{page}").text
             assert "<pre" in text
             assert "gearman -" not in text
+        client.close()

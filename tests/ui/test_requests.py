@@ -166,7 +166,7 @@ def test_a_form_is_taken_only_with_its_proof(http, api):
         answer = http.post("/ui/queues", data={**fields, **wrong})
         assert answer.status_code == 403
         assert "not one of ours" in answer.text
-    with httpx.Client(base_url=str(http.base_url)) as stranger:
+    with httpx.Client(base_url=str(http.base_url), timeout=120.0) as stranger:
         assert stranger.post("/ui/queues", data={**fields, "csrf": key}).status_code == 403
     assert http.post("/ui/queues", json=fields).status_code == 415
     too_large = {**fields, "csrf": key, "x": "y" * (1 << 20)}

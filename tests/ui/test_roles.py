@@ -88,6 +88,7 @@ def test_an_operator_acts_and_is_named_in_the_audit_log(browser, guarded):
     expect(page.get_by_role("row").filter(has_text="set queue").first).to_contain_text("ops")
     window.at("queues")
     window.button("Resume queue mail").click()
+    expect(page.get_by_text("Queue mail is handed out again.")).to_be_visible()
     expect(window.button("Pause queue mail")).to_be_visible()
     window.close()
 

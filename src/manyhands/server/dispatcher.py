@@ -9,14 +9,13 @@ there is no timer when few wait, so a lone client waits for one flush and no mor
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Claim, Command, Submit
-from manyhands.model.events import Signal
 from manyhands.model.job import Job
 from manyhands.model.outcome import (
     Claimed,
@@ -30,6 +29,7 @@ from manyhands.model.outcome import (
 from manyhands.server.clock import Clock
 from manyhands.server.events import EventLog
 from manyhands.server.loops import Loop, Timer
+from manyhands.server.telling import Answer, Telling
 from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.server.waking import Waking
@@ -79,8 +79,7 @@ class _Gathering:
 
     def __init__(self, asked_before: int) -> None:
         self.asked_before = asked_before  # commands, all those before its own
-        # What is to be told, and by whom: replies and signals, in the order of the decisions.
-        self.answers: list[tuple[Callable[[Any], None], Reply | Signal]] = []
+        self.answers: list[Answer] = []  # in the order of the decisions
         self.changed = False  # there is something to write
         self.urgent = False  # somebody waits for the commit
         self.batch: Batch | None = None  # once it is on its way
@@ -107,15 +106,17 @@ class Dispatcher:
         self.waiters = Waiters()
         self.events = EventLog(store)
         self.counts = Counts()
-        self.on_signal: dict[str, Callable[[Signal], None]] = {}  # by connection
-        self.on_told: list[Callable[[Signal], None]] = []  # leases taken from free holders
-        self.on_batch: list[Callable[[Batch, float], None]] = []  # with the commit's milliseconds
+        self._listeners = Telling()
+        self.on_signal = self._listeners.on_signal
+        self.on_told = self._listeners.on_told
+        self.on_batch = self._listeners.on_batch
         self.store_full = False
         self.draining = False
         self.failed: str | None = None
         self._load = store.load
         self._write = store.write
         self._index = store.index
+        self._due_entries = store.index.due_times.entries
         self._loop = loop
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
@@ -125,6 +126,7 @@ class Dispatcher:
         self._flush_timer: Timer | None = None
         self._flush_soon = False
         self._send_timer: Timer | None = None
+        self._durable = 0  # the number of the last batch that is on disk
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
@@ -187,8 +189,8 @@ class Dispatcher:
                 return
             gathering.changed = True
             if effects.signals:
-                self._gather_signals(effects.signals, gathering)
-            if self._index.due_heap:
+                self._listeners.gather_lasting(effects.signals, gathering.answers)
+            if self._due_entries:
                 self._keep_time()
             if effects.urgent and not at_once:
                 gathering.urgent = True
@@ -213,17 +215,12 @@ class Dispatcher:
             self.counts.answers += 1
             settle(reply)
         if effects is not None and effects.signals:
-            self._deliver_fleeting(effects.signals)
+            self._listeners.deliver_fleeting(effects.signals)
         if at_once and type(command) is Submit and self.waiters.count:
             self.waking.before_commit(effects)
 
-    def _gather_signals(self, signals: Sequence[Signal], gathering: _Gathering) -> None:
-        for signal in signals:
-            if not _is_fleeting(signal):
-                gathering.answers.append((self._deliver, signal))
-
     def _keep_time(self) -> None:
-        due_at = self._index.next_due_at()
+        due_at = self._index.due_times.next_at()
         if due_at is not None:
             tick_at = self._timekeeper.tick_at
             if tick_at is None or due_at < tick_at:
@@ -365,26 +362,24 @@ class Dispatcher:
 
     def _on_readable(self) -> None:
         try:
-            number = self.store.finish_commits()
+            self._durable = self.store.finish_commits()
         except StoreFailedError as error:
             self._fail(str(error))
             return
         if self._telling:
-            return  # a store that commits at once: the loop below is under way
+            return  # that was committed at once: the loop below is under way
         self._telling = True
         try:
             while self._in_flight:
                 gathering = self._in_flight[0]
                 assert gathering.batch is not None
-                if gathering.batch.number > number:
+                if gathering.batch.number > self._durable:
                     break
                 self._in_flight.popleft()
                 self.counts.batches += 1
                 self.counts.jobs += len(gathering.batch.jobs)
                 # What is asked meanwhile is told after it, but may be on its way to the disk.
                 self._release(gathering)
-                if self.store.fileno() is None:
-                    number = self.store.finish_commits()
         finally:
             self._telling = False
             self._settle_down()
@@ -399,44 +394,17 @@ class Dispatcher:
             self._call_idle()
 
     def _release(self, gathering: _Gathering) -> None:
-        """It is on disk: tell everybody. One listener's trouble must not keep others waiting."""
+        """It is on disk: tell everybody."""
         self.counts.answers += len(gathering.answers)
-        for tell, news in gathering.answers:
-            try:
-                tell(news)
-            except Exception:  # noqa: BLE001
-                self._report_untold("an answer")
+        self._listeners.answer(gathering.answers)
         batch = gathering.batch
         if batch is None:
             return
         if batch.events:
             self.events.publish(batch.events)
-        elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
-        for listener in self.on_batch:
-            try:
-                listener(batch, elapsed_ms)
-            except Exception:  # noqa: BLE001
-                self._report_untold("a commit")
+        self._listeners.committed(batch, self.clock.monotonic_ms() - gathering.started_ms)
         if self.waiters.count:
             self.waking.after_commit(batch)
-
-    def _report_untold(self, what: str) -> None:
-        _log.error(f"{what} could not be told", traceback=traceback.format_exc())
-
-    def _deliver(self, signal: Signal) -> None:
-        listeners = [self.on_signal[name] for name in signal.waiters if name in self.on_signal]
-        if not listeners and signal.what == "told":
-            listeners = self.on_told
-        for listener in listeners:
-            try:
-                listener(signal)
-            except Exception:  # noqa: BLE001
-                self._report_untold("a signal")
-
-    def _deliver_fleeting(self, signals: Sequence[Signal]) -> None:
-        for signal in signals:
-            if _is_fleeting(signal):
-                self._deliver(signal)
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would be given something now."""
@@ -505,13 +473,6 @@ class Dispatcher:
     def prolong(self, outage_ms: int) -> None:
         """The server stood still, or its clock was set: leases keep their remaining time."""
         self._timekeeper.prolong(outage_ms)
-
-
-def _is_fleeting(signal: Signal) -> bool:
-    """News of a job that only those want who wait for it on a connection (rule 22). They need not
-    wait for the disk: if the server dies, they are gone, and so is the job.
-    """
-    return not signal.job.durable_interest and signal.what != "told"
 
 
 def _promises_nothing(reply: Reply) -> bool:

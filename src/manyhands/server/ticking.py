@@ -48,7 +48,7 @@ class Timekeeper:
 
     def arm_next(self) -> None:
         """Set the timer to whatever is due first."""
-        due_at = self._index.next_due_at()
+        due_at = self._index.due_times.next_at()
         if due_at is not None:
             self.arm(due_at)
 
@@ -77,7 +77,7 @@ class Timekeeper:
         self.notice_stall(self._expected_ms)
         failures = self._failures()
         self._ask(Tick(limits.TICK_COUNT_MAX))
-        due_at = self._index.next_due_at()
+        due_at = self._index.due_times.next_at()
         if due_at is not None:
             # Something due that cannot be decided on must not keep the loop busy.
             failed = self._failures() != failures

@@ -26,6 +26,7 @@ class Collector:
 
     def __init__(self, read_finished: Callable[[str], Job | None]) -> None:
         self.index = Index(read_finished)
+        self._turned_graphs = self.index.namespaces.turned
         self.batch = Batch(1)
         self.sealed: deque[Batch] = deque()
         # Durable, but not yet to be found where records are read.
@@ -63,7 +64,7 @@ class Collector:
             seq += 1
             batch.events.append((seq, event))
         self.seq = seq
-        if index.turned_graphs:
+        if self._turned_graphs:
             self._note_graphs()
         if settings is not None:
             for partial in settings.partials:
@@ -74,7 +75,7 @@ class Collector:
     def _note_graphs(self) -> None:
         """Which names count is known after a restart, too."""
         batch = self.batch
-        for namespace, began in self.index.turned_graphs.items():
+        for namespace, began in self._turned_graphs.items():
             name = GRAPH_PREFIX + namespace
             if began is None:
                 batch.cursors.pop(name, None)
@@ -82,7 +83,7 @@ class Collector:
             else:
                 batch.removed_cursors.pop(name, None)
                 batch.cursors[name] = Cursor(name, began)
-        self.index.turned_graphs.clear()
+        self._turned_graphs.clear()
 
     def take_audit_seq(self) -> int:
         """The number of the next entry of the audit log."""

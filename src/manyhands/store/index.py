@@ -4,10 +4,7 @@ An index answers the engine's questions (``engine/view.py``) and takes in its ef
 rule: whatever it keeps can be worked out again from the jobs themselves.
 """
 
-import heapq
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
@@ -15,11 +12,14 @@ from manyhands.model.events import Cursor
 from manyhands.model.identity import is_job_id, uid_of
 from manyhands.model.job import FINISHED, Holder, Job, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.due import Due
 from manyhands.store.keys import Keys
+from manyhands.store.leases import Leases
+from manyhands.store.namespaces import Namespaces
 from manyhands.store.ready import ReadyQueue
+from manyhands.store.tables import Table, add, discard
 
 _READY, _LEASED = State.READY, State.LEASED
-_Key = TypeVar("_Key", bound=Hashable)
 
 
 class QueueIndex:
@@ -54,24 +54,15 @@ class Index:
         self.position = 0
         self._read_finished = read_finished
         self._get = self.jobs.get
-        self._limits_used: dict[str, int] = {}
-        self._dependants: dict[str, dict[str, None]] = {}
-        self._names: dict[str, dict[str, str]] = {}  # namespace -> name -> job id
-        self._namespace_unfinished: dict[str, int] = {}
-        self._namespace_finished: dict[str, list[str]] = {}  # ids kept until it is drained
-        # The graph that is open in a namespace is made of the jobs from this serial on: those of
-        # graphs before it ended with them, and their names mean nothing any more.
-        self.graphs: dict[str, int] = {}
-        # Graphs that began or ended (None) since somebody wrote that down.
-        self.turned_graphs: dict[str, int | None] = {}
+        self._dependants: Table[str] = {}
         self._odd_uids: dict[str, str] = {}
-        # Leases, by what ends them: a connection's end, or the word of a worker.
-        self._by_connection: dict[str, dict[str, None]] = {}
-        self._by_holder: dict[tuple[str, str | None], dict[str, None]] = {}
-        self._by_waiter: dict[str, dict[str, None]] = {}
+        self._by_waiter: Table[str] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
-        self.due_heap: list[tuple[int, str]] = []  # instants, and whose; some are over
-        self._due_entry: dict[str, int] = {}  # job id -> its earliest entry in the heap
+        self.namespaces = Namespaces(self._get, self._drop)
+        self.leases = Leases()
+        self.due_times = Due(self._get)
+        self._put_lease = self.leases.put
+        self._due_entries = self.due_times.entries
 
     # The engine's questions.
 
@@ -105,8 +96,7 @@ class Index:
         return None
 
     def named(self, namespace: str, name: str) -> str | None:
-        names = self._names.get(namespace)
-        return names.get(name) if names is not None else None
+        return self.namespaces.named(namespace, name)
 
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
@@ -136,21 +126,20 @@ class Index:
         return self.limits.get(name)
 
     def limit_used(self, name: str) -> int:
-        return self._limits_used.get(name, 0)
+        return self.leases.limits_used.get(name, 0)
 
     def leased_by_connection(self, connection: str) -> Sequence[str]:
-        return tuple(self._by_connection.get(connection, ()))
+        return self.leases.of_connection(connection)
 
     def leased_by_holder(self, holder: Holder) -> Sequence[str]:
-        return tuple(self._by_holder.get((holder.realm, holder.name), ()))
+        return self.leases.of_holder(holder)
 
     def has_leases(self) -> bool:
         """Whether anybody holds anything."""
-        return bool(self._by_holder or self._by_connection)
+        return self.leases.workers_count() > 0
 
     def leased(self) -> Iterable[str]:
-        free = [job_id for ids in self._by_holder.values() for job_id in ids]
-        return free + [job_id for ids in self._by_connection.values() for job_id in ids]
+        return self.leases.all()
 
     def waited_by(self, waiter: str) -> Sequence[str]:
         return tuple(self._by_waiter.get(waiter, ()))
@@ -171,31 +160,7 @@ class Index:
         return self.position
 
     def due(self, now: int, count_max: int) -> Sequence[str]:
-        found: list[str] = []
-        again: list[tuple[int, str]] = []
-        while self.due_heap and self.due_heap[0][0] <= now and len(found) < count_max:
-            entry = heapq.heappop(self.due_heap)
-            job_id = entry[1]
-            if self._due_entry.get(job_id) != entry[0]:
-                continue  # an earlier entry was pushed later
-            del self._due_entry[job_id]
-            job = self._get(job_id)
-            instant = due_at(job) if job is not None else None
-            if instant is None:
-                continue
-            if instant > entry[0]:
-                self._schedule(instant, job_id)  # put off: its turn comes later, perhaps here
-                continue
-            again.append((instant, job_id))
-            found.append(job_id)
-        # A decision that fails must not lose them: entries stay until the jobs really change.
-        for instant, job_id in again:
-            self._schedule(instant, job_id)
-        return found
-
-    def next_due_at(self) -> int | None:
-        """The instant at which to look again; it may be too early, never too late."""
-        return self.due_heap[0][0] if self.due_heap else None
+        return self.due_times.until(now, count_max)
 
     def job_by_uid(self, uid: str) -> Job | None:
         """An unfinished job whose own id has not 32 digits."""
@@ -217,16 +182,9 @@ class Index:
         """
         self.jobs[job.job_id] = job
         if job.name is not None:
-            self._point_name(job, job.name)
+            self.namespaces.point(job, job.name)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
-
-    def _point_name(self, job: Job, name: str) -> None:
-        names = self._names.setdefault(job.namespace or "", {})
-        other = self._get(names.get(name, ""))
-        later = job.state not in FINISHED or other is None or other.serial < job.serial
-        if other is None or (other.state in FINISHED and later):
-            names[name] = job.job_id
 
     def take_settings(self, settings: Settings) -> None:
         """Limits, schedules, cursors and forgotten queues of one command."""
@@ -300,10 +258,10 @@ class Index:
         ):
             instant = due_at(job)
             if instant is not None:
-                self._schedule(instant, job_id)
+                self.due_times.put(instant, job_id)
                 return
-        if self._due_entry and job_id in self._due_entry:
-            self._unschedule(job_id)
+        if self._due_entries and job_id in self._due_entries:
+            self.due_times.drop(job_id)
 
     def _move(self, old: Job, job: Job, queue: QueueIndex) -> None:
         """From one state, queue or incarnation to the next."""
@@ -326,7 +284,7 @@ class Index:
         ):
             self._move_key(old, job, before, queue)
         if job.namespace is not None or job.name is not None:
-            self._move_name(old, job)
+            self.namespaces.move(old, job, self.serial + 1)
 
     def _put_new(self, job: Job, queue: QueueIndex) -> None:
         state, key = job.state, job.unique_key
@@ -336,11 +294,8 @@ class Index:
             queue.ready.add(job)
         if key is not None and state not in FINISHED:
             queue.keys.put(key, job.job_id)
-        if job.namespace is not None:
-            self._count_namespace(None, job)
-        if job.name is not None:
-            namespace = job.namespace or ""
-            self._names.setdefault(namespace, {})[job.name] = job.job_id
+        if job.namespace is not None or job.name is not None:
+            self.namespaces.put_new(job)
         if len(job.job_id) != 32:
             self._odd_uids[uid_of(job.job_id)] = job.job_id
 
@@ -351,61 +306,6 @@ class Index:
         if job.unique_key is not None and job.state not in FINISHED:
             queue.keys.put(job.unique_key, job.job_id)
 
-    def _move_name(self, old: Job, job: Job) -> None:
-        if job.namespace is not None:
-            self._count_namespace(old, job)
-        if job.name is not None and old.incarnation != job.incarnation:
-            self._point_name(job, job.name)
-
-    def _count_namespace(self, old: Job | None, job: Job) -> None:
-        assert job.namespace is not None
-        counts = self._namespace_unfinished
-        before = old is not None and old.state not in FINISHED
-        after = job.state not in FINISHED
-        if before != after:
-            count = counts[job.namespace] = counts.get(job.namespace, 0) + (1 if after else -1)
-            if not count:
-                self.graphs.pop(job.namespace, None)
-                self.turned_graphs[job.namespace] = None
-            elif after and count == 1:
-                self._begin_graph(job.namespace, job.serial if old is None else self.serial + 1)
-
-    def _begin_graph(self, namespace: str, serial: int) -> None:
-        """Whatever of the graph before is still here, since it is not on disk yet, is over."""
-        self.graphs[namespace] = self.turned_graphs[namespace] = serial
-        self._names.pop(namespace, None)
-        for job_id in self._namespace_finished.pop(namespace, ()):
-            self._drop(job_id)
-
-    def _put_lease(self, old: Job | None, job: Job) -> None:
-        before = old.lease if old is not None else None
-        after = job.lease
-        if before is not None:
-            if before.connection is not None:
-                _discard(self._by_connection, before.connection, job.job_id)
-            else:
-                holder = before.holder
-                _discard(self._by_holder, (holder.realm, holder.name), job.job_id)
-        if after is not None:
-            if after.connection is not None:
-                bound = self._by_connection.get(after.connection)
-                if bound is None:
-                    bound = self._by_connection[after.connection] = {}
-                bound[job.job_id] = None
-            else:
-                holder = after.holder
-                ids = self._by_holder.get((holder.realm, holder.name))
-                if ids is None:
-                    ids = self._by_holder[holder.realm, holder.name] = {}
-                ids[job.job_id] = None
-        if job.limits:
-            held_before = old is not None and old.state is _LEASED
-            held = job.state is _LEASED
-            if held != held_before:
-                for name in job.limits:
-                    step = 1 if held else -1
-                    self._limits_used[name] = self._limits_used.get(name, 0) + step
-
     def _put_edges(self, old: Job | None, job: Job) -> None:
         before = old.waits_for if old is not None and old.state not in FINISHED else ()
         after = job.waits_for if job.state not in FINISHED else ()
@@ -413,9 +313,9 @@ class Index:
             return
         for key in before:
             if key not in after:
-                _discard(self._dependants, key, job.job_id)
+                discard(self._dependants, key, job.job_id)
         for key in after:
-            self._dependants.setdefault(key, {})[job.job_id] = None
+            add(self._dependants, key, job.job_id)
 
     def _put_waiters(self, old: Job | None, job: Job) -> None:
         before = old.waiters if old is not None else ()
@@ -427,29 +327,15 @@ class Index:
             else:
                 there, here = set(before), set(after)
                 for waiter in there - here:
-                    _discard(self._by_waiter, waiter, job.job_id)
+                    discard(self._by_waiter, waiter, job.job_id)
                 fresh = here - there
             for waiter in fresh:
-                self._by_waiter.setdefault(waiter, {})[job.job_id] = None
+                add(self._by_waiter, waiter, job.job_id)
         if job.durable_interest or job.state in FINISHED:
             if self._unwanted:
                 self._unwanted.pop(job.job_id, None)
         else:
             self._unwanted[job.job_id] = None
-
-    def _schedule(self, instant: int, job_id: str) -> None:
-        entry = self._due_entry.get(job_id)
-        if entry is not None and entry <= instant:
-            return  # looked at by then anyway, and put off if it is too early
-        self._due_entry[job_id] = instant
-        heapq.heappush(self.due_heap, (instant, job_id))
-
-    def _unschedule(self, job_id: str) -> None:
-        """Nothing is due for it any more. Its entry in the heap goes when such entries abound."""
-        del self._due_entry[job_id]
-        if len(self.due_heap) > 64 and len(self.due_heap) > 2 * len(self._due_entry):
-            self.due_heap = [(instant, key) for key, instant in self._due_entry.items()]
-            heapq.heapify(self.due_heap)
 
     def forget(self, job_id: str) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being
@@ -458,16 +344,8 @@ class Index:
         job = self._get(job_id)
         if job is None or job.state not in FINISHED:
             return
-        namespace = job.namespace
-        if namespace is not None:
-            began = self.graphs.get(namespace)
-            if began is not None and job.serial >= began:
-                self._namespace_finished.setdefault(namespace, []).append(job_id)
-                return
-            if began is None:
-                for other in self._namespace_finished.pop(namespace, ()):
-                    self._drop(other)
-        self._drop(job_id)
+        if not self.namespaces.keeps(job):
+            self._drop(job_id)
 
     def _drop(self, job_id: str) -> None:
         job = self._get(job_id)
@@ -475,9 +353,7 @@ class Index:
             return
         del self.jobs[job_id]
         if job.name is not None:
-            names = self._names.get(job.namespace or "")
-            if names is not None and names.get(job.name) == job_id:
-                del names[job.name]
+            self.namespaces.forget(job)
         if len(job_id) != 32:
             self._odd_uids.pop(uid_of(job_id), None)
 
@@ -491,18 +367,6 @@ class Index:
     def recorded_queues(self) -> list[str]:
         """Names of all queues that may have jobs on record."""
         return [*self.queues, *self._forgotten_counts]
-
-    def namespaces(self) -> list[str]:
-        """Namespaces that have unfinished jobs."""
-        return [name for name, count in self._namespace_unfinished.items() if count > 0]
-
-    def restore_graphs(self, began: Mapping[str, int]) -> None:
-        """All unfinished jobs are here again. A file of an earlier version does not tell where
-        their graphs began: then everything belongs to them.
-        """
-        for namespace in self.namespaces():
-            self.graphs[namespace] = began.get(namespace, 0)
-        self.turned_graphs.clear()
 
     def holders(self) -> dict[tuple[str, str | None], list[Job]]:
         """Workers that hold leases, by realm and name, with what they hold."""
@@ -519,22 +383,13 @@ class Index:
         cost does not grow with the number of leases; a connection counts as one worker.
         """
         found: list[tuple[Holder, int, list[Job]]] = []
-        groups = chain(self._by_holder.values(), self._by_connection.values())
-        for ids in islice(groups, workers_max):
-            jobs = [self.jobs[job_id] for job_id in islice(ids, jobs_max)]
+        for count, ids in self.leases.some(workers_max, jobs_max):
+            jobs = [self.jobs[job_id] for job_id in ids]
             lease = jobs[0].lease
             assert lease is not None
-            found.append((lease.holder, len(ids), jobs))
+            found.append((lease.holder, count, jobs))
         return found
 
     def workers_count(self) -> int:
         """How many hold leases."""
-        return len(self._by_holder) + len(self._by_connection)
-
-
-def _discard(table: dict[_Key, dict[str, None]], key: _Key, job_id: str) -> None:
-    ids = table.get(key)
-    if ids is not None:
-        ids.pop(job_id, None)
-        if not ids:
-            del table[key]
+        return self.leases.workers_count()

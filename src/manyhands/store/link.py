@@ -27,6 +27,7 @@ WRITER_COMMAND: Final = (sys.executable, "-P", "-m", "manyhands.store.writer")
 _READ_BYTES: Final = 64 * 1024
 _BUFFER_BYTES: Final = 4 * 1024 * 1024  # most batches go in one piece, where the system allows it
 _STOP_SECONDS: Final = 60.0  # a last commit and a checkpoint on a slow disk
+_END_SECONDS: Final = 30.0  # to hear how it ended, from one that has hung up already
 # What is larger is for the writer: the server does not stand still for it.
 _KEPT_BYTES_MAX: Final = 64 * 1024
 # The server stands still while it syncs. On a disk that is slow at it, on the average of some ten
@@ -182,7 +183,7 @@ class WriterLink:
         except ConnectionResetError:
             pass
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            self._process.wait(_END_SECONDS)
         code = self._process.returncode
         how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
         self._failure = f"the process that writes it ended {how}"

@@ -129,12 +129,12 @@ class _Loader:
     def _put_named(self, graphs: dict[str, int]) -> None:
         """Names of graphs that are still being worked on keep their outcome here."""
         index = self._index
-        index.restore_graphs(graphs)
+        index.namespaces.restore(graphs)
         statement = (
             f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND serial >= ?"  # noqa: S608
             " AND finished_at IS NOT NULL ORDER BY serial"
         )
-        for namespace, began in index.graphs.items():
+        for namespace, began in index.namespaces.graphs.items():
             for row in self._connection.execute(statement, (namespace, began)):
                 job = self._make_job(row)
                 index.keep(job)

@@ -92,11 +92,11 @@ def test_names_of_a_graph_keep_their_outcome_until_it_is_drained(opened):
     index = opened.store.index
     assert index.named("n", "first") == first.job_id
     assert index.jobs[first.job_id].state is State.COMPLETED
-    assert index.namespaces() == ["n"]
+    assert list(index.namespaces.unfinished()) == ["n"]
     opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
     opened.reopen()
     assert opened.store.index.named("n", "first") is None
-    assert opened.store.index.namespaces() == []
+    assert list(opened.store.index.namespaces.unfinished()) == []
 
 
 def test_a_name_points_to_the_latest_of_its_jobs_after_a_restart(opened):
@@ -134,7 +134,7 @@ def test_leases_limits_and_waiters_are_known_after_a_restart(opened):
     assert index.limit_used("gpu") == 1
     assert index.limit("gpu").concurrency_max == 1
     assert list(index.waited()) == [job.job_id]
-    assert index.next_due_at() == START + 60_000
+    assert index.due_times.next_at() == START + 60_000
     opened.ask(SetLimit("gpu", None))
     opened.reopen()
     assert opened.store.index.limit("gpu") is None

@@ -203,7 +203,7 @@ def test_what_is_not_http_is_refused_and_the_server_goes_on(served, q, raw):
 
 
 def test_a_server_that_stops_says_so(tmp_path):
-    with serving(tmp_path, "--store", "memory", "--drain-seconds", "5") as server:
+    with serving(tmp_path, "--store", "memory", "--drain-seconds", "600") as server:
         client = Qless(server)
         client.add("q", 1)
         with Wire(server) as wire:

@@ -159,7 +159,7 @@ def test_qb13_a_delayed_job_is_scheduled_and_takeable_only_later(one, queue):
     [soon] = one.add(queue, 1, delay=0.3)
     assert one.take(queue, wait=60)["id"] == soon
     put, popped = one.job(soon)["history"]
-    assert popped["when"] >= put["when"] + 0.3
+    assert round(popped["when"] - put["when"], 3) >= 0.3
 
 
 def test_qb14_a_scheduled_job_that_is_due_counts_as_waiting(q, queue):

@@ -65,7 +65,7 @@ def test_the_next_instant_to_look_at_is_never_too_late():
     world.claim(term_ms=MINUTE)
     world.renew(job.job_id, term_ms=2 * HOUR)
 
-    instant = world.store.index.next_due_at()
+    instant = world.store.index.due_times.next_at()
     world.tick(HOUR)
 
     assert instant is not None
@@ -219,5 +219,5 @@ def test_finished_jobs_do_not_pile_up_in_the_timer():
         world.claim()
         world.complete(job.job_id)
 
-    assert len(world.store.index.due_heap) < 200
+    assert len(world.store.index.due_times.heap) < 200
     world.check()

@@ -265,6 +265,26 @@ def test_w23_work_that_came_while_a_no_was_on_its_way_is_not_overlooked():
     assert desk.commands(A) == ["NO", "WAKE"]
 
 
+@pytest.mark.parametrize("is_prompt", [True, False])
+def test_w25_a_wake_that_was_sent_after_a_give_outlasts_the_no_to_it(is_prompt):
+    desk = Desk()
+    desk.say(A, READY, role="mail")
+    desk.holding = True
+    desk.say(A, GIVE, lock="L1", role="mail")
+    desk.add("mail")
+    desk.say(A, READY, role="mail")
+    desk.commit()
+    desk.say(B, READY, role="mail")
+    assert (desk.commands(A), desk.commands(B)) == (["WAKE", "NO"], [])
+
+    if is_prompt:
+        desk.take(A, lock="L2")
+    else:
+        desk.pass_time(1_000)
+
+    assert desk.commands(B) == ([] if is_prompt else ["WAKE"])
+
+
 def test_w23_work_that_a_woken_worker_does_not_ask_for_is_told_to_others():
     desk = Desk()
     for _ in range(3):

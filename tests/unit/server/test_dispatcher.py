@@ -139,6 +139,17 @@ def test_many_are_answered_at_once_if_all_who_were_heard_of_wait():
     assert [t.at_ms for t in many] == [TWO_COMMITS_MS] * len(many)
 
 
+def test_those_who_ask_again_when_they_are_answered_are_answered_at_once_too():
+    desk = Desk()
+    desk.store.at_once_share = 1.0
+    again: list[Told] = []
+    for _ in range(module._FULL_COUNT):  # enough for a commit while answers are given out
+        desk.dispatcher.ask(desk.a_submit(), lambda _: again.append(desk.ask(desk.a_submit())))
+    desk.run(1)
+
+    assert [told.at_ms for told in again] == [0] * module._FULL_COUNT
+
+
 def test_nothing_is_committed_at_once_while_something_is_on_its_way():
     desk = Desk()
     first = desk.ask(desk.a_submit())

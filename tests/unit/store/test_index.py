@@ -69,8 +69,8 @@ def test_what_is_due_is_found_once_it_is_due_earliest_first_and_never_lost(steps
 
     wanted = [due_at(job) for job in index.jobs.values() if due_at(job) is not None]
     if wanted:
-        assert index.next_due_at() is not None
-        assert index.next_due_at() <= min(wanted)
+        assert index.due_times.next_at() is not None
+        assert index.due_times.next_at() <= min(wanted)
 
 
 def test_a_lease_that_is_renewed_is_due_later():
@@ -81,7 +81,7 @@ def test_a_lease_that_is_renewed_is_due_later():
         index.put(replace(job, lease=replace(job.lease, expires_at=instant)))
 
     assert list(index.due(500, 10)) == []
-    assert index.next_due_at() == 990
+    assert index.due_times.next_at() == 990
     assert list(index.due(990, 10)) == [job.job_id]
 
 
@@ -108,7 +108,7 @@ def test_finished_jobs_of_a_graph_leave_with_its_last_one():
         assert len(index.jobs) == left
 
     assert index.named("n", "x") is None
-    assert index.namespaces() == []
+    assert list(index.namespaces.unfinished()) == []
 
 
 def test_an_unfinished_job_is_never_forgotten():

@@ -123,10 +123,11 @@ class Readiness:
 
     def refused(self, path: Path, queues: tuple[str, ...]) -> None:
         """NO was sent: it is ready as before. If it did not ask for what it was woken for it
-        would be woken for that again and again, so it is left alone.
+        would be woken for that again and again, so it is left alone. One that was woken since it
+        asked has still to answer that.
         """
         entry = self.entries.get(path)
-        if entry is None or entry.phase is not Phase.WOKEN:
+        if entry is None or entry.phase is not Phase.WOKEN or entry.woken_count:
             return
         if entry.woken_for and entry.woken_for not in queues:
             entry.phase = Phase.QUIET

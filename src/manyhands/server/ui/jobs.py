@@ -46,7 +46,7 @@ class Jobs(Page):
         order = visit.chosen("order", (Order.NEWEST.value, Order.OLDEST.value))
         after = visit.whole("after")
         patient = visit.text("patient") == "1"
-        seconds = _PATIENT_SECONDS if patient else _SECONDS
+        seconds = _PATIENT_SECONDS if patient or visit.is_refresh else _SECONDS
         found, counted = await self._find(query, Order(order), after, seconds)
         states = query.filter.states or tuple(State)
         total = sum(counted.counts[state] for state in states)

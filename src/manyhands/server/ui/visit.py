@@ -69,6 +69,8 @@ class Visit:
         self.form_key = server.ids.token() if self.is_new else key
         # A refresh by script, or a part fetched by htmx: only the main block is wanted.
         self.is_part = b"hx-request" in exchange.headers
+        # Of what somebody sees already, and would lose if less was found in a hurry.
+        self.is_refresh = b"manyhands-refresh" in exchange.headers
         self.may_act = False  # until it is known who looks
 
     def text(self, name: str, default: str = "") -> str:

@@ -12,6 +12,7 @@
   const TELL_MS = 30000;
   const REST = 20; // a page that takes long to make is fetched less often: by so many times that
   const REST_MS_MAX = 5000;
+  const REST_SLOW_MS_MAX = 30000; // where the server says that it has much to look through
   let source = null;
   let paused = false;
   let fetching = null;
@@ -19,6 +20,7 @@
   let timer = 0;
   let toldAt = 0;
   let restUntil = 0;
+  let pressed = false;
 
   const say = (word) => {
     button.hidden = false;
@@ -28,15 +30,20 @@
     button.title = word === "paused" ? "Go on with live updates" : "Pause live updates";
   };
 
+  // What is being pressed, sent or marked must not move or change under somebody's hands.
   const busy = () => {
+    if (manyhands.isActing() || pressed) return true;
     const selection = document.getSelection();
     const main = document.getElementById("main");
     return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
   };
 
   const refresh = async () => {
-    if (paused || document.hidden || manyhands.held) return;
-    if (document.querySelector("[data-still]")) return; // it took long, and is not done again
+    // A search that has not come to its end goes on by itself, or is gone on with by somebody.
+    if (paused || document.hidden || manyhands.held || document.getElementById("further")) {
+      wanted = false;
+      return;
+    }
     const started = performance.now();
     if (fetching || busy() || started < restUntil || document.querySelector(".htmx-request")) {
       wanted = true;
@@ -45,10 +52,14 @@
     wanted = false;
     fetching = new AbortController();
     const here = location.href;
+    const seen = manyhands.shown;
     try {
-      const answer = await fetch(here, { headers: { "HX-Request": "true" }, signal: fetching.signal });
+      const headers = { "HX-Request": "true", "Manyhands-Refresh": "true" };
+      const answer = await fetch(here, { headers, signal: fetching.signal });
       const html = await answer.text();
-      if (answer.ok && !paused && !manyhands.held && here === location.href && !busy()) {
+      if (here !== location.href || seen !== manyhands.shown || busy()) {
+        wanted = true; // it is older than what is seen, or in somebody's way
+      } else if (answer.ok && !paused && !manyhands.held) {
         manyhands.show(html);
         if (Date.now() - toldAt > TELL_MS) {
           toldAt = Date.now();
@@ -60,7 +71,9 @@
     } finally {
       fetching = null;
       const ended = performance.now();
-      restUntil = ended + Math.min(REST_MS_MAX, REST * (ended - started));
+      const most = document.querySelector("[data-slow]") ? REST_SLOW_MS_MAX : REST_MS_MAX;
+      restUntil = ended + Math.min(most, REST * (ended - started));
+      if (wanted && source) tick();
     }
   };
 
@@ -69,7 +82,8 @@
     const streaming = source?.readyState === EventSource.OPEN;
     timer = setTimeout(async () => {
       await refresh();
-      if (!source || source.readyState === EventSource.CLOSED) open();
+      if (!source) return; // closed meanwhile
+      if (source.readyState === EventSource.CLOSED) open();
       tick();
     }, wanted ? 500 : streaming ? AGE_MS : POLL_MS);
   };
@@ -107,6 +121,15 @@
     } else {
       open();
     }
+  });
+  // Moves, too: over a scroll bar nobody hears of the end.
+  for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) {
+    addEventListener(kind, (event) => (pressed = event.buttons === 1), { capture: true, passive: true });
+  }
+  addEventListener("blur", () => (pressed = false));
+  document.addEventListener("manyhands:stale", () => {
+    refresh();
+    if (source) tick();
   });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) close();

@@ -17,6 +17,7 @@
       return true;
     },
     beforeAttributeUpdated(name, node) {
+      if (name === "class" && node.classList.contains("htmx-request")) return false; // still searching
       return !(name === "open" && node.tagName === "DETAILS");
     },
   };
@@ -35,6 +36,7 @@
 
   // Shows new content of the main block.
   const show = (html) => {
+    manyhands.shown += 1;
     const main = document.getElementById("main");
     morph(main, html, "innerHTML");
     htmx.process(main);
@@ -42,40 +44,74 @@
     expireToast();
   };
   const TOAST_MS = 12000;
+  let expiry = 0;
   const expireToast = () => {
     const toast = document.querySelector("#toast .toast:not([data-expires])");
     if (!toast) return;
     toast.dataset.expires = "";
-    setTimeout(() => toast.remove(), TOAST_MS);
+    clearTimeout(expiry); // of the one before: it may have been in the same element
+    expiry = setTimeout(() => toast.remove(), TOAST_MS);
   };
+  // News without the rest of a page.
+  const tell = (...news) => {
+    document.getElementById("toast")?.replaceChildren(...news);
+    expireToast();
+  };
+  const sending = new Set(); // forms whose answers are not here yet
+  // `shown` counts what was shown: an answer to a question from before is older than what is seen.
+  window.manyhands = { show, held: false, shown: 0, isActing: () => sending.size > 0 };
+  document.addEventListener("htmx:afterSwap", () => (manyhands.shown += 1));
   expireToast();
-  window.manyhands = { show, held: false };
 
-  // A form that comes back to this page is sent without leaving it.
+  // A form that comes back to this page is sent without leaving it. Gives whether what is seen then
+  // may be older than the answer.
+  const send = async (form, submitter) => {
+    const seen = manyhands.shown;
+    const body = new URLSearchParams(new FormData(form, submitter));
+    // By its attribute: a field called "action" would hide the property.
+    const answer = await fetch(form.getAttribute("action"), {
+      method: "POST", body, headers: { "HX-Request": "true" },
+    });
+    const html = await answer.text();
+    const searching = document.querySelector(".htmx-request") !== null;
+    if (!answer.redirected) {
+      manyhands.held = true; // a question or a mistake: no refresh may take it away
+      show(html);
+      document.getElementById("main").focus();
+    } else if (seen === manyhands.shown) {
+      manyhands.held = false;
+      if (answer.url !== location.href) history.pushState(null, "", answer.url);
+      show(html);
+      return searching;
+    } else {
+      const news = new DOMParser().parseFromString(html, "text/html").querySelector("#toast .toast");
+      if (news) tell(news);
+      return true;
+    }
+    return false;
+  };
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (!form.matches("form[data-quiet]") || event.defaultPrevented) return;
     event.preventDefault();
-    const body = new URLSearchParams(new FormData(form, event.submitter));
+    if (sending.has(form)) return; // pressed twice
+    sending.add(form);
+    // Not really disabled: that would take the focus away from who works by keyboard.
     const buttons = form.querySelectorAll("button");
-    buttons.forEach((button) => (button.disabled = true));
+    buttons.forEach((button) => button.setAttribute("aria-disabled", "true"));
+    let stale = true;
     try {
-      // By its attribute: a field called "action" would hide the property.
-      const answer = await fetch(form.getAttribute("action"), {
-        method: "POST", body, headers: { "HX-Request": "true" },
-      });
-      const html = await answer.text();
-      if (answer.redirected) {
-        if (answer.url !== location.href) history.pushState(null, "", answer.url);
-      } else {
-        window.manyhands.held = true; // a question or a mistake: no refresh may take it away
-      }
-      show(html);
-      if (!answer.redirected) document.getElementById("main").focus();
+      stale = await send(form, event.submitter);
     } catch {
-      buttons.forEach((button) => (button.disabled = false));
-      form.removeAttribute("data-quiet");
-      form.submit();
+      // Not sent again: what was asked for may well have been done.
+      const news = document.createElement("p");
+      news.className = "toast bad";
+      news.textContent = "There was no answer: it may have been done or not. Look before you try again.";
+      tell(news);
+    } finally {
+      sending.delete(form);
+      buttons.forEach((button) => button.removeAttribute("aria-disabled"));
+      if (stale) document.dispatchEvent(new CustomEvent("manyhands:stale"));
     }
   });
 
@@ -108,6 +144,7 @@
       area.remove();
     }
     const word = button.textContent;
+    if (word === "Copied") return; // twice: the first time brings the word back
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = word), 1500);
   });

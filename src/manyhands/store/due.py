@@ -1,0 +1,62 @@
+"""When something is due for a job: a deadline, the end of a delay or of a lease."""
+
+import heapq
+from collections.abc import Callable, Sequence
+
+from manyhands.engine.timers import due_at
+from manyhands.model.job import Job
+
+
+class Due:
+    """Jobs by the instant at which to look at them. It may be too early, never too late."""
+
+    __slots__ = ("_get", "entries", "heap")
+
+    def __init__(self, get: Callable[[str], Job | None]) -> None:
+        self._get = get
+        self.heap: list[tuple[int, str]] = []  # instants, and whose; some are over
+        # Job id -> its earliest entry in the heap. One table for life: others hold on to it.
+        self.entries: dict[str, int] = {}
+
+    def put(self, instant: int, job_id: str) -> None:
+        """Something is due for the job then."""
+        entry = self.entries.get(job_id)
+        if entry is not None and entry <= instant:
+            return  # looked at by then anyway, and put off if it is too early
+        self.entries[job_id] = instant
+        heapq.heappush(self.heap, (instant, job_id))
+
+    def drop(self, job_id: str) -> None:
+        """Nothing is due for it any more. Its entry in the heap goes when such entries abound."""
+        del self.entries[job_id]
+        if len(self.heap) > 64 and len(self.heap) > 2 * len(self.entries):
+            self.heap = [(instant, key) for key, instant in self.entries.items()]
+            heapq.heapify(self.heap)
+
+    def until(self, now: int, count_max: int) -> Sequence[str]:
+        """Jobs for which something is due by now."""
+        found: list[str] = []
+        again: list[tuple[int, str]] = []
+        while self.heap and self.heap[0][0] <= now and len(found) < count_max:
+            entry = heapq.heappop(self.heap)
+            job_id = entry[1]
+            if self.entries.get(job_id) != entry[0]:
+                continue  # an earlier entry was pushed later
+            del self.entries[job_id]
+            job = self._get(job_id)
+            instant = due_at(job) if job is not None else None
+            if instant is None:
+                continue
+            if instant > entry[0]:
+                self.put(instant, job_id)  # put off: its turn comes later, perhaps here
+                continue
+            again.append((instant, job_id))
+            found.append(job_id)
+        # A decision that fails must not lose them: entries stay until the jobs really change.
+        for instant, job_id in again:
+            self.put(instant, job_id)
+        return found
+
+    def next_at(self) -> int | None:
+        """The instant at which to look again."""
+        return self.heap[0][0] if self.heap else None
