@@ -102,6 +102,13 @@ def test_what_operators_are_shown_is_described_to_the_last_key(q, one, queue, fr
     assert check_answer(q, "/api/protocols")["results"]
 
 
+def test_every_condition_of_a_search_is_described():
+    told = [found["name"] for found in document()["paths"]["/api/jobs"]["get"]["parameters"]]
+
+    conditions = "state queue tag worker realm unique_key name age_min age_max failure failure_code"
+    assert told == [*conditions.split(), "text", "order", "after", "count"]
+
+
 @pytest.mark.parametrize(("policy", "fits"), [("hexadecimal", False), ("any", True)])
 def test_the_document_has_ids_as_the_server_takes_them(policy, fits):
     shape = document(policy)["components"]["schemas"]["Id"]

@@ -275,7 +275,8 @@ _OPERATIONS: Final[tuple[Operation, ...]] = (
         "jobs",
         "Search.",
         array(ref("NativeListedJob")),
-        "state queue tag worker realm unique_key name age_min age_max text order after count",
+        "state queue tag worker realm unique_key name age_min age_max failure failure_code text"
+        " order after count",
         next=maybe(whole()),
         complete=FLAG,
     ),
@@ -358,6 +359,8 @@ _PARAMETERS: Final[dict[str, Schema]] = {
     "unique_key": text(),
     "age_min": number(minimum=0, maximum=1e9),
     "age_max": number(minimum=0, maximum=1e9),
+    "failure": text(),
+    "failure_code": text(),
     "text": text(),
     "order@failures": text(enum=["count", "latest"]),
     "group": text(),
