@@ -368,7 +368,7 @@ from manyhands.store.store import StoreFailedError
 from tests.e2e.test_sqlite_faults import Disk
 data = Path(sys.argv[1])
 ballast = data.parent / "ballast"
-ballast.write_bytes(bytes(512 * 1024))
+ballast.write_bytes(bytes(4 * 1024 * 1024))
 disk = Disk(data)
 acknowledged = []
 try:
@@ -392,7 +392,7 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
         pytest.skip("a small file system of its own needs root and unshare")
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system lets nobody have mounts of their own")
-    mount = f"mount -t tmpfs -o size=3m tmpfs {tmp_path}"
+    mount = f"mount -t tmpfs -o size=8m tmpfs {tmp_path}"
     command = f'{mount} && exec "$0" -c "$1" {tmp_path}/data'
     ended = subprocess.run(
         ["unshare", "-m", "sh", "-c", command, sys.executable, FILL],
