@@ -86,7 +86,8 @@ def test_the_story_does_not_depend_on_the_order_of_sets():
 
 
 def run_until_noticed() -> None:
-    for seed in SEEDS:
+    # Some defects show in one world of twenty: which one depends on every line of the server.
+    for seed in range(1, 401):
         simulate(seed, steps=1_500)
 
 
