@@ -55,6 +55,7 @@ class Workload(NamedTuple):
     workers: int = 0
     ahead: int = 256
     fill: int = 0
+    function: str = "bench"
 
 
 # gearmand's default hash tables make it slower with every queued job, so workloads that let the
@@ -221,6 +222,7 @@ def generate(generator: Path, server: Server, workload: Workload, seconds: float
         "in-flight": workload.in_flight,
         "workers": workload.workers,
         "ahead": workload.ahead,
+        "function": workload.function,
     }
     command = [str(generator)]
     for name, value in options.items():
@@ -275,7 +277,12 @@ def measure(generator: Path, name: str, workload: Workload, seconds: float, root
 
 
 def measure_backlog(
-    generator: Path, name: str, backlog: int, seconds: float, root: Path
+    generator: Path,
+    name: str,
+    backlog: int,
+    workloads: list[Workload],
+    seconds: float,
+    root: Path,
 ) -> dict[str, Cell]:
     """Queue many jobs, then see what they cost everything else."""
     cells: dict[str, Cell] = {}
@@ -283,12 +290,11 @@ def measure_backlog(
     try:
         with serving(name, root) as server:
             cells["fill"] = generate(generator, server, fill, FILL_LIMIT)
-            submit = Workload("submit", "", "submit", 20_000, 4, 16)
-            cells["submit"] = generate(generator, server, submit, seconds)
-            cycle = Workload("cycle", "", "cycle", 100_000, 4, 16, 4)
-            cells["cycle"] = generate(generator, server, cycle, seconds)
-            drain = Workload("drain", "", "drain", min(backlog, 100_000), workers=4)
-            cells["drain"] = generate(generator, server, drain, seconds)
+            for workload in workloads:
+                if workload.mode == "foreground":
+                    # Who waits for a job behind all those waits for all those.
+                    workload = workload._replace(function="aside")  # noqa: PLW2901
+                cells[workload.name] = generate(generator, server, workload, seconds)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         cells["failed"] = {"error": str(error)}
     return cells
@@ -401,6 +407,11 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
     return names
 
 
+def chosen_workloads(arguments: argparse.Namespace) -> list[Workload]:
+    wanted = chosen(arguments.workloads, [workload.name for workload in WORKLOADS], "workload")
+    return [workload for workload in WORKLOADS if workload.name in wanted]
+
+
 def refuse_memory_disk(root: Path) -> None:
     """A durable queue on a disk that is memory would make every figure a lie."""
     done = subprocess.run(
@@ -439,8 +450,7 @@ def run_rounds(
     generator: Path, arguments: argparse.Namespace, console: Console
 ) -> dict[str, list[dict[str, Cell]]]:
     names = chosen(arguments.only, list(SERVERS), "server")
-    wanted = chosen(arguments.workloads, [workload.name for workload in WORKLOADS], "workload")
-    workloads = [workload for workload in WORKLOADS if workload.name in wanted]
+    workloads = chosen_workloads(arguments)
     results: dict[str, list[dict[str, Cell]]] = {workload.name: [] for workload in workloads}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -462,10 +472,16 @@ def run_backlog(
     generator: Path, arguments: argparse.Namespace, console: Console
 ) -> dict[str, dict[str, Cell]]:
     results: dict[str, dict[str, Cell]] = {}
+    workloads = chosen_workloads(arguments)
     for name in chosen(arguments.only, list(SERVERS), "server"):
         with console.status(f"{name}: {arguments.backlog:,} jobs queued"):
             cells = measure_backlog(
-                generator, name, arguments.backlog, arguments.seconds, arguments.data_root
+                generator,
+                name,
+                arguments.backlog,
+                workloads,
+                arguments.seconds,
+                arguments.data_root,
             )
         for workload, cell in cells.items():
             results.setdefault(workload, {})[name] = cell
