@@ -229,7 +229,7 @@ class _WatcherConnection(Connection):
 
     def is_congested(self) -> bool:
         """Whether to wait before more is sent."""
-        if self._writing_paused or len(self._output) >= _UNSENT_COUNT_MAX:
+        if self.writing_paused or len(self.output) >= _UNSENT_COUNT_MAX:
             self._held_back = True
             return True
         return False
@@ -243,7 +243,7 @@ class _WatcherConnection(Connection):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held_back and not self._writing_paused and self.watcher is not None:
+        if self._held_back and not self.writing_paused and self.watcher is not None:
             self._held_back = False
             self.watcher.resume()
 

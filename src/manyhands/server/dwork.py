@@ -30,11 +30,14 @@ class DworkListener:
         server.traffic.sources["dwork"] = self._flow
 
     def _flow(self) -> Flow:
-        return Flow(errors=sum(hub.errors_count for hub in self._hubs))
+        return Flow(
+            connections=sum(hub.socket.connections_count for hub in self._hubs),
+            errors=sum(hub.errors_count for hub in self._hubs),
+        )
 
     async def start(self) -> str:
         """Bind all; gives the addresses in the form of the option."""
-        return str(Endpoints(tuple(hub.start() for hub in self._hubs)))
+        return str(Endpoints(tuple([await hub.start() for hub in self._hubs])))
 
     async def drain(self) -> None:
         """Tell everybody, on all sockets at once."""
@@ -76,9 +79,9 @@ class DworkHub:
         """Messages that were answered with an error, or dropped."""
         return self._session.turns.errors_count + self._session.dropped_count
 
-    def start(self) -> Endpoint:
+    async def start(self) -> Endpoint:
         """Bind; gives the endpoint with the port that was bound."""
-        address = self.socket.start(self._session)
+        address = await self.socket.start(self._session)
         self._dispatcher.on_batch.append(self._on_batch)
         return Endpoint(self._endpoint.name, address)
 

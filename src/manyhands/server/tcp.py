@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._clock = server.clock
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
-        self._output: list[bytes] = []
+        self.output: list[bytes] = []  # since the last write
         self._unread = b""  # came, and waits for our next turn
         self._going_on = False  # that turn is on its way
         self._receiving = False
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._told_bytes = 0  # news since the last write, at least
         self._blameless = False
         self._reading_paused = False
-        self._writing_paused = False
+        self.writing_paused = False  # the peer does not read
         self._sleeper: Sleeper | None = None
 
     # asyncio's side.
@@ -233,14 +233,14 @@ class Connection(asyncio.Protocol):
             self._closing = self._blameless = True
         finally:
             self._receiving = False
-        if self._output and not self._flushing:
+        if self.output and not self._flushing:
             self._flushing = True
             self._listener.flush_later(self)
         if self._closing:
             self.close()
         elif self._unread:
             self._pause_reading()
-            self._resume_reading()
+            self.resume_reading()
         elif session.is_overwhelmed():
             self._pause_reading()
 
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         if self._session is not None and self._may_read():
             unread, self._unread = self._unread, b""
             self.data_received(unread)
-            self._resume_reading()
+            self.resume_reading()
 
     def eof_received(self) -> bool:
         self._ended = True
@@ -260,12 +260,12 @@ class Connection(asyncio.Protocol):
         return self._listener.tls is None
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self.writing_paused = True
         self._pause_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
-        self._resume_reading()
+        self.writing_paused = False
+        self.resume_reading()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None:
@@ -277,11 +277,12 @@ class Connection(asyncio.Protocol):
         session = self._session
         return not (
             self._closing
-            or self._writing_paused
+            or self.writing_paused
             or (session is not None and session.is_overwhelmed())
         )
 
-    def _resume_reading(self) -> None:
+    def resume_reading(self) -> None:
+        """If nothing stands against it any more."""
         if not self._reading_paused or self._transport is None or not self._may_read():
             return
         if self._unread:
@@ -299,14 +300,14 @@ class Connection(asyncio.Protocol):
         if self._lingering is not None:
             self._lingering.cancel()
         session, self._session, self._transport = self._session, None, None
-        self._output.clear()
         if session is not None:
             session.lost(blameless=self._blameless)
+        self.output.clear()
 
     # The session's side.
 
     def send(self, data: bytes) -> None:
-        self._output.append(data)
+        self.output.append(data)
         if not self._receiving and not self._flushing:
             self._flushing = True
             self._listener.flush_later(self)
@@ -315,7 +316,7 @@ class Connection(asyncio.Protocol):
         """Everything that was said since the last time, in one write."""
         self._flushing = False
         self._told_bytes = 0
-        output = self._output
+        output = self.output
         transport = self._transport
         if not output or transport is None:
             return
@@ -328,12 +329,16 @@ class Connection(asyncio.Protocol):
         if waiting > OUTPUT_BYTES_MAX:
             self._give_up(waiting)
         elif self._reading_paused:
-            self._resume_reading()
+            self.resume_reading()
+
+    def unread_bytes(self) -> int:
+        """What was written and the peer has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _give_up(self, unread_bytes: int) -> None:
         _log.warning("peer does not read; closed", peer=self.address, unread_bytes=unread_bytes)
         self._closing = True
-        self._output.clear()
+        self.output.clear()
         self.abort()
 
     def close(self) -> None:

@@ -63,11 +63,11 @@ class WmpListener:
         server.traffic.sources["wmp"] = self._flow
 
     def _flow(self) -> Flow:
-        return Flow(errors=sum(self._dropped.values()))
+        return Flow(self._socket.connections_count, sum(self._dropped.values()))
 
     async def start(self) -> str:
         """Bind; gives the address that was bound."""
-        address = self._socket.start(self._session)
+        address = await self._socket.start(self._session)
         self._dispatcher.on_batch.append(self._on_batch)
         return str(address)
 

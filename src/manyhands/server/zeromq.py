@@ -1,52 +1,36 @@
-"""A ROUTER socket on the event loop: messages in, replies out, grouped, bounded.
-
-The socket's descriptor tells only that something changed, once, so three rules keep it from going
-deaf: read until there is nothing more (in slices, going on in the next turn); look for news after
-every send, since sending may swallow the sign of an arrival; let no exception end the reading.
+"""A ROUTER socket of our own: each peer is a TCP connection that speaks ZMTP, and all of them talk
+to one session. Nothing is gathered for a peer that the limits do not allow.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-import zmq
-from zmq.backend import Socket as BareSocket
 
 from manyhands.config import Address
-from manyhands.server.tcp import raise_open_files_limit
+from manyhands.model.events import Signal
+from manyhands.server.tcp import Connection, TcpListener
+from manyhands.store.batch import Batch
+from manyhands.wire.zmtp import GREETING, PING, Decoder, Handshake, RefusedError, encode
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
 
 _log = structlog.get_logger("manyhands.zeromq")
 
-# Messages read before others get their turn.
-_SLICE_COUNT: Final = 200
-# Messages that wait for one peer, each way; above, the peer is not read or counts as out of reach.
-_QUEUE_COUNT_MAX: Final = 1_000
-# Frames of one message, and how many of those above that are thrown away before others get their
-# turn: a message has to be read to its end before the next one can be.
-_FRAMES_MAX: Final = 64
-_THROWN_AWAY_COUNT: Final = 20_000
 # Room in a message for what is not its payload.
 _ENVELOPE_BYTES: Final = 1024 * 1024
-_SOCKETS_MAX: Final = 65_000
-_HEARTBEAT_MS: Final = 10_000
-_SILENCE_MS: Final = 30_000
-_HANDSHAKE_MS: Final = 10_000
-# How long what was said last may take to leave.
-_LINGER_MS: Final = 500
+# What may wait for one peer, before what is said to it counts as undelivered.
+_UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+# Time is counted in looks at everybody: nobody reads a clock for each message.
+_LOOK_SECONDS: Final = 5.0
+_LOOKS_BETWEEN_PINGS: Final = 2
+_LOOKS_OF_SILENCE_MAX: Final = 7  # the first of them may come at once: 30 seconds at least
+_LOOKS_OF_HANDSHAKE_MAX: Final = 3
 # How long peers hear that the server is about to stop, before it does.
 _FAREWELL_SECONDS: Final = 0.2
-
-# A frame at a time, without pyzmq's conveniences: three frames leave in 1 µs instead of 5.
-_receive_frame: Final = BareSocket.recv
-_send_frame: Final = BareSocket.send
-_get: Final = BareSocket.get
-_EVENTS, _MORE_FOLLOWS, _READABLE = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
-_NOW: Final = int(zmq.DONTWAIT)
-_NOW_WITH_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 
 
 class Session(Protocol):
@@ -65,183 +49,325 @@ class Session(Protocol):
         """The server is about to stop: answer what is held back."""
 
 
-Outgoing = tuple[tuple[bytes, ...], bytes, Callable[[], None] | None]
-
-
 class RouterSocket:
     """One bound ROUTER socket, whose peers all speak to one session."""
 
     def __init__(self, server: "Server", address: Address, name: str) -> None:
         self.server = server
         self.loop = asyncio.get_running_loop()
+        self.name = name
+        self.message_bytes_max = server.config.payload_bytes_max + _ENVELOPE_BYTES
+        self.everybody: dict[Peer, None] = {}
         self._address = address
-        self._name = name
+        self._listener = TcpListener(server, address, name, self._make_peer)
         self._session: Session | None = None
-        self._context = zmq.Context()
-        self._context.set(zmq.MAX_SOCKETS, _SOCKETS_MAX)
-        self._socket = self._make_socket(server.config.payload_bytes_max)
-        self._descriptor = int(self._socket.getsockopt(zmq.FD))
-        self._output: list[Outgoing] = []
-        self._reading = False  # a slice is being read: it ends with a flush
-        self._reading_soon = False
-        self._flushing_soon = False
-        self._deaf = False  # not read, until some of what was asked is answered
-        self._overflowing = False  # in the middle of a message that is thrown away
+        self._peers: dict[bytes, Peer] = {}
+        self._waiting: dict[Peer, None] = {}  # not read, until some of what was asked is answered
+        self._going_on_soon = False
+        self._refused_count = 0
+        self._looking: asyncio.TimerHandle | None = None
 
-    def _make_socket(self, payload_bytes_max: int) -> "zmq.Socket[bytes]":
-        router = self._context.socket(zmq.ROUTER)
-        # A reply that cannot be delivered is an error here, not a silence.
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        # A peer that comes back under its old identity is heard.
-        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        router.setsockopt(zmq.SNDHWM, _QUEUE_COUNT_MAX)
-        router.setsockopt(zmq.RCVHWM, _QUEUE_COUNT_MAX)
-        router.setsockopt(zmq.MAXMSGSIZE, payload_bytes_max + _ENVELOPE_BYTES)
-        router.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
-        router.setsockopt(zmq.HEARTBEAT_TTL, _SILENCE_MS)
-        router.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.BACKLOG, 4096)
-        if ":" in self._address.host:
-            router.setsockopt(zmq.IPV6, 1)
-        return router
+    @property
+    def session(self) -> Session:
+        """Whom all peers talk to."""
+        assert self._session is not None
+        return self._session
 
-    def start(self, session: Session) -> Address:
+    async def start(self, session: Session) -> Address:
         """Bind and listen; gives the address that was bound."""
-        raise_open_files_limit()
         self._session = session
         try:
-            self._socket.bind(f"tcp://{self._address}")
-        except zmq.ZMQError as error:
-            raise OSError(
-                f"{self._name} cannot listen on {self._address}: {error.strerror}"
-            ) from None
-        bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.loop.add_reader(self._descriptor, self._on_readable)
-        self._read_soon()
+            bound = await self._listener.start()
+        except OSError as error:
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror
+            raise OSError(f"{self.name} cannot listen on {self._address}: {reason}") from None
+        self.server.dispatcher.on_batch.append(self._on_batch)
+        self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
         return Address(self._address.host, int(bound.rpartition(":")[2]))
 
-    # Reading.
+    @property
+    def connections_count(self) -> int:
+        """Peers, also those that have not said yet who they are."""
+        return len(self.everybody)
 
-    def _read_soon(self) -> None:
-        if not self._reading_soon:
-            self._reading_soon = True
-            self.loop.call_soon(self._on_soon)
+    # Peers come and go.
 
-    def _on_soon(self) -> None:
-        self._reading_soon = False
-        self._on_readable()
+    def _make_peer(self, connection: Connection) -> "Peer":
+        peer = Peer(self, connection)
+        self.everybody[peer] = None
+        return peer
 
-    def _on_readable(self) -> None:
-        """Read a slice. The descriptor does not tell again of what is left, so that is gone on
-        with in the next turn.
+    def admit(self, peer: "Peer", wish: bytes) -> bytes:
+        """It may talk; gives its identity. One that comes back takes the place of its former
+        self. What begins with a zero is ours to give, so that nobody can take that away.
         """
-        if self._socket.closed or self._reading_soon:
+        identity = wish
+        if not wish or wish[0] == 0:
+            identity = b""
+            while not identity or identity in self._peers:
+                identity = b"\0" + bytes.fromhex(self.server.ids.token()[:8])
+        former = self._peers.get(identity)
+        if former is not None:
+            former.leave()
+        self._peers[identity] = peer
+        return identity
+
+    def forget(self, peer: "Peer") -> None:
+        """Nothing can be said to it any more."""
+        self.everybody.pop(peer, None)
+        self._waiting.pop(peer, None)
+        if self._peers.get(peer.identity) is peer:
+            del self._peers[peer.identity]
+
+    def report_refused(self, peer: "Peer", sentence: str) -> None:
+        """The first one, the second, the fourth, …: peers that try again must not fill the log."""
+        self._refused_count += 1
+        if self._refused_count & (self._refused_count - 1) == 0:
+            _log.warning(
+                "a peer was refused",
+                listener=self.name,
+                peer=peer.connection.address,
+                reason=sentence,
+                count=self._refused_count,
+            )
+
+    def _look(self) -> None:
+        """Every few seconds: who is silent is asked for a sign of life, and then let go."""
+        self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
+        for peer in list(self.everybody):
+            peer.look()
+
+    # Back-pressure.
+
+    def wait(self, peer: "Peer") -> None:
+        """It is not read, until there are fewer requests without a reply."""
+        self._waiting[peer] = None
+
+    def _on_batch(self, _batch: Batch, _elapsed_ms: float) -> None:
+        if self._waiting:
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on_soon:
+            self._going_on_soon = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on_soon = False
+        if self.session.is_overwhelmed():
             return
-        session = self._session
-        assert session is not None
-        router = self._socket
-        self._reading = True
-        drained = False
-        for _ in range(_SLICE_COUNT):
-            if self._overflowing and not self._throw_away():
-                self._read_soon()
-                break
-            if session.is_overwhelmed():
-                self._deaf = True
-                break
-            try:
-                frames = [_receive_frame(router, _NOW)]
-            except zmq.Again:
-                drained = True
-                break
-            # An identity is never alone. A frame itself knows whether another one follows, which
-            # is four times cheaper than asking the socket.
-            more = True
-            while more and len(frames) <= _FRAMES_MAX:
-                frame = _receive_frame(router, _NOW, False)  # noqa: FBT003 - not copied
-                frames.append(frame.bytes)
-                more = frame.more
-            try:
-                if len(frames) > _FRAMES_MAX:
-                    self._overflowing = True
-                    session.overflowed(frames[0])
-                else:
-                    session.receive(frames)
-            except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on
-                _log.exception("internal error", listener=self._name)
-        self._reading = False
-        if self._output:
-            self._flush()
-        elif not drained:
-            # Where nothing was left and nothing was sent, the descriptor tells of what comes next.
-            self._look_for_news()
-
-    def _throw_away(self) -> bool:
-        """Read on in a message that is too long; False: there is still more of it."""
-        router = self._socket
-        for _ in range(_THROWN_AWAY_COUNT):
-            if not _get(router, _MORE_FOLLOWS):
-                self._overflowing = False
-                return True
-            _receive_frame(router, _NOW)
-        return False
-
-    def _look_for_news(self) -> None:
-        if not self._deaf and int(_get(self._socket, _EVENTS)) & _READABLE:
-            self._read_soon()
+        waiting, self._waiting = self._waiting, {}
+        for peer in waiting:
+            peer.go_on()
 
     # Writing.
 
     def send(
         self, route: tuple[bytes, ...], body: bytes, undelivered: Callable[[], None] | None
     ) -> None:
-        """Send with everything else that is said in this turn."""
-        self._output.append((route, body, undelivered))
-        if not self._reading and not self._flushing_soon:
-            self._flushing_soon = True
-            self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing_soon = False
-        if self._socket.closed:
-            return
-        output, self._output = self._output, []
-        router = self._socket
-        for route, body, undelivered in output:
-            try:
-                for frame in route:
-                    _send_frame(router, frame, _NOW_WITH_MORE)
-                _send_frame(router, body, _NOW)
-            except zmq.ZMQError as error:
-                # Gone, or it does not read what it was sent.
-                _log.debug("a reply could not be delivered", listener=self._name, reason=str(error))
-                if undelivered is not None:
-                    undelivered()
-        if self._deaf and self._session is not None and not self._session.is_overwhelmed():
-            self._deaf = False
-        self._look_for_news()
+        """Send with everything else that is said to that peer in this turn."""
+        peer = self._peers.get(route[0])
+        if peer is None or not peer.send(encode(route, body), undelivered):
+            # Gone, or it does not read what it was sent.
+            _log.debug("a reply could not be delivered", listener=self.name)
+            if undelivered is not None:
+                self.loop.call_soon(undelivered)
+        if self._waiting:
+            self._go_on_soon()
 
     # The end.
 
     async def drain(self) -> None:
         """Peers hear for a moment that the server is about to stop; then the socket is closed."""
-        session = self._session
-        assert session is not None
-        session.drain()
+        self.session.drain()
         if self.server.failure is None:
             idle = asyncio.Event()
             self.server.dispatcher.when_idle(idle.set)
             await idle.wait()
             await asyncio.sleep(_FAREWELL_SECONDS)
-        self.close()
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._listener.drain()
 
-    def close(self) -> None:
-        """Whatever was said is still sent, if that does not take long."""
-        if self._socket.closed:
+
+class Peer:
+    """One connection, as the session of its TCP connection."""
+
+    __slots__ = (
+        "_decoder",
+        "_handshake",
+        "_handshake_looks",
+        "_has_pings",
+        "_kept",
+        "_router",
+        "_silent_looks",
+        "_unsent",
+        "_unsent_bytes",
+        "connection",
+        "identity",
+    )
+
+    def __init__(self, router: RouterSocket, connection: Connection) -> None:
+        self.connection = connection
+        self.identity = b""
+        self._router = router
+        self._handshake: Handshake | None = Handshake()
+        self._decoder: Decoder | None = None
+        self._kept: list[list[bytes]] = []  # messages that came when too much was asked already
+        self._has_pings = False
+        self._silent_looks = 0
+        self._handshake_looks = 0
+        # Since the last write: how much, and whom to tell if it never leaves.
+        self._unsent_bytes = 0
+        self._unsent: list[Callable[[], None]] = []
+        connection.send(GREETING)
+
+    # The connection's side.
+
+    def receive(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self._silent_looks = 0
+        decoder = self._decoder
+        if decoder is None:
+            rest = self._shake_hands(data)
+            decoder = self._decoder
+            if not rest or decoder is None:
+                return
+            data = rest
+        messages = decoder.feed(data)
+        if messages:
+            if self._kept:
+                self._kept += messages
+            else:
+                self._deliver(messages)
+        if decoder.replies:
+            for reply in decoder.replies:
+                self.connection.send(reply)
+            decoder.replies.clear()
+        if decoder.fault is not None and not self._kept:
+            self._refuse(decoder.fault)
+
+    def _shake_hands(self, data: bytes) -> bytes | None:
+        handshake, router = self._handshake, self._router
+        if handshake is None:
+            return None  # it was refused
+        try:
+            rest = handshake.feed(data)
+        except RefusedError as error:
+            for reply in (*handshake.replies, error.answer):
+                self.connection.send(reply)
+            self._refuse(str(error))
+            return None
+        for reply in handshake.replies:
+            self.connection.send(reply)
+        handshake.replies.clear()
+        if rest is None:
+            return None
+        self.identity = router.admit(self, handshake.identity)
+        self._has_pings = handshake.has_pings
+        self._decoder = Decoder(
+            self.identity, router.message_bytes_max, has_commands=handshake.has_commands
+        )
+        return rest
+
+    def _deliver(self, messages: list[list[bytes]]) -> None:
+        session = self._router.session
+        receive, is_overwhelmed = session.receive, session.is_overwhelmed
+        for number, message in enumerate(messages):
+            if is_overwhelmed():
+                self._kept = messages[number:]
+                return
+            try:
+                if len(message) > 1:
+                    receive(message)
+                else:
+                    session.overflowed(message[0])
+            except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on
+                _log.exception("internal error", listener=self._router.name)
+
+    def go_on(self) -> None:
+        """There is room for more requests."""
+        kept, self._kept = self._kept, []
+        self._deliver(kept)
+        decoder = self._decoder
+        if decoder is not None and decoder.fault is not None and not self._kept:
+            self._refuse(decoder.fault)
+        self.connection.resume_reading()
+
+    def is_overwhelmed(self) -> bool:
+        """Nothing more is read, from anybody, while too much is asked."""
+        if self._kept or self._router.session.is_overwhelmed():
+            self._router.wait(self)
+            return True
+        return False
+
+    def ended(self) -> None:
+        """The peer hung up. Nobody speaks half of ZMTP."""
+        self._router.forget(self)
+        self.connection.close()
+
+    def lost(self, *, blameless: bool = False) -> None:  # noqa: ARG002 - of no account here
+        """The connection is gone."""
+        self._router.forget(self)
+        if self.connection.output:
+            for undelivered in self._unsent:
+                self._router.loop.call_soon(undelivered)
+
+    def hear(self, signal: Signal) -> None:
+        """News of a job: sessions of sockets hear what is committed instead."""
+
+    # The socket's side.
+
+    def send(self, data: bytes, undelivered: Callable[[], None] | None) -> bool:
+        """False: it has not taken what was said before."""
+        connection = self.connection
+        if not connection.output:
+            self._unsent_bytes = 0
+            if self._unsent:
+                self._unsent.clear()
+        if self._unsent_bytes > _UNREAD_BYTES_MAX or (
+            connection.writing_paused
+            and connection.unread_bytes() + self._unsent_bytes > _UNREAD_BYTES_MAX
+        ):
+            return False
+        self._unsent_bytes += len(data)
+        if undelivered is not None:
+            self._unsent.append(undelivered)
+        connection.send(data)
+        return True
+
+    def look(self) -> None:
+        """A few seconds have passed."""
+        decoder = self._decoder
+        if decoder is None:
+            self._handshake_looks += 1
+            if self._handshake_looks >= _LOOKS_OF_HANDSHAKE_MAX:
+                self._refuse("the handshake took too long")
             return
-        self._flush()
-        self.loop.remove_reader(self._descriptor)
-        self._socket.close(linger=_LINGER_MS)
-        self._context.term()
+        if self._kept:
+            return  # it is not its fault that nothing is heard
+        self._silent_looks += 1
+        if self._silent_looks >= _LOOKS_OF_SILENCE_MAX and (
+            self._has_pings or decoder.pongs_count or self.connection.writing_paused
+        ):
+            _log.info("a peer is silent; closed", listener=self._router.name)
+            self.leave()
+        elif (
+            self._silent_looks % _LOOKS_BETWEEN_PINGS == 0
+            and decoder.has_commands
+            and not self.connection.writing_paused
+        ):
+            self.connection.send(PING)
+
+    def leave(self) -> None:
+        """It is let go, without a word."""
+        self._router.forget(self)
+        self._handshake = self._decoder = None
+        self.connection.abort()
+
+    def _refuse(self, sentence: str) -> None:
+        self._router.report_refused(self, sentence)
+        self._router.forget(self)
+        self._handshake = self._decoder = None
+        self.connection.close()
