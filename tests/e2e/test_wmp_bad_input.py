@@ -2,12 +2,16 @@
 
 import contextlib
 import random
+import resource
+import socket
+from pathlib import Path
 
 import pytest
 import zmq
 
 from manyhands.wire.wmp import CONTROL_BYTES_MAX, Command, encode
-from tests.e2e.serving import Api, Served, serving
+from manyhands.wire.zmtp import GREETING, ready
+from tests.e2e.serving import SECONDS_MAX, Api, Served, serving
 from tests.e2e.wmp_talk import Talk, wait_until
 
 READY = encode(Command.READY)
@@ -85,9 +89,9 @@ def test_w9_rubbish_harms_nobody(served):
     assert "internal error" not in served.log()
 
 
-def test_w59_a_message_of_a_million_frames_is_thrown_away_and_others_are_served(served):
+def test_w59_a_message_of_many_frames_is_thrown_away_and_others_are_served(served):
     with Talk(address(served)) as flood, Talk(address(served)) as good:
-        for _ in range(999_999):
+        for _ in range(499_999):
             flood.socket.send(b"", zmq.SNDMORE)
         flood.socket.send(b"")
         with contextlib.closing(Api(served)) as api:
@@ -98,6 +102,32 @@ def test_w59_a_message_of_a_million_frames_is_thrown_away_and_others_are_served(
         assert flood.expect(Command.TAKE)["lock"] == b"L"
     assert dropped(served) == {"frames": 1}
     is_served(served)
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\1\0", b"\1\xff" + bytes(255), b"\3\0\0\0\0\0\1" + bytes(65538)]
+)
+def test_w59_frames_without_end_take_no_memory_and_are_cut_off(served, frame):
+    host, _, port = address(served).rpartition(":")
+    hello = GREETING + b"\1" + b"NULL".ljust(20, b"\0") + bytes(32) + ready(b"DEALER", b"")
+    is_served(served)
+    before = resident_bytes(served)
+    with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as flood:
+        flood.sendall(hello)
+        piece = frame * (1_000_000 // len(frame))
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 400_000_000:
+                flood.sendall(piece)
+                sent += len(piece)
+    assert sent < 400_000_000
+    assert resident_bytes(served) - before < 50_000_000
+    is_served(served)
+
+
+def resident_bytes(served: Served) -> int:
+    pages = Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
 
 
 def test_w60_whoever_takes_over_a_routing_id_cannot_end_the_job(served):

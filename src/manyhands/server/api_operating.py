@@ -76,7 +76,7 @@ class ApiOperating:
     async def protocols(self, exchange: Exchange) -> None:
         """What goes over each listener."""
         Query(exchange.scope["query_string"]).finish()
-        await exchange.answer(await asyncio.to_thread(self._server.traffic.rows))
+        await exchange.answer(self._server.traffic.rows())
 
 
 def _group(row: FailureGroup) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import structlog
 
@@ -31,6 +31,7 @@ _DRAIN_SECONDS: Final = 1.0
 # How long a peer that is being closed may take to read what it was told.
 _LINGER_SECONDS: Final = 10.0
 _HANDSHAKE_SECONDS: Final = 10.0  # of TLS
+_BACKLOG: Final = 4096  # peers that are not accepted yet
 CONNECTIONS_COUNT_MAX: Final = 100_000
 
 
@@ -85,11 +86,19 @@ class TcpListener:
 
     async def start(self) -> str:
         raise_open_files_limit()
+        host, port = self._address.host, self._address.port
+        where: dict[str, Any] = {"host": host, "port": port}
+        if host == "::" and socket.has_dualstack_ipv6():
+            # All addresses: those of IPv4, too, which asyncio by itself would leave out.
+            where = {
+                "sock": socket.create_server(
+                    (host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+                )
+            }
         self._listening = await self.loop.create_server(
             self.make_connection,
-            self._address.host,
-            self._address.port,
-            backlog=4096,
+            **where,
+            backlog=_BACKLOG,
             ssl=self.tls,
             ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
         )

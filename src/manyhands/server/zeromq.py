@@ -29,6 +29,8 @@ _LOOK_SECONDS: Final = 5.0
 _LOOKS_BETWEEN_PINGS: Final = 2
 _LOOKS_OF_SILENCE_MAX: Final = 7  # the first of them may come at once: 30 seconds at least
 _LOOKS_OF_HANDSHAKE_MAX: Final = 3
+# How long a peer that is cut off may take to read what it was told before.
+_LINGER_SECONDS: Final = 10.0
 # How long peers hear that the server is about to stop, before it does.
 _FAREWELL_SECONDS: Final = 0.2
 
@@ -62,7 +64,8 @@ class RouterSocket:
         self._listener = TcpListener(server, address, name, self._make_peer)
         self._session: Session | None = None
         self._peers: dict[bytes, Peer] = {}
-        self._waiting: dict[Peer, None] = {}  # not read, until some of what was asked is answered
+        # Who is not read, until some of what was asked is answered.
+        self.waiting: dict[Peer, None] = {}
         self._going_on_soon = False
         self._refused_count = 0
         self._looking: asyncio.TimerHandle | None = None
@@ -116,7 +119,7 @@ class RouterSocket:
     def forget(self, peer: "Peer") -> None:
         """Nothing can be said to it any more."""
         self.everybody.pop(peer, None)
-        self._waiting.pop(peer, None)
+        self.waiting.pop(peer, None)
         if self._peers.get(peer.identity) is peer:
             del self._peers[peer.identity]
 
@@ -140,12 +143,8 @@ class RouterSocket:
 
     # Back-pressure.
 
-    def wait(self, peer: "Peer") -> None:
-        """It is not read, until there are fewer requests without a reply."""
-        self._waiting[peer] = None
-
     def _on_batch(self, _batch: Batch, _elapsed_ms: float) -> None:
-        if self._waiting:
+        if self.waiting:
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
@@ -157,7 +156,7 @@ class RouterSocket:
         self._going_on_soon = False
         if self.session.is_overwhelmed():
             return
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for peer in waiting:
             peer.go_on()
 
@@ -173,7 +172,7 @@ class RouterSocket:
             _log.debug("a reply could not be delivered", listener=self.name)
             if undelivered is not None:
                 self.loop.call_soon(undelivered)
-        if self._waiting:
+        if self.waiting:
             self._go_on_soon()
 
     # The end.
@@ -246,7 +245,7 @@ class Peer:
                 self.connection.send(reply)
             decoder.replies.clear()
         if decoder.fault is not None and not self._kept:
-            self._refuse(decoder.fault)
+            self._cut_off(decoder.fault)
 
     def _shake_hands(self, data: bytes) -> bytes | None:
         handshake, router = self._handshake, self._router
@@ -292,13 +291,13 @@ class Peer:
         self._deliver(kept)
         decoder = self._decoder
         if decoder is not None and decoder.fault is not None and not self._kept:
-            self._refuse(decoder.fault)
+            self._cut_off(decoder.fault)
         self.connection.resume_reading()
 
     def is_overwhelmed(self) -> bool:
         """Nothing more is read, from anybody, while too much is asked."""
         if self._kept or self._router.session.is_overwhelmed():
-            self._router.wait(self)
+            self._router.waiting[self] = None
             return True
         return False
 
@@ -345,7 +344,7 @@ class Peer:
             if self._handshake_looks >= _LOOKS_OF_HANDSHAKE_MAX:
                 self._refuse("the handshake took too long")
             return
-        if self._kept:
+        if self in self._router.waiting:
             return  # it is not its fault that nothing is heard
         self._silent_looks += 1
         if self._silent_looks >= _LOOKS_OF_SILENCE_MAX and (
@@ -367,7 +366,17 @@ class Peer:
         self.connection.abort()
 
     def _refuse(self, sentence: str) -> None:
+        """It was told why, and may read that."""
+        self._let_go(sentence)
+        self.connection.close()
+
+    def _cut_off(self, sentence: str) -> None:
+        """Nothing more is read from it; what it was told before may still leave."""
+        self._let_go(sentence)
+        self.connection.hang_up()
+        self._router.loop.call_later(_LINGER_SECONDS, self.connection.abort)
+
+    def _let_go(self, sentence: str) -> None:
         self._router.report_refused(self, sentence)
         self._router.forget(self)
         self._handshake = self._decoder = None
-        self.connection.close()

@@ -187,9 +187,7 @@ class Handshake:
             said = _shown(socket_type)
             raise RefusedError(f"a socket of type {said} cannot talk to a ROUTER", tell=True)
         if len(self.identity) > IDENTITY_BYTES_MAX:
-            raise RefusedError(
-                f"an identity of more than {IDENTITY_BYTES_MAX} bytes", tell=True
-            )
+            raise RefusedError(f"an identity of more than {IDENTITY_BYTES_MAX} bytes", tell=True)
 
 
 def _cut(body: bytes, size_bytes: int) -> tuple[bytes, bytes]:

@@ -91,7 +91,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "NativeListener": closed(
         protocol=text(enum=list(REALMS)),
         address=maybe(text()),
-        connections=maybe(_COUNT),
+        connections=_COUNT,
         errors=_COUNT,
         deliveries=maybe(_COUNT),
         realms={"type": "object", "additionalProperties": closed(**_FLOW)},

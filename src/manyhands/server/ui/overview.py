@@ -66,7 +66,7 @@ class Overview(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.server.history.read(span)
         total = merged(point.sample for point in points)
-        protocols = await asyncio.to_thread(self.server.traffic.rows)
+        protocols = self.server.traffic.rows()
         values = {
             "totals": self._totals(),
             "queues": len(self.index.queues),

@@ -1,0 +1,432 @@
+"""The ROUTER socket: who is heard, who is answered, who is let go, and when."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from manyhands.config import Address
+from manyhands.server import zeromq
+from manyhands.server.ids import Ids
+from manyhands.server.tcp import Connection
+from manyhands.server.zeromq import RouterSocket
+from manyhands.wire.zmtp import GREETING, PING, Decoder, command, encode, ready
+
+HELLO = GREETING + b"\1" + b"NULL".ljust(20, b"\0") + bytes(32)
+OLD_HELLO = GREETING[:10] + b"\1\3\0\2me"
+MIB = 1024 * 1024
+
+
+class Transport:
+    """A peer that reads nothing while it is stuck."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.written = b""
+        self.unread_bytes = 0
+        self.connection: Connection | None = None
+        self.state = "open"
+
+    def get_extra_info(self, _name):
+        return None
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_write_buffer_size(self):
+        return self.unread_bytes
+
+    def write(self, data):
+        self.written += data
+
+    def write_eof(self):
+        self.state = "closed"
+
+    def can_write_eof(self):
+        return True
+
+    def is_closing(self):
+        return self.state != "open"
+
+    def close(self):
+        self.state = "closed"
+
+    def abort(self):
+        self.state = "aborted"
+
+
+class Session:
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[list[bytes]] = []
+        self.overflows: list[bytes] = []
+        self.room = 1_000_000
+
+    def receive(self, frames):
+        if frames[-1] == b"defect":
+            raise RuntimeError("a defect of ours")
+        self.heard.append(frames)
+
+    def overflowed(self, peer):
+        self.overflows.append(peer)
+
+    def is_overwhelmed(self):
+        return len(self.heard) >= self.room
+
+    def drain(self):
+        pass
+
+
+class House:
+    """A socket without a network."""
+
+    def __init__(self, loop) -> None:
+        self.loop = loop
+        self.session = Session()
+        self.dispatcher = SimpleNamespace(ask=None, on_signal={}, draining=False, on_batch=[])
+        config = SimpleNamespace(payload_bytes_max=100_000)
+        server = SimpleNamespace(ids=Ids(), dispatcher=self.dispatcher, clock=None, config=config)
+        self.router = self._run(self._make(server))
+        self.router._session = self.session
+        self.transports: list[Transport] = []
+
+    async def _make(self, server):
+        return RouterSocket(server, Address("127.0.0.1", 0), "test")
+
+    def _run(self, coroutine):
+        return self.loop.run_until_complete(coroutine)
+
+    def turn(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+
+    def connect(self, first: bytes = b"") -> Transport:
+        transport = Transport()
+        transport.connection = Connection(self.router._listener)
+        transport.connection.connection_made(transport)
+        self.say(transport, first)
+        self.transports.append(transport)
+        return transport
+
+    def join(self, identity: bytes = b"", kind: bytes = b"DEALER") -> Transport:
+        transport = self.connect(HELLO + ready(kind, identity))
+        transport.written = b""
+        return transport
+
+    def say(self, transport: Transport, data: bytes) -> None:
+        transport.connection.data_received(data)
+        self.turn()
+
+    def look(self, count: int) -> None:
+        """As time goes by."""
+        for _ in range(count):
+            for peer in list(self.router.everybody):
+                peer.look()
+            self.turn()
+            for transport in self.transports:
+                if transport.state == "aborted" and transport.connection._session is not None:
+                    transport.connection.connection_lost(None)
+
+
+@pytest.fixture
+def house():
+    loop = asyncio.new_event_loop()
+    house = House(loop)
+    yield house
+    for transport in house.transports:
+        transport.connection.connection_lost(None)
+    loop.close()
+
+
+def message(*frames: bytes) -> bytes:
+    return encode((b"", *frames[:-1]), frames[-1])
+
+
+def test_z1_a_peer_is_greeted_before_it_says_anything(house):
+    transport = house.connect()
+    assert transport.written == GREETING
+
+    house.say(transport, HELLO + ready(b"REQ", b"me") + message(b"", b"x"))
+    assert transport.written == HELLO + ready(b"ROUTER", b"")
+    assert house.session.heard == [[b"me", b"", b"x"]]
+
+
+def test_z2_a_peer_that_is_refused_hears_why_and_is_closed(house):
+    transport = house.connect(HELLO + ready(b"SUB", b"") + message(b"", b"x"))
+
+    said = b"a socket of type 'SUB' cannot talk to a ROUTER"
+    assert transport.written.endswith(command(b"ERROR", bytes((len(said),)) + said))
+    assert transport.state == "closed"
+    assert house.session.heard == []
+    assert house.router.connections_count == 0
+    house.say(transport, message(b"", b"x"))
+    assert house.session.heard == []
+
+
+def test_z2_refused_peers_that_try_again_do_not_fill_the_log(house, capsys):
+    for _ in range(100):
+        house.connect(HELLO + ready(b"SUB", b""))
+    assert capsys.readouterr().out.count("a peer was refused") == 7
+
+
+@pytest.mark.parametrize("wish", [b"", b"\0", b"\0\0\0\0\1", b"\0abc"])
+def test_z3_an_identity_of_ours_has_five_octets_that_nobody_can_guess_or_take(house, wish):
+    house.say(house.join(wish), message(b"", b"x"))
+    given = house.session.heard[0][0]
+    house.say(house.join(given), message(b"", b"y"))
+    other = house.session.heard[1][0]
+
+    assert len(given) == len(other) == 5
+    assert given[0] == other[0] == 0
+    assert given not in (other, wish)
+
+
+def test_z3_identities_of_ours_are_never_given_twice_at_a_time(house, monkeypatch):
+    tokens = iter(["00000001" * 4] * 5 + ["00000002" * 4])
+    monkeypatch.setattr(house.router.server.ids, "token", lambda: next(tokens))
+    for _ in range(2):
+        house.say(house.join(), message(b"", b"x"))
+    assert [heard[0] for heard in house.session.heard] == [b"\0\0\0\0\1", b"\0\0\0\0\2"]
+
+
+def test_z4_who_comes_back_takes_its_place_and_its_former_self_is_closed(house):
+    former = house.join(b"me")
+    latter = house.join(b"me")
+    assert former.state == "aborted"
+
+    house.router.send((b"me", b""), b"x", None)
+    former.connection.connection_lost(None)
+    house.router.send((b"me", b""), b"y", None)
+    house.turn()
+    assert latter.written == message(b"", b"x") + message(b"", b"y")
+    assert former.written == b""
+
+
+def test_z4_a_former_self_is_not_heard_any_more(house):
+    former = house.join(b"me")
+    former.connection.data_received(message(b"", b"x" * 200) * 500)  # more than one turn takes
+    heard = len(house.session.heard)
+    assert heard < 500
+    house.join(b"me")
+    house.turn(10)
+    assert len(house.session.heard) == heard
+
+
+def test_z5_a_message_of_too_many_frames_is_told_and_the_next_one_is_heard(house):
+    transport = house.join(b"me")
+    house.say(transport, b"\1\0" * 100 + b"\0\0" + message(b"", b"x"))
+    assert house.session.overflows == [b"me"]
+    assert house.session.heard == [[b"me", b"", b"x"]]
+
+
+def test_z5_a_message_that_is_too_large_ends_the_connection_after_what_came_before(house):
+    transport = house.join(b"me")
+    size = house.router.message_bytes_max + 1
+    house.say(transport, message(b"", b"x") + b"\2" + size.to_bytes(8, "big"))
+    assert house.session.heard == [[b"me", b"", b"x"]]
+    assert transport.state == "closed"
+
+
+def test_z6_a_silent_peer_is_asked_every_ten_seconds_and_let_go_after_thirty(house):
+    transport = house.join(b"me")
+    house.look(6)  # of five seconds each
+    assert transport.written == PING * 3
+    assert transport.state == "open"
+
+    house.look(1)
+    assert transport.state == "aborted"
+    assert house.router.connections_count == 0
+
+
+@pytest.mark.parametrize("sign", [command(b"PONG", b""), b"\1", message(b"", b"x")])
+def test_z6_any_sign_of_life_will_do(house, sign):
+    transport = house.join(b"me")
+    for _ in range(10):
+        house.look(6)
+        house.say(transport, sign)
+        if sign == b"\1":
+            house.say(transport, b"\0")
+    assert transport.state == "open"
+
+
+def test_z6_a_ping_is_answered(house):
+    transport = house.join(b"me")
+    house.say(transport, command(b"PING", b"\0\0ctx"))
+    assert transport.written == command(b"PONG", b"ctx")
+
+
+@pytest.mark.parametrize("hello", [OLD_HELLO, HELLO.replace(b"\3\1NULL", b"\3\0NULL")])
+def test_z6_peers_that_may_know_no_heartbeats_are_not_let_go(house, hello):
+    old = hello is OLD_HELLO
+    transport = house.connect(hello if old else hello + ready(b"REQ", b"me"))
+    transport.written = b""
+    house.look(20)
+    assert transport.state == "open"
+    assert transport.written == (b"" if old else PING * 10)
+
+    if not old:  # once it has answered it is known to know them
+        house.say(transport, command(b"PONG", b""))
+        house.look(7)
+        assert transport.state == "aborted"
+
+
+def test_z7_half_a_greeting_is_closed_after_the_time_for_it(house, capsys):
+    transport = house.connect(HELLO[:30])
+    for byte in HELLO[30:32]:
+        house.look(1)
+        assert transport.state == "open"
+        house.say(transport, bytes((byte,)))
+    house.look(1)
+    assert transport.state == "closed"
+    assert "the handshake took too long" in capsys.readouterr().out
+
+
+def test_z8_what_a_peer_does_not_read_is_bounded_and_the_rest_counts_as_undelivered(house):
+    transport = house.join(b"me")
+    told: list[str] = []
+    transport.connection.pause_writing()
+    assert not transport.reading
+    transport.unread_bytes = 64 * MIB
+    house.router.send((b"me", b""), b"fits", lambda: told.append("fits"))
+    house.router.send((b"me", b""), b"x", lambda: told.append("too much"))
+    house.router.send((b"me", b""), b"x", None)
+    house.turn()
+    assert told == ["too much"]
+    assert transport.written == message(b"", b"fits")
+
+    transport.unread_bytes = 0
+    transport.connection.resume_writing()
+    house.router.send((b"me", b""), b"y", lambda: told.append("y"))
+    house.turn()
+    assert transport.written == message(b"", b"fits") + message(b"", b"y")
+    assert told == ["too much"]
+    assert transport.reading
+
+
+def test_z8_what_is_said_in_one_turn_is_bounded_too(house):
+    house.join(b"me")
+    told: list[int] = []
+    for number in range(10):
+        house.router.send((b"me",), bytes(10 * MIB), lambda number=number: told.append(number))
+    house.turn()
+    assert told == [7, 8, 9]
+
+
+def test_z8_a_peer_that_neither_reads_nor_speaks_is_let_go(house):
+    transport = house.connect(OLD_HELLO)
+    transport.connection.pause_writing()
+    house.look(7)
+    assert transport.state == "aborted"
+
+
+def test_z9_nobody_is_read_while_too_much_is_asked_and_everything_is_heard_in_the_end(house):
+    first, second = house.join(b"1"), house.join(b"2")
+    house.session.room = 3
+    house.say(first, b"".join(message(b"", b"%d" % number) for number in range(5)))
+    house.say(second, message(b"", b"x"))
+    assert [heard[-1] for heard in house.session.heard] == [b"0", b"1", b"2"]
+    third = house.join(b"3")
+    third.connection.data_received(b"\1")
+    assert (first.reading, second.reading, third.reading) == (False, False, False)
+    house.look(20)
+    states = {transport.state for transport in (first, second, third)}
+    assert states == {"open"}  # it is not their fault
+
+    house.session.room = 4
+    house.router.send((b"1", b""), b"reply", None)
+    house.turn()
+    assert len(house.session.heard) == 4
+    house.session.room = 100
+    house.dispatcher.on_batch.append(house.router._on_batch)
+    for each in house.dispatcher.on_batch:  # some are answered without a word
+        each(None, 0.0)
+    house.turn()
+    assert [heard[-1] for heard in house.session.heard] == [b"0", b"1", b"2", b"3", b"4", b"x"]
+    assert (first.reading, second.reading, third.reading) == (True, True, True)
+
+
+def test_z9_a_fault_behind_messages_that_wait_is_met_after_them(house):
+    transport = house.join(b"1")
+    house.session.room = 1
+    house.say(transport, message(b"x") + message(b"y") + b"\xff\0")
+    assert transport.state == "open"
+    house.session.room = 100
+    house.router._go_on()
+    house.turn()
+    assert [heard[-1] for heard in house.session.heard] == [b"x", b"y"]
+    assert transport.state == "closed"
+
+
+def test_z10_a_flood_is_heard_in_slices(house):
+    flood, other = house.join(b"1"), house.join(b"2")
+    flood.connection.data_received(message(b"", b"x") * 100_000)
+    other.connection.data_received(message(b"", b"y"))
+    assert house.session.heard[-1] == [b"2", b"", b"y"]
+    assert len(house.session.heard) < 10_000
+    house.turn(100)
+    assert len(house.session.heard) == 100_001
+
+
+def test_z11_a_reply_to_a_peer_that_is_gone_is_told_as_undelivered(house):
+    told: list[str] = []
+    transport = house.join(b"me")
+    house.router.send((b"nobody", b""), b"x", lambda: told.append("never there"))
+    house.router.send((b"me", b""), b"x", lambda: told.append("lost in this turn"))
+    house.router.send((b"me", b""), b"x", None)
+    transport.connection.connection_lost(None)
+    house.router.send((b"me", b""), b"x", lambda: told.append("gone"))
+    assert told == []  # never while somebody speaks
+    house.turn()
+    assert told == ["never there", "lost in this turn", "gone"]
+
+
+def test_z11_what_left_before_the_end_of_a_connection_is_not_told_as_undelivered(house):
+    told: list[str] = []
+    transport = house.join(b"me")
+    house.router.send((b"me", b""), b"x", lambda: told.append("x"))
+    house.turn()
+    transport.connection.connection_lost(None)
+    house.turn()
+    assert told == []
+
+
+def test_replies_of_one_turn_to_one_peer_are_one_write(house, monkeypatch):
+    transport = house.join(b"me")
+    writes: list[bytes] = []
+    monkeypatch.setattr(transport, "write", writes.append)
+    house.router.send((b"me", b""), b"x", None)
+    house.router.send((b"me", b"hop" * 100, b""), b"y" * 300, None)
+    house.turn()
+
+    assert len(writes) == 1
+    heard = Decoder(b"", MIB).feed(writes[0])
+    assert heard == [[b"", b"", b"x"], [b"", b"hop" * 100, b"", b"y" * 300]]
+
+
+def test_a_defect_of_ours_harms_neither_the_peer_nor_others(house, capsys):
+    first, second = house.join(b"1"), house.join(b"2")
+    house.say(first, message(b"defect") + message(b"fine"))
+    house.say(second, message(b"fine"))
+    assert house.session.heard == [[b"1", b"fine"], [b"2", b"fine"]]
+    assert "internal error" in capsys.readouterr().out
+
+
+def test_a_peer_that_hangs_up_is_forgotten_at_once(house):
+    transport = house.join(b"me")
+    transport.connection.eof_received()
+    assert house.router.connections_count == 0
+    assert transport.state == "closed"
+
+
+def test_time_is_looked_at_as_often_as_it_says():
+    assert zeromq._LOOK_SECONDS * zeromq._LOOKS_BETWEEN_PINGS == 10.0
+    assert zeromq._LOOK_SECONDS * (zeromq._LOOKS_OF_SILENCE_MAX - 1) == 30.0
+    assert zeromq._LOOK_SECONDS * (zeromq._LOOKS_OF_HANDSHAKE_MAX - 1) == 10.0
