@@ -45,6 +45,8 @@ _BUSY_COUNT: Final = 8
 # batches that have reached it together, and works while the rest is still being decided.
 _FULL_COUNT: Final = 64
 _IN_FLIGHT_MAX: Final = 8
+# How often a commit is put off because more was heard meanwhile.
+_LOOKS_MAX: Final = 3
 _NOT_AWAITED: Final = 1 << 62
 # So few are answered sooner without the way to the writer and back, while the loop stands still.
 # More of them too, if nobody else was heard of meanwhile: then there is nothing else to do.
@@ -134,6 +136,9 @@ class Dispatcher:
         # Whoever was answered then has asked again, and nobody is left to wait for.
         self._awaited_count = _NOT_AWAITED
         self._answered_count = 0
+        # While a commit is put off to listen: how often, and what was heard by the last time.
+        self._looks_count = 0
+        self._heard_count = 0
         self._idle_callbacks: list[Callable[[], None]] = []
         fd = store.fileno()
         if fd is not None:
@@ -294,11 +299,31 @@ class Dispatcher:
             self._flush_timer = None
 
     def _flush(self) -> None:
-        self._flush_soon = False
         self._awaited_count = _NOT_AWAITED
         self._cancel_flush_timer()
+        if self._has_more_to_hear():
+            self._loop.call_soon(self._flush)
+            return
+        self._flush_soon = False
         if not self._in_flight:
             self._begin_commit()
+
+    def _has_more_to_hear(self) -> bool:
+        """Whether to listen once more before the commit: while one request was decided others
+        have come, and whoever is in this commit need not wait for the next.
+        """
+        heard = self.counts.commands
+        if (
+            self._in_flight
+            or heard == self._heard_count
+            or self._looks_count >= _LOOKS_MAX
+            or (self._answered_count <= 1 and len(self._open.answers) <= 1)
+        ):
+            self._looks_count = 0
+            return False
+        self._looks_count += 1
+        self._heard_count = heard
+        return True
 
     def _begin_commit(self) -> None:
         """Send the open batch on its way; what is asked from now on goes into the next."""

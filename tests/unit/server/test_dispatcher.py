@@ -63,6 +63,40 @@ def test_what_arrives_during_a_commit_gathers_in_the_next_one():
     assert [len(batch.jobs) for batch in desk.batches] == [1, 3]
 
 
+def asks_in_turns(desk: Desk, count: int) -> None:
+    """One request in each of the next turns of the loop, for as long as that goes on."""
+    if count:
+        desk.ask(desk.a_submit())
+        desk.loop.call_soon(lambda: asks_in_turns(desk, count - 1))
+
+
+def test_a_commit_of_several_waits_for_those_who_were_heard_meanwhile():
+    desk = Desk()
+    asks_in_turns(desk, 1)
+    asks_in_turns(desk, 2)
+    desk.run(TWO_COMMITS_MS)
+
+    assert [len(batch.jobs) for batch in desk.batches] == [3]
+
+
+def test_a_commit_does_not_wait_for_long_however_much_is_heard():
+    desk = Desk()
+    desk.ask(desk.a_submit())
+    asks_in_turns(desk, 20)
+    desk.run(3 * COMMIT_MS)
+
+    first = 2 + module._LOOKS_MAX
+    assert [len(batch.jobs) for batch in desk.batches] == [first, 21 - first]
+
+
+def test_a_lone_client_is_not_kept_waiting_for_others():
+    desk = Desk()
+    asks_in_turns(desk, 2)
+    desk.run(3 * COMMIT_MS)
+
+    assert [len(batch.jobs) for batch in desk.batches] == [1, 1]
+
+
 def test_a_store_that_commits_at_once_answers_in_the_next_turn():
     desk = Desk()
     dispatcher = Dispatcher(MemoryStore(), desk.clock, desk.loop)
