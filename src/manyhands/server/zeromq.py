@@ -62,7 +62,7 @@ class RouterSocket:
         self.everybody: dict[Peer, None] = {}
         self._address = address
         self._listener = TcpListener(server, address, name, self._make_peer)
-        self._session: Session | None = None
+        self.session: Session
         self._peers: dict[bytes, Peer] = {}
         # Who is not read, until some of what was asked is answered.
         self.waiting: dict[Peer, None] = {}
@@ -70,15 +70,9 @@ class RouterSocket:
         self._refused_count = 0
         self._looking: asyncio.TimerHandle | None = None
 
-    @property
-    def session(self) -> Session:
-        """Whom all peers talk to."""
-        assert self._session is not None
-        return self._session
-
     async def start(self, session: Session) -> Address:
         """Bind and listen; gives the address that was bound."""
-        self._session = session
+        self.session = session
         try:
             bound = await self._listener.start()
         except OSError as error:
@@ -272,14 +266,13 @@ class Peer:
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         session = self._router.session
-        receive, is_overwhelmed = session.receive, session.is_overwhelmed
         for number, message in enumerate(messages):
-            if is_overwhelmed():
+            if session.is_overwhelmed():
                 self._kept = messages[number:]
                 return
             try:
                 if len(message) > 1:
-                    receive(message)
+                    session.receive(message)
                 else:
                     session.overflowed(message[0])
             except Exception:  # noqa: BLE001 - a defect of ours: that peer waits, others go on

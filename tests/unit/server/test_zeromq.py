@@ -94,7 +94,7 @@ class House:
         config = SimpleNamespace(payload_bytes_max=100_000)
         server = SimpleNamespace(ids=Ids(), dispatcher=self.dispatcher, clock=None, config=config)
         self.router = self._run(self._make(server))
-        self.router._session = self.session
+        self.router.session = self.session
         self.transports: list[Transport] = []
 
     async def _make(self, server):
