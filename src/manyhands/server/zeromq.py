@@ -11,7 +11,7 @@ import structlog
 
 from manyhands.config import Address
 from manyhands.model.events import Signal
-from manyhands.server.tcp import Connection, TcpListener
+from manyhands.server.tcp import OUTPUT_BYTES_MAX, Connection, TcpListener
 from manyhands.store.batch import Batch
 from manyhands.wire.zmtp import GREETING, PING, Decoder, Handshake, RefusedError, encode
 
@@ -22,8 +22,9 @@ _log = structlog.get_logger("manyhands.zeromq")
 
 # Room in a message for what is not its payload.
 _ENVELOPE_BYTES: Final = 1024 * 1024
-# What may wait for one peer, before what is said to it counts as undelivered.
-_UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+# What may wait for one peer, before what is said to it counts as undelivered: so much that one
+# message more does not end the connection.
+_UNREAD_BYTES_MAX: Final = OUTPUT_BYTES_MAX // 2
 # Time is counted in looks at everybody: nobody reads a clock for each message.
 _LOOK_SECONDS: Final = 5.0
 _LOOKS_BETWEEN_PINGS: Final = 2

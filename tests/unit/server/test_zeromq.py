@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from manyhands.config import Address
 from manyhands.server import zeromq
@@ -294,7 +296,7 @@ def test_z8_what_a_peer_does_not_read_is_bounded_and_the_rest_counts_as_undelive
     told: list[str] = []
     transport.connection.pause_writing()
     assert not transport.reading
-    transport.unread_bytes = 64 * MIB
+    transport.unread_bytes = 128 * MIB
     house.router.send((b"me", b""), b"fits", lambda: told.append("fits"))
     house.router.send((b"me", b""), b"x", lambda: told.append("too much"))
     house.router.send((b"me", b""), b"x", None)
@@ -311,11 +313,13 @@ def test_z8_what_a_peer_does_not_read_is_bounded_and_the_rest_counts_as_undelive
     assert transport.reading
 
 
-def test_z8_what_is_said_in_one_turn_is_bounded_too(house):
+def test_z8_what_is_said_in_one_turn_is_bounded_too(house, monkeypatch):
+    monkeypatch.setattr(zeromq, "_UNREAD_BYTES_MAX", 128_000)
     house.join(b"me")
     told: list[int] = []
+    body = bytes(20_000)
     for number in range(10):
-        house.router.send((b"me",), bytes(10 * MIB), lambda number=number: told.append(number))
+        house.router.send((b"me",), body, lambda number=number: told.append(number))
     house.turn()
     assert told == [7, 8, 9]
 
@@ -417,6 +421,25 @@ def test_a_defect_of_ours_harms_neither_the_peer_nor_others(house, capsys):
     house.say(second, message(b"fine"))
     assert house.session.heard == [[b"1", b"fine"], [b"2", b"fine"]]
     assert "internal error" in capsys.readouterr().out
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from([b"", GREETING, HELLO]))
+def test_z5_any_bytes_are_heard_or_end_the_connection(pieces, first):
+    loop = asyncio.new_event_loop()
+    house = House(loop)
+    house.session.receive = house.session.heard.append
+    try:
+        transport = house.connect(first)
+        for piece in (*pieces, ready(b"REQ", b""), *pieces):
+            house.say(transport, piece)
+        house.look(1)
+        assert house.router.connections_count == (transport.state == "open")
+        assert all(type(frame) is bytes for heard in house.session.heard for frame in heard)
+        transport.connection.connection_lost(None)
+        assert house.router.connections_count == 0
+        assert house.router._peers == {}
+    finally:
+        loop.close()
 
 
 def test_a_peer_that_hangs_up_is_forgotten_at_once(house):

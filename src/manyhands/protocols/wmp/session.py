@@ -36,7 +36,7 @@ AWAITED_COUNT_MAX: Final = 10_000
 TTL_MS: Final = 60_000
 _TTL_MS_MAX: Final = 3_600_000
 _LOCK_MS: Final = 5_000
-# Jobs at once. As many messages wait for one peer; more would come back undelivered.
+# Jobs at once: all of them may wait for one peer, and what waits for a peer is bounded.
 _SLOTS_MAX: Final = 1_000
 _WAIT_MS_MAX: Final = 10 * 60 * 1000
 _ROLES_COUNT_MAX: Final = 256
