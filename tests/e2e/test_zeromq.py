@@ -32,8 +32,12 @@ class Echo:
 
     def __init__(self) -> None:
         self.router: RouterSocket | None = None
+        self.quiet_count = 0
 
     def receive(self, frames):
+        if frames[-1].startswith(b"quiet"):
+            self.quiet_count += 1
+            return
         body = frames[0] if frames[-1] == b"who am I?" else frames[-1]
         self.router.send(tuple(frames[:-1]), body, None)
 
@@ -216,6 +220,15 @@ def test_z2_a_peer_may_pipeline_ten_thousand_messages(echoing, context):
     for number in range(10_000):
         peer.send_multipart([b"", b"%d" % number])
     assert [int(peer.recv_multipart()[1]) for _ in range(10_000)] == list(range(10_000))
+
+
+def test_z10_everything_is_heard_that_a_peer_said_before_it_left(echoing, context):
+    peer = connect(context, zmq.DEALER, echoing.url)
+    for _ in range(300):
+        peer.send(b"quiet".ljust(100_000))
+    peer.close(linger=int(SECONDS_MAX * 1000))
+    wait_until(lambda: echoing.router.session.quiet_count == 300, "all are heard")
+    wait_until(lambda: echoing.router.connections_count == 0, "it is forgotten")
 
 
 def test_z1_peers_come_back_after_a_restart(context):
