@@ -20,6 +20,7 @@ from manyhands.server.ids import Ids
 from manyhands.store.batch import Batch
 from manyhands.store.collect import GRAPH_PREFIX, Collector
 from manyhands.store.ready import entry_order
+from manyhands.store.rows import decode_job
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
 
 START_AT = 1_800_000_000_000
@@ -169,7 +170,6 @@ class SeededIds(Ids):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_job = msgspec.json.Decoder(Job).decode
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_queue = msgspec.json.Decoder(Queue).decode
 _decode_limit = msgspec.json.Decoder(NamedLimit).decode
@@ -188,7 +188,7 @@ class Row:
         self.result = result
 
     def job(self) -> Job:
-        job = replace(_decode_job(self.record), result=self.result)
+        job = replace(decode_job(self.record), result=self.result)
         assert _kept(job) == self.kept, f"{job.job_id}: what it keeps was not written"
         return job
 

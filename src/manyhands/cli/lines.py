@@ -7,11 +7,11 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
-from manyhands.store.rows import WholeRecord, whole_job, whole_record
 
 FORMAT: Final = 1
 
@@ -56,14 +56,14 @@ class Content(Struct, omit_defaults=True):
 class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     """A job in whatever state; what is long stands beside it."""
 
-    job: WholeRecord
+    job: Job
     payload: Content
     result: Content | None = None
 
     def plain(self) -> Job:
         """The job as it is to be stored: it gets its place in the new store there."""
         result = self.result.plain() if self.result is not None else None
-        return whole_job(self.job, self.payload.plain(), result)
+        return replace(self.job, payload=self.payload.plain(), result=result, serial=0)
 
 
 Line = Header | QueueLine | LimitLine | ScheduleLine | JobLine
@@ -75,7 +75,8 @@ decode: Final = msgspec.json.Decoder(Line).decode
 def job_line(job: Job) -> JobLine:
     """A job as a line."""
     result = None if job.result is None else _content(job.result, job.result_encoding)
-    return JobLine(whole_record(job), _content(job.payload, job.encoding), result)
+    bare = replace(job, payload=b"", result=None, serial=0)
+    return JobLine(bare, _content(job.payload, job.encoding), result)
 
 
 def _content(data: bytes, encoding: Encoding) -> Content:

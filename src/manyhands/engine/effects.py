@@ -1,7 +1,5 @@
 """What a command is about to change: read through, written at the end, or dropped whole."""
 
-from typing import Final
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -10,8 +8,8 @@ from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Reentry
 
-_READY: Final = State.READY
-_AHEAD_BASE: Final = -(1 << 62)
+_READY = State.READY
+_AHEAD_BASE = -(1 << 62)
 
 
 class Partial:

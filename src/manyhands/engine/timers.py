@@ -1,7 +1,5 @@
 """Time as a command: which instant a job waits for next, and what happens then."""
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from manyhands.engine import ending
@@ -14,8 +12,7 @@ from manyhands.model.job import FINISHED, EndReason, Failure, Job, Lease, State
 from manyhands.model.outcome import Accepted, Reply, Ticked
 from manyhands.model.policy import OnExpiry, Reentry
 
-_DELAYED: Final = State.DELAYED
-_LEASED: Final = State.LEASED
+_DELAYED, _LEASED = State.DELAYED, State.LEASED
 
 
 def due_at(job: Job) -> int | None:

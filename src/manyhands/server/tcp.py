@@ -95,15 +95,14 @@ class TcpListener:
                     (host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
                 )
             }
-        listening: Any = await self.loop.create_server(
+        self._listening = await self.loop.create_server(
             self.make_connection,
             **where,
             backlog=_BACKLOG,
             ssl=self.tls,
             ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
         )
-        self._listening = listening
-        host, port = listening.sockets[0].getsockname()[:2]  # a tuple, or uvloop's list
+        host, port = self._listening.sockets[0].getsockname()[:2]
         return str(Address(host, port))
 
     def make_connection(self) -> "Connection":

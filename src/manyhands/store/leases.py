@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Final
 
 from manyhands.model.job import Holder, Job, State
 from manyhands.store.tables import Table, add, discard
 
-_LEASED: Final = State.LEASED
+_LEASED = State.LEASED
 
 
 class Leases:

@@ -16,7 +16,7 @@ import msgspec
 
 from manyhands.model.failures import group_of_job
 from manyhands.store.copying import copy_database, sync_file
-from manyhands.store.rows import decode_whole_record, encode_record, join_events, whole_job
+from manyhands.store.rows import decode_job, encode_record, join_events
 from manyhands.store.store import StoreError
 
 FILE_NAME: Final = "manyhands.db"
@@ -105,7 +105,7 @@ def _note_failures(connection: apsw.Connection) -> None:
     connection.execute(_FAILURES)
     rows = connection.execute("SELECT serial, record FROM jobs WHERE state = 'failed'")
     for serial, record in rows:
-        job = whole_job(decode_whole_record(record))
+        job = decode_job(record)
         group = group_of_job(job)
         if group is not None:
             connection.execute(
@@ -174,7 +174,7 @@ def _compact(connection: apsw.Connection) -> None:
     insert = f"INSERT INTO jobs VALUES({', '.join('?' * 18)})"
     for row in connection.execute("SELECT * FROM older_jobs"):
         *columns, record, payload, result = row
-        job = whole_job(decode_whole_record(record))
+        job = decode_job(record)
         origin = job.origin
         kept = (job.submitted_at, job.unique_key, origin.realm, origin.name, origin.address)
         record = encode_record(job).decode()

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
+from manyhands.model.policy import TERMS
 from manyhands.store import schema
 from manyhands.store.packing import TermsBook
-from manyhands.store.rows import COLUMNS, decode_row, split_events, whole_record
+from manyhands.store.rows import COLUMNS, decode_row, split_events
 
 
 def make_older(file: Path, version: int) -> None:
@@ -34,7 +36,9 @@ def _spread(connection: apsw.Connection) -> None:
             connection.execute(statement)
     for row, columns in zip(found, jobs, strict=True):
         job = decode_row(columns, terms.by_number)
-        record = msgspec.json.encode(whole_record(job)).decode()
+        record = msgspec.json.encode(
+            replace(job, payload=b"", result=None, terms=TERMS["native"])
+        ).decode()
         values = (*row[:10], record, *row[-2:])
         connection.execute(f"INSERT INTO jobs VALUES({', '.join('?' * 13)})", values)
     for last_seq, count, bodies in blocks:

@@ -7,41 +7,7 @@ import pytest
 
 from manyhands.server.amqp import _WatcherConnection
 from manyhands.server.tcp import Connection
-
-
-class Transport:
-    """Notes whether it is read from."""
-
-    def __init__(self) -> None:
-        self.reading = True
-        self.written = b""
-
-    def get_extra_info(self, _name):
-        return None
-
-    def set_write_buffer_limits(self, high):
-        pass
-
-    def pause_reading(self):
-        self.reading = False
-
-    def resume_reading(self):
-        self.reading = True
-
-    def get_write_buffer_size(self):
-        return 0
-
-    def write(self, data):
-        self.written += data
-
-    def write_eof(self):
-        pass
-
-    def can_write_eof(self):
-        return True
-
-    def is_closing(self):
-        return False
+from tests.unit.server.transport import Transport
 
 
 class Session:

@@ -13,54 +13,11 @@ from manyhands.server.ids import Ids
 from manyhands.server.tcp import Connection
 from manyhands.server.zeromq import RouterSocket
 from manyhands.wire.zmtp import GREETING, PING, Decoder, command, encode, ready
+from tests.unit.server.transport import Transport
 
 HELLO = GREETING + b"\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 OLD_HELLO = GREETING[:10] + b"\1\3\0\2me"
 MIB = 1024 * 1024
-
-
-class Transport:
-    """A peer that reads nothing while it is stuck."""
-
-    def __init__(self) -> None:
-        self.reading = True
-        self.written = b""
-        self.unread_bytes = 0
-        self.connection: Connection | None = None
-        self.state = "open"
-
-    def get_extra_info(self, _name):
-        return None
-
-    def set_write_buffer_limits(self, high):
-        pass
-
-    def pause_reading(self):
-        self.reading = False
-
-    def resume_reading(self):
-        self.reading = True
-
-    def get_write_buffer_size(self):
-        return self.unread_bytes
-
-    def write(self, data):
-        self.written += data
-
-    def write_eof(self):
-        self.state = "closed"
-
-    def can_write_eof(self):
-        return True
-
-    def is_closing(self):
-        return self.state != "open"
-
-    def close(self):
-        self.state = "closed"
-
-    def abort(self):
-        self.state = "aborted"
 
 
 class Session:

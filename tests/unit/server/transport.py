@@ -1,0 +1,47 @@
+"""The network's end of a connection, without a network."""
+
+from manyhands.server.tcp import Connection
+
+
+class Transport:
+    """Notes what is written and whether it is read from; ``unread_bytes`` is for tests to set."""
+
+    def __init__(self) -> None:
+        self.reading = True
+        self.written = b""
+        self.unread_bytes = 0
+        self.connection: Connection | None = None
+        self.state = "open"
+
+    def get_extra_info(self, _name):
+        return None
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_write_buffer_size(self):
+        return self.unread_bytes
+
+    def write(self, data):
+        self.written += data
+
+    def write_eof(self):
+        self.state = "closed"
+
+    def can_write_eof(self):
+        return True
+
+    def is_closing(self):
+        return self.state != "open"
+
+    def close(self):
+        self.state = "closed"
+
+    def abort(self):
+        self.state = "aborted"
