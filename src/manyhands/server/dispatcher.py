@@ -77,10 +77,12 @@ class Counts:
 class _Gathering:
     """What is released with one commit."""
 
-    __slots__ = ("answers", "asked_before", "batch", "changed", "started_ms", "urgent")
+    __slots__ = ("answers", "batch", "changed", "others_count", "started_ms", "urgent")
 
-    def __init__(self, asked_before: int) -> None:
-        self.asked_before = asked_before  # commands, all those before its own
+    def __init__(self, others_count: int) -> None:
+        # Commands whose peers do not wait for it: those before its own, and those of its own that
+        # were answered at once.
+        self.others_count = others_count
         self.answers: list[Answer] = []  # in the order of the decisions
         self.changed = False  # there is something to write
         self.urgent = False  # somebody waits for the commit
@@ -218,6 +220,7 @@ class Dispatcher:
             self._flush_now()
         if settle is not None:
             self.counts.answers += 1
+            gathering.others_count += 1
             settle(reply)
         if effects is not None and effects.signals:
             self._listeners.deliver_fleeting(effects.signals)
@@ -365,7 +368,7 @@ class Dispatcher:
         count = len(gathering.answers)
         if count <= _FEW_COUNT:
             return count > 0
-        return count >= self.counts.commands - gathering.asked_before
+        return count >= self.counts.commands - gathering.others_count
 
     def _send(self) -> None:
         """What is durable already goes to the writer as well."""

@@ -173,6 +173,20 @@ def test_many_are_answered_at_once_if_all_who_were_heard_of_wait():
     assert [t.at_ms for t in many] == [TWO_COMMITS_MS] * len(many)
 
 
+def test_those_who_were_answered_early_are_not_waited_for():
+    desk = Desk()
+    jobs = desk.submit(count=20)
+    desk.store.at_once_share = 1.0
+    claims = [desk.ask(desk.a_claim(early=True)) for _ in jobs]
+    assert all(isinstance(told.reply, Claimed) for told in claims)
+
+    began_ms = desk.now_ms
+    many = [desk.ask(desk.a_complete(desk.job(job.job_id))) for job in jobs]
+    desk.run(1)
+
+    assert [told.at_ms for told in many] == [began_ms] * len(many)
+
+
 def test_those_who_ask_again_when_they_are_answered_are_answered_at_once_too():
     desk = Desk()
     desk.store.at_once_share = 1.0
