@@ -370,7 +370,7 @@ def note_durable(record: Record, batch: Batch) -> None:
         record.settings[kind].update(getattr(batch, kind))
         for name in getattr(batch, removed):
             record.settings[kind].pop(name, None)
-    for seq, event in batch.events:
+    for seq, event in enumerate(batch.events, batch.events_after + 1):
         require(seq == len(record.events) + 1, f"event {seq} follows event {len(record.events)}")
         body = json.encode(event)
         require(record.decided[seq - 1] == body, f"event {seq} is not what was decided")

@@ -28,8 +28,7 @@ class Manager:
         server.dispatcher.on_batch.append(self._on_batch)
 
     def _on_batch(self, batch: Batch, _elapsed_ms: float) -> None:
-        for _, event in batch.events:
-            self.session.committed(event)
+        self.session.committed(batch.events)
 
     def receive(self, worker: "WmpWorker", frames: list[bytes]) -> None:
         self.peers[worker.routing_id] = worker

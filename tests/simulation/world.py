@@ -232,7 +232,9 @@ class Image:
             )
             for job in batch.jobs.values()
         ]
-        self.events = [(seq, _encode(event)) for seq, event in batch.events]
+        self.events = [
+            (seq, _encode(event)) for seq, event in enumerate(batch.events, batch.events_after + 1)
+        ]
         self.queues = [(queue.name, _encode(queue)) for queue in batch.queues.values()]
         self.limits = [(limit.name, _encode(limit)) for limit in batch.limits.values()]
         self.schedules = [(key, _encode(value)) for key, value in batch.schedules.items()]
@@ -329,7 +331,7 @@ class FaultyStore:
             began = index.namespaces.graphs.get(job.namespace or "")
             if job.state in FINISHED and began is not None and job.serial >= began:
                 index.keep(job)
-                index.forget(job.job_id)
+                index.forget(job)
         index.serial, index.position = disk.counters
         self._collector.seq = self.last_seq()
 

@@ -428,8 +428,7 @@ class Dispatcher:
         batch = gathering.batch
         if batch is None:
             return
-        if batch.events:
-            self.events.publish(batch.events)
+        self.events.publish(batch.events, batch.last_seq)
         self._listeners.committed(batch, self.clock.monotonic_ms() - gathering.started_ms)
         if self.waiters.count:
             self.waking.after_commit(batch)

@@ -23,16 +23,16 @@ class EventLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._recent: deque[tuple[int, Event]] = deque(maxlen=RECENT_COUNT_MAX)
+        self._recent: deque[Event] = deque(maxlen=RECENT_COUNT_MAX)
         self._watchers: dict[Callable[[], None], None] = {}
         self.last_seq = store.last_seq()
 
-    def publish(self, events: Sequence[tuple[int, Event]]) -> None:
-        """These were committed."""
+    def publish(self, events: Sequence[Event], last_seq: int) -> None:
+        """These were committed, the last one with this number."""
         if not events:
             return
         self._recent.extend(events)
-        self.last_seq = events[-1][0]
+        self.last_seq = last_seq
         for watcher in tuple(self._watchers):
             try:
                 watcher()
@@ -57,11 +57,12 @@ class EventLog:
         if seq >= self.last_seq:
             return ()
         recent = self._recent
-        if recent and recent[0][0] <= seq + 1:
-            start = seq + 1 - recent[0][0]
+        before = self.last_seq - len(recent)  # the number before that of the first
+        if recent and before <= seq:
+            start = seq - before
             stop = min(len(recent), start + count_max)
             # By index: readers are near the end, and iterating would walk there from the start.
-            return [StoredEvent(*recent[index]) for index in range(start, stop)]
+            return [StoredEvent(before + index + 1, recent[index]) for index in range(start, stop)]
         return self._store.events_after(seq, count_max)
 
     def before(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
@@ -71,4 +72,4 @@ class EventLog:
 
     def of_job(self, job_id: str) -> list[Event]:
         """What the newest events tell about one job; older ones are not looked through."""
-        return [event for _, event in self._recent if event.job_id == job_id]
+        return [event for event in self._recent if event.job_id == job_id]

@@ -40,7 +40,7 @@ class Tallies:
         entered, current = self.entered, self.current
         jobs_in, jobs_out = self.jobs_in, self.jobs_out
         sample, last = None, ""
-        for _, event in batch.events:
+        for event in batch.events:
             state = event.state
             entered[state] += 1
             queue = event.queue

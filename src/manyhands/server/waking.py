@@ -45,7 +45,7 @@ class Waking:
         waiters = self._waiters
         queues = self._index.queues
         counts: dict[str, int] = {}
-        for _, event in batch.events:
+        for event in batch.events:
             queue = event.queue
             if event.state is _READY:
                 counts[queue] = counts.get(queue, 0) + 1

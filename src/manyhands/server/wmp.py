@@ -76,11 +76,11 @@ class WmpListener:
         await self._socket.drain()
 
     def _on_batch(self, batch: Batch, _elapsed_ms: float) -> None:
-        committed, with_work = self._session.committed, self._with_work
-        for _, event in batch.events:
+        with_work = self._with_work
+        for event in batch.events:
             if event.state is _READY:
                 with_work[event.queue] = None
-            committed(event)
+        self._session.committed(batch.events)
 
     # The session's side.
 

@@ -100,7 +100,7 @@ class WorkerBooks:
     def take(self, batch: Batch, _elapsed_ms: float) -> None:
         """What was committed."""
         by_realm = self.by_realm
-        for _, event in batch.events:
+        for event in batch.events:
             holder = event.holder
             if holder is not None and holder.realm in by_realm:
                 by_realm[holder.realm].note(event, holder)

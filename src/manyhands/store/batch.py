@@ -22,6 +22,7 @@ class Batch:
         "bulks",
         "cursors",
         "events",
+        "events_after",
         "forgotten_queues",
         "full",
         "is_durable",
@@ -43,7 +44,8 @@ class Batch:
         self.number = number
         self.jobs: dict[str, Job] = {}
         self.full: set[str] = set()  # ids whose whole row is written: new, or a new payload
-        self.events: list[tuple[int, Event]] = []
+        self.events: list[Event] = []
+        self.events_after = 0  # the number before that of the first, once it is sealed
         self.partials: list[tuple[int, Partial]] = []  # with the job's serial
         self.queues: dict[str, Queue] = {}
         self.forgotten_queues: dict[str, None] = {}
@@ -60,6 +62,11 @@ class Batch:
         self.touched = False  # to be written even if nothing changed, for the time alone
         self.alive_at = 0  # the server's time when the batch was sealed
         self.is_durable = False  # already when it was begun
+
+    @property
+    def last_seq(self) -> int:
+        """The number of its last event."""
+        return self.events_after + len(self.events)
 
     def is_empty(self) -> bool:
         """Nothing would be written."""

@@ -59,11 +59,8 @@ class Collector:
                 batch.full.add(job_id)
                 index.change(None, job)
             batch.jobs[job_id] = job
-        seq = self.seq
-        for event in effects.events:
-            seq += 1
-            batch.events.append((seq, event))
-        self.seq = seq
+        batch.events += effects.events
+        self.seq += len(effects.events)
         if self._turned_graphs:
             self._note_graphs()
         if settings is not None:
@@ -126,6 +123,7 @@ class Collector:
         if batch.is_empty():
             return None
         batch.alive_at = now
+        batch.events_after = self.seq - len(batch.events)
         self.sealed.append(batch)
         self.batch = Batch(batch.number + 1)
         return batch
@@ -148,5 +146,5 @@ class Collector:
             for job_id, job in batch.jobs.items():
                 # Only if nothing newer is on its way: that value cannot be read yet.
                 if job.state in FINISHED and index_jobs.get(job_id) is job:
-                    self.index.forget(job_id)
+                    self.index.forget(job)
         return settled

@@ -337,15 +337,12 @@ class Index:
         else:
             self._unwanted[job.job_id] = None
 
-    def forget(self, job_id: str) -> None:
+    def forget(self, job: Job) -> None:
         """Let go of a finished job that is safely stored. Names of a graph that is still being
         worked on stay, with their outcome, until the last job of the graph has finished.
         """
-        job = self._get(job_id)
-        if job is None or job.state not in FINISHED:
-            return
-        if not self.namespaces.keeps(job):
-            self._drop(job_id)
+        if job.namespace is None or not self.namespaces.keeps(job):
+            self._drop(job.job_id)
 
     def _drop(self, job_id: str) -> None:
         job = self._get(job_id)

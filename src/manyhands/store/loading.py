@@ -138,7 +138,7 @@ class _Loader:
             for row in self._connection.execute(statement, (namespace, began)):
                 job = self._make_job(row)
                 index.keep(job)
-                index.forget(job.job_id)  # that is: as soon as the graph is finished
+                index.forget(job)  # that is: as soon as the graph is finished
 
     def _make_job(self, row: Sequence[Any]) -> Job:
         job = decode_row(row, self._terms.by_number)

@@ -71,9 +71,9 @@ class MemoryStore:
             return None
         for job in batch.jobs.values():
             self._keep(job)
-        for seq, event in batch.events:
+        for seq, event in enumerate(batch.events, batch.events_after + 1):
             self._events.append(StoredEvent(seq, event))
-            self._last_seq = seq
+        self._last_seq = batch.last_seq
         for _, partial in batch.partials:
             kept = self._partials.setdefault(partial.job_id, deque(maxlen=limits.PARTIALS_KEPT_MAX))
             # Numbers start anew when a job is put to work again: later ones are from before.

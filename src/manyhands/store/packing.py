@@ -147,8 +147,8 @@ class Packer:
             counters=_encode(counters).decode(),
             inserted=inserted,
             updated=updated,
-            events_after=batch.events[0][0] - 1 if batch.events else 0,
-            events=[event for _, event in batch.events],
+            events_after=batch.events_after,
+            events=batch.events,
             rarities=None if plain else self._rarities(batch, removals, last_serial),
         )
         packed = pack(frame)

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +19,6 @@ import apsw
 from manyhands.engine.view import View
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
-from manyhands.model.events import Event
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
 from manyhands.store import journal, schema
@@ -93,7 +91,6 @@ class SqliteStore:
         self._durable = 0  # the number of the last durable batch
         self._applied = 0  # of the last batch that the file holds
         self._swept = 0
-        self._unapplied_events: deque[tuple[int, Event]] = deque()
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
         self._pruner = Pruner(self._collector, self._reader, retention)
@@ -160,9 +157,7 @@ class SqliteStore:
     def finish_commits(self) -> int:
         number = self._link.committed()
         for batch in self._collector.committed(number):
-            if batch.events:
-                self._last_seq = batch.events[-1][0]
-                self._unapplied_events += batch.events
+            self._last_seq = batch.last_seq
         self._durable = number
         if self._link.applied > self._applied:
             self._let_go(self._link.applied)
@@ -171,11 +166,7 @@ class SqliteStore:
     def _let_go(self, number: int) -> None:
         """Up to this batch the file tells everything: it need not be in memory as well."""
         for batch in self._collector.applied(number):
-            if batch.events:
-                self._applied_seq = batch.events[-1][0]
-        events = self._unapplied_events
-        while events and events[0][0] <= self._applied_seq:
-            events.popleft()
+            self._applied_seq = batch.last_seq
         while self._removed and self._removed[0][0] <= number:
             self._pruner.forget(self._removed.popleft()[1])
         self._applied = number
@@ -189,9 +180,12 @@ class SqliteStore:
             stored = self._reader.events(seq, min(count_max, applied_seq - seq))
             # The file may be ahead of what we were told, and nobody may hear of that before.
             found = [event for event in stored if event.seq <= applied_seq]
-        start = max(seq, applied_seq) - applied_seq
-        newer = islice(self._unapplied_events, start, start + max(0, count_max - len(found)))
-        return found + [StoredEvent(*event) for event in newer]
+        for batch in self._collector.unapplied:
+            start = max(seq - batch.events_after, 0)
+            some = batch.events[start : start + count_max - len(found)]
+            first = batch.events_after + start + 1
+            found += [StoredEvent(number, event) for number, event in enumerate(some, first)]
+        return found
 
     def last_seq(self) -> int:
         return self._last_seq

@@ -96,7 +96,7 @@ class Desk:
                 settle(reply)
             counts: dict[str, int] = {}
             for event in effects.events if effects is not None else ():
-                self.session.committed(event)
+                self.session.committed([event])
                 if event.state.value == "ready":
                     counts[event.queue] = counts.get(event.queue, 0) + 1
             for queue, count in counts.items():

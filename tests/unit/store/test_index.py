@@ -104,7 +104,7 @@ def test_finished_jobs_of_a_graph_leave_with_its_last_one():
         index.put(job)
     for job, left in ((first, 2), (last, 0)):
         index.put(replace(job, state=State.COMPLETED, finished_at=1))
-        index.forget(job.job_id)
+        index.forget(job)
         assert len(index.jobs) == left
 
     assert index.named("n", "x") is None
@@ -115,7 +115,7 @@ def test_an_unfinished_job_is_never_forgotten():
     index = make_index()
     job = make_job("a" * 32, State.READY)
     index.put(job)
-    index.forget(job.job_id)
+    index.forget(job)
 
     assert index.jobs == {job.job_id: job}
 

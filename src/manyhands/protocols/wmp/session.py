@@ -6,6 +6,7 @@ the protocol has none for workers: it is dropped and counted. Clause ids in comm
 of ``docs/protocols/wmp.md``.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -91,11 +92,16 @@ class WmpSession:
         awaited = self.giving.awaited_count + self._reporting.awaited_count
         return awaited + self.submitting.awaited_count > AWAITED_COUNT_MAX
 
-    def committed(self, event: Event) -> None:
-        """A change of state is on disk."""
-        self.holdings.committed(event)
-        if event.state in FINISHED:
-            self.submitting.ended(event.job_id)
+    def committed(self, events: Iterable[Event]) -> None:
+        """Changes of state are on disk. They are those of all protocols: where nobody here has
+        work or waits for any, none is looked at.
+        """
+        if not (len(self.holdings) or self.submitting.watches_count):
+            return
+        for event in events:
+            self.holdings.committed(event)
+            if event.state in FINISHED:
+                self.submitting.ended(event.job_id)
 
     def drain(self) -> None:
         """The server is about to stop: nobody waits any longer."""
