@@ -31,8 +31,8 @@ from manyhands.store import schema
 from manyhands.store.applying import Applier, PackedFrame
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
-from manyhands.store.frames import Frame, cut
-from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.frames import Counters, Frame, cut
+from manyhands.store.packing import Packer, Removals, TermsBook
 
 NOW = 1_760_000_000_000
 HOLDER = Holder("gearman", "127.0.0.1:50001", "127.0.0.1:50001")

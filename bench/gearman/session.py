@@ -20,7 +20,8 @@ from manyhands.server.ids import Ids
 from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch
 from manyhands.store.collect import Collector
-from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.frames import Counters
+from manyhands.store.packing import Packer, Removals, TermsBook
 from manyhands.wire import gearman as wire
 
 IN_FLIGHT = 32

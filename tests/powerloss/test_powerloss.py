@@ -7,18 +7,18 @@ from random import Random
 
 import apsw
 import pytest
-from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.model.policy import Queue
 from manyhands.store import applying, journal, recovery, schema, writer
 from manyhands.store.collect import Collector
-from manyhands.store.frames import FrameBuffer, mark_kept
+from manyhands.store.frames import Counters, FrameBuffer, mark_kept
 from manyhands.store.journal import Place, Tip
-from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.packing import Packer, Removals, TermsBook
 from manyhands.store.store import StoreError
 from manyhands.store.writer import Writer
+from tests.copies import replace
 from tests.powerloss.disk import Disk, System, crashes
 
 NOW = 1_700_000_000_000

@@ -97,12 +97,14 @@ def assert_noticed(words: str) -> None:
         run_until_noticed()
 
 
+@pytest.mark.interpreted
 def test_a_lease_that_anybody_can_claim_to_hold_is_noticed(monkeypatch):
     monkeypatch.setattr(holding, "proves", lambda *_: True)
 
     assert_noticed("under a foreign lease")
 
 
+@pytest.mark.interpreted
 def test_an_answer_before_its_commit_is_noticed(monkeypatch):
     flush = Dispatcher._flush
 
@@ -120,6 +122,7 @@ def test_an_answer_before_its_commit_is_noticed(monkeypatch):
     assert_noticed("was answered at commit|was answered early")
 
 
+@pytest.mark.interpreted
 def test_a_signal_before_its_commit_is_noticed(monkeypatch):
     flush = Dispatcher._flush
 
@@ -137,6 +140,7 @@ def test_a_signal_before_its_commit_is_noticed(monkeypatch):
     assert_noticed("told before its commit")
 
 
+@pytest.mark.interpreted
 def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch):
     free = graph.free
     monkeypatch.setattr(graph, "free", lambda effects, job, left: free(effects, job, left[1:]))
@@ -144,12 +148,14 @@ def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch
     assert_noticed("started before|waits for")
 
 
+@pytest.mark.interpreted
 def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
     monkeypatch.setattr(graph, "dependency_is_met", lambda *_: None)
 
     assert_noticed("did not end|waits for")
 
 
+@pytest.mark.interpreted
 def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
     monkeypatch.setattr(Collector, "is_unsaved", lambda *_: False)
 
@@ -162,6 +168,7 @@ def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
     assert_noticed("expired after")
 
 
+@pytest.mark.interpreted
 def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
     monkeypatch.setattr(Waiters, "wake", lambda *_: 0)
 
@@ -206,6 +213,7 @@ def test_a_durable_queue_that_is_told_of_before_its_commit_is_noticed(monkeypatc
     assert_noticed("was not on disk|is gone")
 
 
+@pytest.mark.interpreted
 def test_names_that_come_back_after_their_graph_had_ended_are_noticed(monkeypatch):
     restore = Namespaces.restore
     monkeypatch.setattr(Namespaces, "restore", lambda self, _: restore(self, {}))

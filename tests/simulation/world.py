@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Command
 from manyhands.model.events import Cursor, Event
 from manyhands.model.job import FINISHED, Job, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.model.stored import stored
 from manyhands.server.clock import Clock
 from manyhands.server.ids import Ids
 from manyhands.store.batch import Batch
@@ -22,6 +22,7 @@ from manyhands.store.collect import GRAPH_PREFIX, Collector
 from manyhands.store.ready import entry_order
 from manyhands.store.rows import decode_job
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
+from tests.copies import replace
 
 START_AT = 1_800_000_000_000
 
@@ -226,7 +227,7 @@ class Image:
         self.jobs = [
             (
                 job.job_id,
-                _encode(replace(job, result=None)),
+                _encode(stored(replace(job, result=None))),
                 _kept(job) if job.job_id in batch.full else None,
                 job.result,
             )

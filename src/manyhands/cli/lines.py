@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.model.stored import StoredJob, restored, stored
 
 FORMAT: Final = 1
 
@@ -56,14 +57,15 @@ class Content(Struct, omit_defaults=True):
 class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     """A job in whatever state; what is long stands beside it."""
 
-    job: Job
+    job: StoredJob
     payload: Content
     result: Content | None = None
 
     def plain(self) -> Job:
         """The job as it is to be stored: it gets its place in the new store there."""
         result = self.result.plain() if self.result is not None else None
-        return replace(self.job, payload=self.payload.plain(), result=result, serial=0)
+        job = replace(self.job, payload=self.payload.plain(), result=result, serial=0)
+        return restored(job)
 
 
 Line = Header | QueueLine | LimitLine | ScheduleLine | JobLine
@@ -76,7 +78,7 @@ def job_line(job: Job) -> JobLine:
     """A job as a line."""
     result = None if job.result is None else _content(job.result, job.result_encoding)
     bare = replace(job, payload=b"", result=None, serial=0)
-    return JobLine(bare, _content(job.payload, job.encoding), result)
+    return JobLine(stored(bare), _content(job.payload, job.encoding), result)
 
 
 def _content(data: bytes, encoding: Encoding) -> Content:

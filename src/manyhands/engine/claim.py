@@ -1,6 +1,7 @@
 """Handing out work: which jobs, to whom, for how long."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -13,9 +14,9 @@ from manyhands.model.job import EndReason, Job, Lease, State
 from manyhands.model.outcome import Claimed, Refusal, Reply, Why
 from manyhands.model.policy import NO_POLICY, Queue, QueuePolicy
 
-_READY = State.READY
-_CLAIMED = Trigger.CLAIMED
-_LISTED = ClaimOrder.LISTED
+_READY: Final = State.READY
+_CLAIMED: Final = Trigger.CLAIMED
+_LISTED: Final = ClaimOrder.LISTED
 
 
 def decide_claim(command: Claim, effects: Effects) -> Reply:

@@ -1,5 +1,7 @@
 """What a command is about to change: read through, written at the end, or dropped whole."""
 
+from typing import Final
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -8,8 +10,8 @@ from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Reentry
 
-_READY = State.READY
-_AHEAD_BASE = -(1 << 62)
+_READY: Final = State.READY
+_AHEAD_BASE: Final = -(1 << 62)
 
 
 class Partial:

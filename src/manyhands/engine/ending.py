@@ -1,6 +1,6 @@
 """How leases and jobs end, whoever asked for it: a worker, an operator, or time."""
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -23,8 +23,8 @@ from manyhands.model.job import (
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import Reentry
 
-_COMPLETE = Trigger.COMPLETED
-_COMPLETED = EndReason.COMPLETED
+_COMPLETE: Final = Trigger.COMPLETED
+_COMPLETED: Final = EndReason.COMPLETED
 
 
 def ended_attempts(
@@ -128,7 +128,7 @@ def lose(effects: Effects, job: Job, reason: EndReason) -> Job:
     return place(effects, job, lease=lease, reentry=reentry, reason=reason.value)
 
 
-_LOSSES = {
+_LOSSES: Final = {
     EndReason.LOST: "the worker's connection was lost",
     EndReason.EXPIRED: "the lease expired",
     EndReason.CUTOFF: "the attempt took longer than allowed",

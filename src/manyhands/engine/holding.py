@@ -1,6 +1,6 @@
 """What the holder of a lease may say: renew, report, send, complete, fail, release."""
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -39,9 +39,10 @@ from manyhands.model.job import (
 from manyhands.model.outcome import Changed, ChangedMany, Concluded, Refusal, Reply, Why
 from manyhands.model.policy import Completion, OnUnknownDependency
 
-_COMPLETED, _OPEN = State.COMPLETED, Completion.OPEN
-_NOBODY = Holder("native", None)
-_ENDED = {
+_COMPLETED: Final = State.COMPLETED
+_OPEN: Final = Completion.OPEN
+_NOBODY: Final = Holder("native", None)
+_ENDED: Final = {
     State.COMPLETED: Why.ALREADY_COMPLETED,
     State.FAILED: Why.ALREADY_FAILED,
     State.CANCELLED: Why.ALREADY_CANCELLED,

@@ -29,7 +29,7 @@ from manyhands.model.policy import (
     Reentry,
 )
 
-_READY = State.READY
+_READY: Final = State.READY
 _NOTHING: Final[Mapping[str, str]] = {}
 
 

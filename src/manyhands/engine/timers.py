@@ -1,5 +1,7 @@
 """Time as a command: which instant a job waits for next, and what happens then."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from manyhands.engine import ending
@@ -12,7 +14,8 @@ from manyhands.model.job import FINISHED, EndReason, Failure, Job, Lease, State
 from manyhands.model.outcome import Accepted, Reply, Ticked
 from manyhands.model.policy import OnExpiry, Reentry
 
-_DELAYED, _LEASED = State.DELAYED, State.LEASED
+_DELAYED: Final = State.DELAYED
+_LEASED: Final = State.LEASED
 
 
 def due_at(job: Job) -> int | None:

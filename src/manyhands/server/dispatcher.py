@@ -335,14 +335,14 @@ class Dispatcher:
         gathering = self._open
         try:
             at_once = not self._in_flight and self._is_quiet(gathering)
-            gathering.batch = self.store.begin_commit(self.clock.now(), at_once=at_once)
+            batch = gathering.batch = self.store.begin_commit(self.clock.now(), at_once=at_once)
         except StoreFailedError as error:
             self._fail(str(error))
             return
-        if gathering.batch is None and (self._in_flight or self._telling):
+        if batch is None and (self._in_flight or self._telling):
             return  # questions only: what they saw is still on its way, and so are their answers
         self._open = _Gathering(self.counts.commands)
-        if gathering.batch is None:
+        if batch is None:
             self._telling = True
             try:
                 self._release(gathering)
@@ -354,7 +354,7 @@ class Dispatcher:
         self._answered_count = len(gathering.answers)
         self._was_busy = self._answered_count > _BUSY_COUNT
         self._in_flight.append(gathering)
-        if gathering.batch.is_durable:
+        if batch.is_durable:
             if self._send_timer is None and self.store.has_unsent():
                 self._send_timer = self._loop.call_later(_SEND_SECONDS, self._send)
             self._on_readable()
@@ -400,12 +400,13 @@ class Dispatcher:
         try:
             while self._in_flight:
                 gathering = self._in_flight[0]
-                assert gathering.batch is not None
-                if gathering.batch.number > self._durable:
+                batch = gathering.batch
+                assert batch is not None
+                if batch.number > self._durable:
                     break
                 self._in_flight.popleft()
                 self.counts.batches += 1
-                self.counts.jobs += len(gathering.batch.jobs)
+                self.counts.jobs += len(batch.jobs)
                 # What is asked meanwhile is told after it, but may be on its way to the disk.
                 self._release(gathering)
         finally:

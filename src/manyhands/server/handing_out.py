@@ -43,7 +43,8 @@ class HandingOut:
                         self._pass_on(nap)
                         return reply
                     left = ends_at - loop.time()
-                    if connection.is_gone:
+                    gone = connection.is_gone  # of this moment only, as mypy has to know
+                    if gone:
                         raise HungUpError
                     if left <= 0.0 or not await nap.sleep(left) or self._naps.over:
                         return reply

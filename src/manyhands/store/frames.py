@@ -23,6 +23,15 @@ Row = Any  # a list or tuple of values that SQLite knows
 Span = tuple[int, int, int]  # a message's number, where it starts, and where it ends
 
 
+class Counters(Struct, frozen=True):
+    """How far a store has come; written with every commit."""
+
+    alive_at: int = 0
+    serial: int = 0
+    seq: int = 0
+    position: int = 0
+
+
 class Rarities(Struct, frozen=True, array_like=True, kw_only=True):
     """What few batches have."""
 

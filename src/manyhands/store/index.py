@@ -5,6 +5,7 @@ rule: whatever it keeps can be worked out again from the jobs themselves.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
@@ -19,7 +20,8 @@ from manyhands.store.namespaces import Namespaces
 from manyhands.store.ready import ReadyQueue
 from manyhands.store.tables import Table, add, discard
 
-_READY, _LEASED = State.READY, State.LEASED
+_READY: Final = State.READY
+_LEASED: Final = State.LEASED
 
 
 class QueueIndex:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from typing import Final
 
 from manyhands.model.job import Holder, Job, State
 from manyhands.store.tables import Table, add, discard
 
-_LEASED = State.LEASED
+_LEASED: Final = State.LEASED
 
 
 class Leases:

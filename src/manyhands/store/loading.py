@@ -15,9 +15,10 @@ from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule,
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.bulk import Bulk
 from manyhands.store.collect import GRAPH_PREFIX
+from manyhands.store.frames import Counters
 from manyhands.store.index import Index
 from manyhands.store.opening import damaged
-from manyhands.store.packing import Counters, TermsBook
+from manyhands.store.packing import TermsBook
 from manyhands.store.reading import open_reader
 from manyhands.store.ready import entry_order
 from manyhands.store.rows import COLUMNS, decode_row

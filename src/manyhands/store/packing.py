@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
 from manyhands.engine.ending import result_ms_of
 from manyhands.model import limits
@@ -13,24 +12,16 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
-from manyhands.store.frames import Frame, Rarities, pack
+from manyhands.store.frames import Counters, Frame, Rarities, pack
 from manyhands.store.rows import decode_terms, encode_record, encode_terms
 
-_FAILED, _CANCELLED = State.FAILED, State.CANCELLED
+_FAILED: Final = State.FAILED
+_CANCELLED: Final = State.CANCELLED
 _QUICK_MAX: Final = 4_096
 _PAYLOAD_BYTES_INSIDE: Final = 2_000  # larger ones have a row of their own; a quarter of a page
 
 _encode = msgspec.json.Encoder().encode
 _encode_sample = msgspec.msgpack.Encoder().encode
-
-
-class Counters(Struct, frozen=True):
-    """How far a store has come; written with every commit."""
-
-    alive_at: int = 0
-    serial: int = 0
-    seq: int = 0
-    position: int = 0
 
 
 class Removals:

@@ -9,12 +9,13 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Final
 
 from manyhands.model.job import Job, State
 
-_READY = State.READY
+_READY: Final = State.READY
 _position = attrgetter("position")
-_AHEAD_MAX = -(1 << 61)  # positions of jobs that go ahead lie far below those at the front
+_AHEAD_MAX: Final = -(1 << 61)  # positions of jobs that go ahead lie far below those at the front
 
 
 class _Level:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from manyhands.model.job import UNKNOWN_ORIGIN, Job, Origin
 from manyhands.model.policy import TERMS, Terms
+from manyhands.model.stored import StoredJob, restored, stored
 
 _DEFAULT_TERMS: Final = TERMS["native"]
 PAYLOAD: Final = (
@@ -26,28 +27,32 @@ RECORD_COLUMNS: Final = (
 COLUMNS: Final = f"{RECORD_COLUMNS}, {PAYLOAD}, result"
 _EVENTS_A_ROW: Final = 128
 _encode = msgspec.json.Encoder().encode
-decode_job = msgspec.json.Decoder(Job).decode
+_decode_stored = msgspec.json.Decoder(StoredJob).decode
 _decode_terms = msgspec.json.Decoder(Terms).decode
 _split = msgspec.msgpack.Decoder(list[Raw]).decode
 
 
 def encode_record(job: Job) -> bytes:
     """Everything about a job that has no column of its own."""
-    return _encode(
-        replace(
-            job,
-            job_id="",
-            serial=0,
-            queue="",
-            payload=b"",
-            terms=_DEFAULT_TERMS,
-            origin=UNKNOWN_ORIGIN,
-            submitted_at=0,
-            finished_at=None,
-            unique_key=None,
-            result=None,
-        )
+    kept = replace(
+        job,
+        job_id="",
+        serial=0,
+        queue="",
+        payload=b"",
+        terms=_DEFAULT_TERMS,
+        origin=UNKNOWN_ORIGIN,
+        submitted_at=0,
+        finished_at=None,
+        unique_key=None,
+        result=None,
     )
+    return _encode(stored(kept))
+
+
+def decode_job(record: bytes | str) -> Job:
+    """What such a record tells of a job."""
+    return restored(_decode_stored(record))
 
 
 def decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
@@ -67,8 +72,8 @@ def decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
         payload,
         result,
     ) = row
-    return replace(
-        decode_job(record),
+    job = replace(
+        _decode_stored(record),
         job_id=job_id,
         serial=serial,
         queue=queue,
@@ -80,6 +85,7 @@ def decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
         unique_key=unique_key,
         result=result,
     )
+    return restored(job)
 
 
 def encode_terms(terms: Terms) -> bytes:

@@ -27,10 +27,11 @@ from manyhands.store.collect import Collector
 from manyhands.store.copying import copy_database
 from manyhands.store.counting import count_by_state
 from manyhands.store.failing import read_codes, read_failures
+from manyhands.store.frames import Counters
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
 from manyhands.store.opening import DirectoryLock, inspect
-from manyhands.store.packing import Counters, Packer, Removals, TermsBook
+from manyhands.store.packing import Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
 from manyhands.store.recovery import read_mark, recover

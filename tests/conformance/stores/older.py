@@ -4,12 +4,13 @@ from pathlib import Path
 
 import apsw
 import msgspec
-from msgspec.structs import replace
 
 from manyhands.model.policy import TERMS
+from manyhands.model.stored import stored
 from manyhands.store import schema
 from manyhands.store.packing import TermsBook
 from manyhands.store.rows import COLUMNS, decode_row, split_events
+from tests.copies import replace
 
 
 def make_older(file: Path, version: int) -> None:
@@ -36,9 +37,8 @@ def _spread(connection: apsw.Connection) -> None:
             connection.execute(statement)
     for row, columns in zip(found, jobs, strict=True):
         job = decode_row(columns, terms.by_number)
-        record = msgspec.json.encode(
-            replace(job, payload=b"", result=None, terms=TERMS["native"])
-        ).decode()
+        kept = replace(job, payload=b"", result=None, terms=TERMS["native"])
+        record = msgspec.json.encode(stored(kept)).decode()
         values = (*row[:10], record, *row[-2:])
         connection.execute(f"INSERT INTO jobs VALUES({', '.join('?' * 13)})", values)
     for last_seq, count, bodies in blocks:

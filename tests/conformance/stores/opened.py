@@ -5,8 +5,6 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
@@ -20,6 +18,7 @@ from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import Store
+from tests.copies import replace
 
 START = 1_700_000_000_000
 WORKER = Holder("native", "worker")

@@ -1,7 +1,5 @@
 """What a decision needs to know is known again after a stop: order, keys, names, leases, counts."""
 
-from msgspec.structs import replace
-
 from manyhands.model.commands import (
     ByHolder,
     ByToken,
@@ -33,6 +31,7 @@ from manyhands.model.policy import (
 )
 from manyhands.store.store import Filter
 from tests.conformance.stores.opened import START, ids
+from tests.copies import replace
 
 
 def test_jobs_that_share_terms_share_one_object_after_a_restart(opened):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from manyhands.model.commands import Cancel
 from manyhands.model.job import (
@@ -23,6 +22,7 @@ from manyhands.model.policy import Queue
 from manyhands.store import searching
 from manyhands.store.store import Filter, Order
 from tests.conformance.stores.opened import START, Opened, ids
+from tests.copies import replace
 
 QUEUES = ("a", "b", "ü")
 WORKERS = ("w1", 'w"2', "wörk\\er")

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -40,8 +39,10 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
+from manyhands.model.stored import StoredJob
 from manyhands.store.store import Filter
 from tests.conformance.stores.opened import START, Opened, ids
+from tests.copies import replace
 
 HOLDER = Holder("http", 'wörker "1"', "10.0.0.1:5")
 EVERYTHING = Job(
@@ -98,7 +99,7 @@ EVERYTHING = Job(
 def test_every_field_of_a_job_has_a_value_to_test_with():
     same = [
         field.name
-        for field in msgspec.structs.fields(Job)
+        for field in msgspec.structs.fields(StoredJob)
         if field.default is not msgspec.NODEFAULT
         and getattr(EVERYTHING, field.name) == field.default
     ]

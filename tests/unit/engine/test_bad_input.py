@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from msgspec.structs import replace
 
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -38,6 +37,7 @@ from manyhands.model.commands import (
 from manyhands.model.job import Failure, Schedule, State
 from manyhands.model.outcome import Accepted, Refusal, SubmittedMany, Why
 from manyhands.model.policy import Backoff, OnDuplicate, QueuePolicy, Rate, Terms
+from tests.copies import replace
 from tests.unit.engine.world import HOUR, START, World, a_job, a_worker
 
 LONG = "x" * 256
@@ -298,6 +298,7 @@ def test_bad_input_is_refused_by_its_name_and_nothing_is_half_done(why, command)
     world.check()
 
 
+@pytest.mark.interpreted
 def test_there_can_be_too_many_queues(monkeypatch):
     world = World()
     world.submit(queue="a")
@@ -312,6 +313,7 @@ def test_there_can_be_too_many_queues(monkeypatch):
     world.check()
 
 
+@pytest.mark.interpreted
 def test_there_can_be_too_many_queues_in_one_batch(monkeypatch):
     world = World()
     monkeypatch.setattr(limits, "QUEUES_COUNT_MAX", 2)
@@ -322,6 +324,7 @@ def test_there_can_be_too_many_queues_in_one_batch(monkeypatch):
     world.check()
 
 
+@pytest.mark.interpreted
 def test_there_can_be_too_many_schedules(monkeypatch):
     world = World()
     assert world.run(PutSchedule(a_schedule())) == Accepted(1)

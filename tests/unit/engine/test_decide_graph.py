@@ -237,6 +237,7 @@ def test_a_lost_dependency_added_later_loses_the_job():
     world.check()
 
 
+@pytest.mark.interpreted
 def test_a_job_has_at_most_so_many_dependencies(monkeypatch):
     monkeypatch.setattr(limits, "DEPENDENCIES_COUNT_MAX", 3)
     world = World()
@@ -334,6 +335,7 @@ def test_a_finished_job_closes_no_cycle():
     world.check()
 
 
+@pytest.mark.interpreted
 def test_a_search_that_takes_too_long_refuses_the_edge(monkeypatch):
     monkeypatch.setattr(limits, "CYCLE_VISITS_MAX", 10)
     world = World()

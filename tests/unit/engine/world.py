@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from manyhands.engine.decide import decide
 from manyhands.engine.invariants import check_job
 from manyhands.engine.transitions import TABLE
@@ -55,6 +53,7 @@ from manyhands.model.outcome import (
 )
 from manyhands.model.policy import QueuePolicy
 from manyhands.store.memory import MemoryStore
+from tests.copies import replace
 
 START = 1_700_000_000_000
 SECOND = 1_000

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from manyhands.model.job import Holder
 from manyhands.protocols.taskcluster import rest
 from manyhands.protocols.taskcluster.rest import RestError, Worker
+from tests.copies import replace
 from tests.unit.engine.world import World
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, a_task, jsonschema
 

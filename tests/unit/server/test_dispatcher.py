@@ -1,7 +1,6 @@
 """Group commit, order of answers, early claims, time, waking; and what happens when it breaks."""
 
 import pytest
-from msgspec.structs import replace
 
 from manyhands.engine import timers
 from manyhands.model import limits
@@ -23,6 +22,7 @@ from manyhands.model.policy import OnExpiry, Rate, Terms
 from manyhands.server import dispatcher as module
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.store.memory import MemoryStore
+from tests.copies import replace
 from tests.unit.server.desk import COMMIT_MS, Desk, Told
 
 TWO_COMMITS_MS = 2 * COMMIT_MS
@@ -600,6 +600,7 @@ def test_a_refused_item_is_counted_as_a_refused_command_is():
 # Our own defects (rule 24).
 
 
+@pytest.mark.interpreted
 def test_rule_24_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_nothing_half_done(
     monkeypatch,
 ):
@@ -625,6 +626,7 @@ def test_rule_24_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_noth
     assert desk.failures == []
 
 
+@pytest.mark.interpreted
 def test_rule_24_a_tick_that_cannot_be_decided_is_tried_again_without_keeping_the_loop_busy(
     monkeypatch,
 ):
@@ -681,6 +683,7 @@ def test_rule_24_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_f
     assert desk.disk.job(job.job_id).state is State.LEASED
 
 
+@pytest.mark.interpreted
 def test_rule_24_a_change_that_cannot_be_taken_in_ends_the_server(monkeypatch):
     desk = Desk()
     monkeypatch.setattr(desk.store.index, "change", lambda _, __: 1 / 0)
@@ -800,6 +803,7 @@ def test_what_is_due_after_a_restart_happens_without_any_request():
     assert again.job(job.job_id).state is State.READY
 
 
+@pytest.mark.interpreted
 def test_more_due_jobs_than_one_tick_takes_are_all_taken(monkeypatch):
     monkeypatch.setattr(limits, "TICK_COUNT_MAX", 3)
     desk = Desk()

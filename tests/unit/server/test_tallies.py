@@ -164,6 +164,7 @@ def test_a_cut_starts_anew_and_loses_nothing_of_the_whole(desk):
     assert desk.tallies.total().submitted == 3
 
 
+@pytest.mark.interpreted
 def test_beyond_a_bound_queues_are_counted_together(desk, monkeypatch):
     monkeypatch.setattr("manyhands.model.limits.HISTORY_TALLIES_MAX", 2)
     for queue in ("a", "b", "c", "d"):

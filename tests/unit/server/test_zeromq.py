@@ -148,6 +148,7 @@ def test_z3_an_identity_of_ours_has_five_octets_that_nobody_can_guess_or_take(ho
     assert given not in (other, wish)
 
 
+@pytest.mark.interpreted
 def test_z3_identities_of_ours_are_never_given_twice_at_a_time(house, monkeypatch):
     tokens = iter(["00000001" * 4] * 5 + ["00000002" * 4])
     monkeypatch.setattr(house.router.server.ids, "token", lambda: next(tokens))

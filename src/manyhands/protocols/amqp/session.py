@@ -11,7 +11,7 @@ from pamqp.heartbeat import Heartbeat
 from manyhands.model.events import Signal
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.channel import AmqpChannel
-from manyhands.protocols.session import Replies
+from manyhands.protocols.replies import Replies
 from manyhands.wire.amqp import (
     FRAME_BYTES_MIN,
     HEARTBEAT,

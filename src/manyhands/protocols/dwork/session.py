@@ -95,7 +95,7 @@ class DworkSession:
         except WireError as error:
             turn.refuse(str(error))
             return
-        self._actions[query.kind](self, turn, query)
+        _ACTIONS[query.kind](self, turn, query)
 
     def _read(self, body: bytes) -> Query:
         query = decode(body)
@@ -161,7 +161,7 @@ class DworkSession:
             if data is not None and len(data) > bytes_max:
                 raise WireError(f"{len(data)} bytes are more than the {bytes_max} allowed")
 
-    def _on_create(self, turn: Turn, query: Query) -> None:
+    def on_create(self, turn: Turn, query: Query) -> None:
         new_job, job_id = self._maker.new_job, self.hub.job_id
         items = tuple([new_job(task, job_id()) for task in query.tasks])
 
@@ -174,7 +174,7 @@ class DworkSession:
 
         self.hub.ask(Submit(items, all_or_nothing=True), settle)
 
-    def _on_steal(self, turn: Turn, query: Query) -> None:
+    def on_steal(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         self._heard(location)
         count = 1 if query.n is None else min(query.n, self.settings.steal_max)
@@ -183,12 +183,12 @@ class DworkSession:
             return
         self._stealing.steal(turn, location, count)
 
-    def _on_complete(self, turn: Turn, query: Query) -> None:
+    def on_complete(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         self._heard(location)
         report(self.hub, self.settings.queue, turn, location, query.tasks)
 
-    def _on_transfer(self, turn: Turn, query: Query) -> None:
+    def on_transfer(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         self._heard(location)
         preds: dict[str, tuple[Dep, ...]] = {}
@@ -214,7 +214,7 @@ class DworkSession:
 
         self.hub.ask(ReleaseAll(items), settle)
 
-    def _on_exit(self, turn: Turn, query: Query) -> None:
+    def on_exit(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         known = self._locations.pop(location, None) is not None
 
@@ -228,7 +228,7 @@ class DworkSession:
 
         self.hub.ask(Depart(holder=Holder("dwork", location), reason=EndReason.GOODBYE), settle)
 
-    def _on_status(self, turn: Turn, query: Query) -> None:
+    def on_status(self, turn: Turn, query: Query) -> None:
         if self.hub.draining:
             turn.say(Kind.EXIT)
             return
@@ -245,7 +245,7 @@ class DworkSession:
         # A question about nothing: its answer comes when what was counted is on disk.
         self.hub.ask(LookByName(self.settings.queue, ""), lambda _: turn.answer(body))
 
-    def _on_lookup(self, turn: Turn, query: Query) -> None:
+    def on_lookup(self, turn: Turn, query: Query) -> None:
         if self.settings.strict:
             turn.refuse("LOOKUP is not served by a strict endpoint")
             return
@@ -284,16 +284,6 @@ class DworkSession:
         for job_id in self.hub.leased_ids(Holder("dwork", location)):
             self.hub.ask(Renew(job_id=job_id, proof=proof))
 
-    _actions: Final[dict[Kind, Callable[["DworkSession", Turn, Query], None]]] = {
-        Kind.CREATE: _on_create,
-        Kind.STEAL: _on_steal,
-        Kind.COMPLETE: _on_complete,
-        Kind.TRANSFER: _on_transfer,
-        Kind.LOOKUP: _on_lookup,
-        Kind.OK: _on_status,
-        Kind.EXIT: _on_exit,
-    }
-
 
 _INT32_MAX: Final = 2**31 - 1
 _Form = tuple[bool, bool, bool, bool]
@@ -323,3 +313,15 @@ def _check_location(location: str) -> None:
         raise WireError("the location is empty")
     if len(location.encode()) > limits.HOLDER_NAME_BYTES_MAX:
         raise WireError(f"the location is longer than {limits.HOLDER_NAME_BYTES_MAX} bytes")
+
+
+_S = DworkSession
+_ACTIONS: Final[dict[Kind, Callable[[DworkSession, Turn, Query], None]]] = {
+    Kind.CREATE: _S.on_create,
+    Kind.STEAL: _S.on_steal,
+    Kind.COMPLETE: _S.on_complete,
+    Kind.TRANSFER: _S.on_transfer,
+    Kind.LOOKUP: _S.on_lookup,
+    Kind.OK: _S.on_status,
+    Kind.EXIT: _S.on_exit,
+}

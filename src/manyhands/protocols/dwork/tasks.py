@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
 from manyhands.model.commands import NewJob, OnExisting
 from manyhands.model.job import FINISHED, NOTED, EndReason, Job, Origin, State
@@ -17,6 +16,7 @@ from manyhands.model.policy import (
     Terms,
 )
 from manyhands.protocols.dwork.hub import Hub
+from manyhands.protocols.dwork.kept import Kept, decode_kept, encode_kept
 from manyhands.wire.dwork import Dep, LogEntry, Phase, Task, pack_rest, pack_task, with_name
 
 _STATED: Final[dict[State, Phase]] = {
@@ -27,17 +27,6 @@ _STATED: Final[dict[State, Phase]] = {
     State.FAILED: Phase.RECORDED,
     State.CANCELLED: Phase.RECORDED,
 }
-
-
-class _Kept(Struct, frozen=True, omit_defaults=True):
-    """What a creator sent along that is not part of a job (D14)."""
-
-    log: tuple[tuple[int, int], ...] = ()
-    pred_locations: dict[str, str] = {}
-
-
-_encode_kept = msgspec.json.Encoder().encode
-_decode_kept = msgspec.json.Decoder(_Kept).decode
 
 
 class Maker:
@@ -95,7 +84,7 @@ def _metadata(task: Task) -> bytes:
     if not located and not task.log:
         return b""
     log = tuple((entry.phase.value, entry.at_us) for entry in task.log)
-    return _encode_kept(_Kept(log, located))
+    return encode_kept(Kept(log, located))
 
 
 def note_of(log: Sequence[LogEntry]) -> str:
@@ -178,19 +167,19 @@ class Giver:
 
 
 _RESTS_COUNT_MAX: Final = 256
-_NOTHING: Final = _Kept()
+_NOTHING: Final = Kept()
 # Entries that a worker may send with the end of a task and find again.
 _LOG_COUNT_MAX: Final = 16
 
 
-def _kept(job: Job) -> _Kept:
+def _kept(job: Job) -> Kept:
     try:
-        return _decode_kept(job.metadata)
+        return decode_kept(job.metadata)
     except msgspec.DecodeError:
         return _NOTHING
 
 
-def _preds(job: Job, kept: _Kept, hub: Hub) -> tuple[Dep, ...]:
+def _preds(job: Job, kept: Kept, hub: Hub) -> tuple[Dep, ...]:
     locations = kept.pred_locations
     if not locations:
         return tuple([Dep(hub.name_of(key)) for key in job.depends_on])
@@ -198,7 +187,7 @@ def _preds(job: Job, kept: _Kept, hub: Hub) -> tuple[Dep, ...]:
     return tuple(Dep(name, locations.get(name)) for name in names)
 
 
-def _log(job: Job, kept: _Kept) -> tuple[LogEntry, ...]:
+def _log(job: Job, kept: Kept) -> tuple[LogEntry, ...]:
     """What the creator wrote, then what is known here: each hand-out, and how it ended."""
     first = Phase.WAITING if job.depends_on else Phase.READY
     entries = [LogEntry(first, job.submitted_at * 1000)]

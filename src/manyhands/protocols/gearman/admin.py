@@ -7,7 +7,8 @@ from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
 from manyhands.model.outcome import Refusal, Reply, Why
-from manyhands.protocols.session import Peer, Replies
+from manyhands.protocols.replies import Replies
+from manyhands.protocols.session import Peer
 from manyhands.wire import gearman as wire
 
 # Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.

@@ -33,7 +33,8 @@ from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origi
 from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Why
 from manyhands.model.policy import TERMS, Terms
 from manyhands.protocols.gearman.admin import Hall
-from manyhands.protocols.session import Peer, Replies, only_item
+from manyhands.protocols.replies import Replies
+from manyhands.protocols.session import Peer, only_item
 from manyhands.wire import gearman_draft as wire
 
 _log = structlog.get_logger("manyhands.gearman_draft")

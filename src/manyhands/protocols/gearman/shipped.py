@@ -32,12 +32,15 @@ from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origi
 from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import TERMS
 from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, shown_unique
-from manyhands.protocols.session import Peer, Replies
+from manyhands.protocols.replies import Replies
+from manyhands.protocols.session import Peer
 from manyhands.wire import gearman as wire
 
 _TERMS: Final = TERMS["gearman"]
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
-_HIGH, _NORMAL, _LOW = 10.0, 0.0, -10.0
+_HIGH: Final = 10.0
+_NORMAL: Final = 0.0
+_LOW: Final = -10.0
 _CLIENT_ID_BYTES_MAX: Final = 127
 _UNIQUE_BYTES_MAX: Final = 64
 _HANDLE_BYTES_MAX: Final = 63
@@ -486,7 +489,7 @@ _SUBMITS: Final[dict[int, tuple[float, bool]]] = {
 }
 
 _Action = Callable[[GearmanSession, int, list[bytes]], None]
-_S = GearmanSession
+_S: Final = GearmanSession
 
 _ACTIONS: Final[dict[int, _Action]] = {
     wire.FAULT: _S.on_fault,

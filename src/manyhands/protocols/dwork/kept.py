@@ -1,0 +1,15 @@
+"""What a creator sent along that is not part of a job (D14)."""
+
+import msgspec
+from msgspec import Struct
+
+
+class Kept(Struct, frozen=True, omit_defaults=True):
+    """It goes with the job, as its metadata."""
+
+    log: tuple[tuple[int, int], ...] = ()
+    pred_locations: dict[str, str] = {}
+
+
+encode_kept = msgspec.json.Encoder().encode
+decode_kept = msgspec.json.Decoder(Kept).decode
