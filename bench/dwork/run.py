@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.resolve()
 START_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 300.0
-SERVERS = ("ceiling", "manyhands")
+COMPILED = HERE.parent.parent / "build" / "compiled"
+SERVERS = ("ceiling", "manyhands", *(["compiled"] if COMPILED.exists() else []))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -87,7 +88,8 @@ def serving(kind: str) -> Iterator[tuple[int, str]]:
     if kind == "ceiling":
         command = [sys.executable, str(HERE / "ceiling.py"), str(ready)]
     else:
-        command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
+        command = ["env", f"PYTHONPATH={COMPILED}"] if kind == "compiled" else []
+        command += [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
         command += ["--ready-file", str(ready), "--dwork", "127.0.0.1:0"]
         for other in ("http", "gearman", "wmp", "amqp"):
             command += [f"--{other}", "off"]

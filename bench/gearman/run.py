@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+COMPILED = Path(__file__).resolve().parent.parent.parent / "build" / "compiled"
 REFERENCE = "gearmand"
 START_LIMIT = 20.0
 STOP_LIMIT = 20.0
@@ -118,9 +119,10 @@ def gearmand(*options: str) -> Callable[[Path], Setup]:
     return set_up
 
 
-def manyhands(data: Path) -> Setup:
+def manyhands(data: Path, *environment: str) -> Setup:
     ready = data / "ready.json"
-    command = [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
+    command = ["env", *environment] if environment else []
+    command += [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
     command += ["--data", str(data / "store"), "--ready-file", str(ready)]
     for other in ("http", "dwork", "wmp", "amqp"):
         command += [f"--{other}", "off"]
@@ -135,6 +137,10 @@ def manyhands(data: Path) -> Setup:
     return Setup(command, find_port)
 
 
+def compiled(data: Path) -> Setup:
+    return manyhands(data, f"PYTHONPATH={COMPILED}")
+
+
 SERVERS: dict[str, Callable[[Path], Setup]] = {
     "gearmand": gearmand(),
     "gearmand-t1": gearmand("-t", "1"),
@@ -142,6 +148,8 @@ SERVERS: dict[str, Callable[[Path], Setup]] = {
     "gearmand-sqlite": gearmand("-q", "libsqlite3", "--libsqlite3-db={data}/queue.db"),
     "manyhands": manyhands,
 }
+if COMPILED.exists():  # by `make compile`
+    SERVERS["manyhands-compiled"] = compiled
 
 
 def launch(command: list[str], data: Path) -> subprocess.Popen[bytes]:
