@@ -4,11 +4,14 @@ import errno
 import hashlib
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
@@ -436,6 +439,71 @@ def test_a_disk_that_is_slow_to_sync_does_not_hold_up_the_server(data, monkeypat
 
     disk.submit()
     assert not disk.commit(at_once=True).is_durable
+    disk.close()
+
+
+@pytest.fixture
+def syncs(monkeypatch):
+    """How long each sync of the server's own is to take, by its clock."""
+    seconds: list[float] = []
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    sync = os.fdatasync
+
+    def slow(descriptor):
+        sync(descriptor)
+        clock.now += seconds.pop(0)
+
+    monkeypatch.setattr(link, "time", clock)
+    monkeypatch.setattr(os, "fdatasync", slow)
+    return seconds
+
+
+def kept_at_once(disk, count):
+    found = []
+    for _ in range(count):
+        disk.submit()
+        found.append(disk.commit(at_once=True).is_durable)
+    return found
+
+
+def test_a_disk_that_stumbles_once_is_not_taken_for_a_slow_one(data, syncs):
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+
+    syncs += [0.0002] * 10 + [0.5] + [0.0002] * 10
+    assert kept_at_once(disk, 21) == [True] * 21
+    disk.close()
+
+
+def test_a_slow_disk_is_known_after_a_few_syncs(data, syncs):
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+
+    syncs += [0.02] * 3
+    assert kept_at_once(disk, 6) == [True] * 3 + [False] * 3
+    disk.close()
+
+
+def test_what_had_no_hurry_reaches_the_writer_whole_whatever_room_there_is(data, syncs):
+    disk = Disk(data)
+    disk.submit_and_commit(1)
+    store = disk.store
+    store._link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least there is
+    syncs += [0.0] * 100
+    for n in range(100):
+        disk.submit(payload=bytes(n * 100))
+        assert store.begin_commit(disk.now, at_once=True).is_durable
+        assert store.finish_commits() == n + 2
+
+    sends = 0
+    while store.has_unsent():
+        select.select([], [store.fileno()], [], 10)
+        store.send_more()
+        sends += 1
+
+    assert sends > 3
+    jobs = store.search(Filter(count_max=200)).jobs
+    assert sorted(len(job.payload) for job in jobs) == sorted([200, *range(0, 10_000, 100)])
     disk.close()
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,9 @@ _KEPT_BYTES_MAX: Final = 64 * 1024
 _SYNC_SECONDS_MAX: Final = 0.001
 _SYNC_SHARE: Final = 0.01
 _SYNC_WEIGHT: Final = 0.1  # of the last time
+# So much counts of one at most: a disk is not slow because it stumbled once.
+_SYNC_SECONDS_COUNTED: Final = 0.005
+_BUFFERS_MAX: Final = 256  # that the system takes in one call
 
 
 class WriterLink:
@@ -119,7 +123,8 @@ class WriterLink:
             self._failure = f"its journal failed: {error.strerror}"
             raise StoreFailedError(f"the store cannot be written: {self._failure}") from error
         took = time.perf_counter() - began
-        self._sync_seconds += _SYNC_WEIGHT * (took - self._sync_seconds)
+        counted = min(took, _SYNC_SECONDS_COUNTED)
+        self._sync_seconds += _SYNC_WEIGHT * (counted - self._sync_seconds)
         if self._sync_seconds > _SYNC_SECONDS_MAX:
             self._sync_after = began + took / _SYNC_SHARE
         self._committed = number
@@ -130,11 +135,11 @@ class WriterLink:
         unsent = self._unsent
         try:
             while unsent:
-                count = self._socket.send(unsent[0])
-                if count < len(unsent[0]):
+                count = self._socket.sendmsg(tuple(islice(unsent, _BUFFERS_MAX)))
+                while unsent and count >= len(unsent[0]):
+                    count -= len(unsent.popleft())
+                if count:
                     unsent[0] = unsent[0][count:]
-                else:
-                    unsent.popleft()
         except BlockingIOError:
             return
         except OSError:
