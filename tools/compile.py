@@ -52,11 +52,13 @@ COMPILED: Final = (
     "server/clock.py",
     "server/dispatcher.py",
     "server/dwork.py",
+    "server/events.py",
     "server/ids.py",
     "server/tallies.py",
     "server/telling.py",
     "server/waiters.py",
     "server/waking.py",
+    "server/zeromq.py",
     "store/batch.py",
     "store/collect.py",
     "store/due.py",
@@ -68,6 +70,7 @@ COMPILED: Final = (
     "store/rows.py",
     "store/tables.py",
     "wire/gearman.py",
+    "wire/zmtp.py",
 )
 
 # More optimisation takes the C compiler three times as long, and gains nothing to speak of.

@@ -225,9 +225,10 @@ class Decoder:
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what has arrived and return the messages it completes, in order."""
         messages: list[list[bytes]] = []
-        if self._held or self.fault is not None:
-            if self.fault is not None:
-                return messages
+        fault = self.fault
+        if fault is not None:
+            return messages
+        if self._held:
             self._held += data
             if len(self._held) < self._needed:
                 return messages

@@ -12,6 +12,7 @@ from manyhands.server import zeromq
 from manyhands.server.ids import Ids
 from manyhands.server.tcp import Connection
 from manyhands.server.zeromq import RouterSocket
+from manyhands.store.batch import Batch
 from manyhands.wire.zmtp import GREETING, PING, Decoder, command, encode, ready
 from tests.unit.server.transport import Transport
 
@@ -271,6 +272,7 @@ def test_z8_what_a_peer_does_not_read_is_bounded_and_the_rest_counts_as_undelive
     assert transport.reading
 
 
+@pytest.mark.interpreted
 def test_z8_what_is_said_in_one_turn_is_bounded_too(house, monkeypatch):
     monkeypatch.setattr(zeromq, "_UNREAD_BYTES_MAX", 128_000)
     house.join(b"me")
@@ -309,7 +311,7 @@ def test_z9_nobody_is_read_while_too_much_is_asked_and_everything_is_heard_in_th
     house.session.room = 100
     house.dispatcher.on_batch.append(house.router._on_batch)
     for each in house.dispatcher.on_batch:  # some are answered without a word
-        each(None, 0.0)
+        each(Batch(1), 0.0)
     house.turn()
     assert [heard[-1] for heard in house.session.heard] == [b"0", b"1", b"2", b"3", b"4", b"x"]
     assert (first.reading, second.reading, third.reading) == (True, True, True)
