@@ -158,6 +158,32 @@ def test_d7_a_graph_of_100000_tasks_survives_a_kill_half_done_and_keeps_its_orde
     assert not [name for name in told_before if records.began[name][-1] > killed]
 
 
+def ready(talk: Talk) -> int:
+    return int((talk.ask(Kind.OK).name or "").split()[4])
+
+
+def test_d7_those_that_wait_for_one_task_are_all_freed_although_the_server_is_killed_meanwhile(
+    tmp_path,
+):
+    total = 30_000
+    served = start(tmp_path, "--dwork", "127.0.0.1:0")
+    try:
+        with Talk(served) as talk:
+            talk.create(a_task("first"))
+            for start_at in range(0, total, 1_000):
+                row = range(start_at, start_at + 1_000)
+                talk.create(*(a_task(f"t{number}", "first") for number in row))
+            assert talk.steal() == ["first"]
+            assert talk.complete("first") is Kind.OK
+    finally:
+        served.process.kill()
+        served.process.wait()
+
+    with serving(tmp_path, "--dwork", "127.0.0.1:0") as again, Talk(again) as talk:
+        wait_until(lambda: ready(talk) == total, "all of them are ready")
+        assert active(talk) == total
+
+
 def graph_file(folder, count: int):
     """A chain of ten after each other, many of them."""
     file = folder / "graph.txt"

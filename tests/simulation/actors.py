@@ -333,6 +333,8 @@ class Worker(Actor):
         if self.bound:
             self.old.extend(self.jobs.values())
             self.jobs.clear()
+        else:
+            self.is_honest = False  # what it was given last it may never have heard of
 
     def act(self) -> None:
         rng, honest = self.rng, self.simulation.faults_over

@@ -23,6 +23,7 @@ if __name__ == "__main__":
 
 from manyhands.engine.effects import Effects
 from manyhands.model import commands as c
+from manyhands.model import limits
 from manyhands.model.events import Signal
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.outcome import Refusal, Reply
@@ -57,6 +58,7 @@ class Options(Struct, frozen=True, kw_only=True):
     commit_us: tuple[int, int]
     pace_ms: float
     ride_ms: float
+    told_max: int  # dependants that hear of an end in one command
     full_count: int  # answers that are sent to the disk without waiting for more
     crash: float  # chances for each look at the faults, once a second
     commit_failure: float
@@ -89,6 +91,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
         clock_set=rng.choice((0.0, 0.02)),
         disk_full=rng.choice((0.0, 0.0, 0.03)),
         wmp_workers=rng.randint(0, 2),
+        told_max=rng.choice((1, 2, 500)),
     )
 
 
@@ -289,7 +292,7 @@ class Simulation:
 
     def _load(self, command: c.Command) -> None:
         self.record.command = command
-        if isinstance(command, c.Tick | c.Prolong | c.Fire):
+        if isinstance(command, c.Tick | c.Prolong | c.Fire | c.TellDependants):
             self.count(type(command).__name__)
 
     def _write(self, effects: Effects) -> None:
@@ -481,7 +484,11 @@ def silence() -> Iterator[None]:
 def simulate(seed: int, steps: int | None = None) -> tuple[str, Counter[str]]:
     """Run one seed: the digest of its trace, and how often what happened."""
     options = options_of(seed, steps)
-    with silence(), mock.patch.object(dispatcher, "_FULL_COUNT", options.full_count):
+    with (
+        silence(),
+        mock.patch.object(dispatcher, "_FULL_COUNT", options.full_count),
+        mock.patch.object(limits, "DEPENDANTS_TOLD_MAX", options.told_max),
+    ):
         simulation = Simulation(options)
         return simulation.run(), simulation.counts
 

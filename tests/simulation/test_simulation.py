@@ -150,7 +150,7 @@ def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch
 
 @pytest.mark.interpreted
 def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
-    monkeypatch.setattr(graph, "dependency_is_met", lambda *_: None)
+    monkeypatch.setattr(graph, "_tell_dependants", lambda *_: None)
 
     assert_noticed("did not end|waits for")
 

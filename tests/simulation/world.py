@@ -17,8 +17,8 @@ from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.stored import stored
 from manyhands.server.clock import Clock
 from manyhands.server.ids import Ids
-from manyhands.store.batch import Batch
-from manyhands.store.collect import GRAPH_PREFIX, Collector
+from manyhands.store.batch import GRAPH_PREFIX, UNTOLD_PREFIX, Batch
+from manyhands.store.collect import Collector
 from manyhands.store.ready import entry_order
 from manyhands.store.rows import decode_job
 from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
@@ -316,6 +316,8 @@ class FaultyStore:
             cursor = _decode_cursor(body)
             if cursor.name.startswith(GRAPH_PREFIX):
                 graphs[cursor.name.removeprefix(GRAPH_PREFIX)] = cursor.seq
+            elif cursor.name.startswith(UNTOLD_PREFIX):
+                index.untold[cursor.name.removeprefix(UNTOLD_PREFIX)] = None
             else:
                 index.cursors[cursor.name] = cursor
         jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)

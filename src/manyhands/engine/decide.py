@@ -72,6 +72,7 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.Recover: timers.decide_recover,
     commands.Prolong: timers.decide_prolong,
     commands.Tick: timers.decide_tick,
+    commands.TellDependants: graph.decide_tell_dependants,
     commands.Look: _look,
     commands.LookByKey: _look_by_key,
     commands.LookByName: _look_by_name,

@@ -50,6 +50,7 @@ class Effects(Struct, gc=False, eq=False):
     ended: list[Job] = []  # finished by this command; their dependants are yet to hear
     held: list[Job] = []  # blocked by this command; a dependency may be lost already
     urgent: bool = False  # somebody waits for this, or work became ready by it
+    told_count: int = 0  # dependants that heard of an end
     settings: "Settings | None" = None  # what is not jobs and events, where there is any
     _tracked: _Tracked | None = None
 
@@ -223,9 +224,12 @@ class Settings:
         "removed_limits",
         "removed_schedules",
         "schedules",
+        "untold",
     )
 
     def __init__(self) -> None:
+        # Jobs that ended, and whether there are dependants that have not heard of it.
+        self.untold: dict[str, bool] = {}
         self.partials: list[Partial] = []
         self.queues: dict[str, Queue] = {}
         self.forgotten_queues: list[str] = []

@@ -1,6 +1,6 @@
 """Dependencies: resolving them, refusing cycles, freeing and losing dependants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,9 +10,10 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.retry import reentry_of
 from manyhands.engine.validate import bad_job_name
 from manyhands.model import limits
+from manyhands.model.commands import TellDependants
 from manyhands.model.identity import is_job_id, name_key
 from manyhands.model.job import FINISHED, Failure, Job, State
-from manyhands.model.outcome import Refusal, Why
+from manyhands.model.outcome import Accepted, Refusal, Reply, Why
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
 
 Edges = Mapping[str, Sequence[str]]  # what is waited for -> ids of those that wait
@@ -185,22 +186,46 @@ def keys_of(job: Job) -> tuple[str, ...]:
     return (job.job_id, name_key(job.namespace or "", job.name))
 
 
-def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> list[Job]:
+def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Iterator[Job]:
     """Unfinished jobs that wait for this one now. ``edges`` are those of this very command."""
-    found: dict[str, Job] = {}
+    seen: set[str] = set()
     for key in keys_of(job):
         for job_id in (*effects.view.dependants(key), *edges.get(key, ())):
             other = effects.job(job_id)
-            if other is not None and other.state not in FINISHED and key in other.waits_for:
-                found[job_id] = other
-    return list(found.values())
+            if (
+                other is not None
+                and other.state not in FINISHED
+                and key in other.waits_for
+                and job_id not in seen
+            ):
+                seen.add(job_id)
+                yield other
 
 
-def dependency_is_met(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> None:
-    """The job completed: those that waited only for it may go on."""
+def _tell_dependants(effects: Effects, job: Job, edges: Edges) -> None:
+    """The job ended. As many of those that wait for it as one command may concern hear of it."""
+    is_met = job.state is State.COMPLETED
     keys = keys_of(job)
     for dependant in dependants_of(effects, job, edges):
-        free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
+        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
+            effects.set().untold[job.job_id] = True
+            return
+        if is_met:
+            free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
+            effects.told_count += 1
+        elif _lose_edge(effects, dependant, job):
+            effects.told_count += 1
+
+
+def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
+    """Those that have not heard of its end, unless it is to be worked on once more: then they
+    wait for that.
+    """
+    effects.set().untold[command.job_id] = False  # unless there are still more
+    job = effects.job(command.job_id)
+    if job is not None and job.state in FINISHED:
+        effects.ended.append(job)
+    return Accepted()
 
 
 def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
@@ -227,12 +252,8 @@ def settle(effects: Effects) -> None:
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
-            if not edges and not _is_awaited(effects, job):
-                continue
-            if job.state is State.COMPLETED:
-                dependency_is_met(effects, job, edges)
-            else:
-                dependency_is_lost(effects, job, edges)
+            if edges or _is_awaited(effects, job):
+                _tell_dependants(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
 
@@ -264,21 +285,21 @@ def _look_for_lost(effects: Effects, job: Job) -> None:
             _lose_edge(effects, current, other)
 
 
-def dependency_is_lost(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> None:
-    """Rule 10: the job failed for good or was cancelled. Each dependant by its own policy."""
-    for dependant in dependants_of(effects, job, edges):
-        _lose_edge(effects, dependant, job)
-
-
-def _lose_edge(effects: Effects, dependant: Job, job: Job) -> None:
+def _lose_edge(effects: Effects, dependant: Job, job: Job) -> bool:
+    """Rule 10: the job failed for good or was cancelled, and each dependant has its own policy
+    about that. Gives whether it means anything to this one.
+    """
     policy = on_dependency_failure_of(dependant)
     if policy is OnDependencyFailure.HOLD:
-        return
+        return False
     if policy is OnDependencyFailure.RUN:
         keys = keys_of(job)
         free(effects, dependant, tuple(k for k in dependant.waits_for if k not in keys))
-    elif dependant.state is not State.LEASED:  # else the edge binds only if it comes back
-        lose_dependant(effects, dependant, job)
+        return True
+    if dependant.state is State.LEASED:  # the edge binds only if it comes back
+        return False
+    lose_dependant(effects, dependant, job)
+    return True
 
 
 def lose_dependant(effects: Effects, dependant: Job, job: Job) -> None:

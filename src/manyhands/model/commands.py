@@ -355,6 +355,12 @@ class Tick(Struct, frozen=True, gc=False):
     count_max: int
 
 
+class TellDependants(Struct, frozen=True, gc=False):
+    """So many wait for a job that ended that not all have heard of it: the next of them do."""
+
+    job_id: str
+
+
 class Look(Struct, frozen=True, gc=False):
     """A job as it is, by its id or uid, in order with everything else that was asked."""
 
@@ -407,6 +413,7 @@ Command = (
     | Recover
     | Prolong
     | Tick
+    | TellDependants
     | Look
     | LookByKey
     | LookByName

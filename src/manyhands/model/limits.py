@@ -23,6 +23,9 @@ CLAIM_COUNT_MAX: Final = 10_000
 CLAIM_QUEUES_MAX: Final = 1_000
 
 DEPENDENCIES_COUNT_MAX: Final = 10_000
+# Jobs that hear, in one command, that what they waited for has ended. If more wait for one job,
+# they hear of it in further commands, so that others get their turn. Simulations have less.
+DEPENDANTS_TOLD_MAX: int = 500
 # A search for a cycle visits at most this many jobs before the edge is refused.
 CYCLE_VISITS_MAX: Final = 1_000_000
 NAMED_LIMITS_COUNT_MAX: Final = 16

@@ -29,6 +29,7 @@ from manyhands.model.outcome import (
 from manyhands.server.clock import Clock
 from manyhands.server.events import EventLog
 from manyhands.server.loops import Loop, Timer
+from manyhands.server.spreading import Spreading
 from manyhands.server.telling import Answer, Telling
 from manyhands.server.ticking import Timekeeper
 from manyhands.server.waiters import Waiters
@@ -121,6 +122,7 @@ class Dispatcher:
         self._write = store.write
         self._index = store.index
         self._due_entries = store.index.due_times.entries
+        self._untold = store.index.untold
         self._loop = loop
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
@@ -149,6 +151,7 @@ class Dispatcher:
         self._timekeeper = Timekeeper(
             self._index, clock, loop, self.ask, lambda: self.counts.failures
         )
+        self._spreading = Spreading(self._index, loop, self.ask, lambda: self.counts.failures)
 
     # Asking.
 
@@ -199,6 +202,8 @@ class Dispatcher:
                 self._listeners.gather_lasting(effects.signals, gathering.answers)
             if self._due_entries:
                 self._keep_time()
+            if self._untold:
+                self._spreading.go_on()
             if effects.urgent and not at_once:
                 gathering.urgent = True
         answers = gathering.answers
@@ -454,6 +459,7 @@ class Dispatcher:
             self._loop.remove_writer(fd)
         self._cancel_flush_timer()
         self._timekeeper.end()
+        self._spreading.end()
         if self._on_failure is not None:
             self._on_failure(text)
         self._call_idle()

@@ -1,6 +1,6 @@
 """What one commit makes durable: the last value of each job that changed, events in order."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from manyhands.engine.effects import Partial, Settings
 from manyhands.model.audit import AuditEntry
@@ -11,6 +11,11 @@ from manyhands.model.policy import NamedLimit, Queue
 
 if TYPE_CHECKING:
     from manyhands.store.bulk import Bulk
+
+# Among the cursors stand, under these and their names, where the graph of a namespace began, and
+# jobs that ended with dependants that have not heard of it.
+GRAPH_PREFIX: Final = "graph:"
+UNTOLD_PREFIX: Final = "untold:"
 
 
 class Batch:
@@ -90,6 +95,15 @@ class Batch:
             or self.samples
         )
 
+    def mark(self, name: str, seq: int | None) -> None:
+        """Keep a number under a name among the cursors; None: not any more."""
+        if seq is None:
+            self.cursors.pop(name, None)
+            self.removed_cursors[name] = None
+        else:
+            self.removed_cursors.pop(name, None)
+            self.cursors[name] = Cursor(name, seq)
+
     def take_settings(self, settings: Settings) -> None:
         """What a command changed besides jobs and events. The last word counts."""
         for queue in settings.queues.values():
@@ -116,3 +130,5 @@ class Batch:
         for name in settings.removed_cursors:
             self.cursors.pop(name, None)
             self.removed_cursors[name] = None
+        for job_id, more in settings.untold.items():
+            self.mark(UNTOLD_PREFIX + job_id, 0 if more else None)

@@ -4,21 +4,16 @@ jobs that have finished leave the index once their record can be read.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from msgspec.structs import force_setattr
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
-from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, Job
-from manyhands.store.batch import Batch
+from manyhands.store.batch import GRAPH_PREFIX, Batch
 from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index import Index
-
-# Where the graph of a namespace began is kept among the cursors, under this and its name.
-GRAPH_PREFIX: Final = "graph:"
 
 
 class Collector:
@@ -71,15 +66,8 @@ class Collector:
 
     def _note_graphs(self) -> None:
         """Which names count is known after a restart, too."""
-        batch = self.batch
         for namespace, began in self._turned_graphs.items():
-            name = GRAPH_PREFIX + namespace
-            if began is None:
-                batch.cursors.pop(name, None)
-                batch.removed_cursors[name] = None
-            else:
-                batch.removed_cursors.pop(name, None)
-                batch.cursors[name] = Cursor(name, began)
+            self.batch.mark(GRAPH_PREFIX + namespace, began)
         self._turned_graphs.clear()
 
     def take_audit_seq(self) -> int:

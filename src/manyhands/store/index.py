@@ -51,6 +51,8 @@ class Index:
         self.limits: dict[str, NamedLimit] = {}
         self.schedules: dict[str, Schedule] = {}
         self.cursors: dict[str, Cursor] = {}
+        # Ended jobs with dependants that have not heard of it. One table for life.
+        self.untold: dict[str, None] = {}
         self._forgotten_counts: dict[str, dict[State, int]] = {}  # of queues with records only
         self.serial = 0  # of the job that was stored last
         self.position = 0
@@ -199,6 +201,11 @@ class Index:
         self.cursors.update(settings.cursors)
         for name in settings.removed_cursors:
             self.cursors.pop(name, None)
+        for job_id, more in settings.untold.items():
+            if more:
+                self.untold[job_id] = None
+            else:
+                self.untold.pop(job_id, None)
         for name in settings.forgotten_queues:
             queue = self.queues.pop(name, None)
             if queue is not None:

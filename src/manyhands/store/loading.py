@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.batch import GRAPH_PREFIX, UNTOLD_PREFIX
 from manyhands.store.bulk import Bulk
-from manyhands.store.collect import GRAPH_PREFIX
 from manyhands.store.frames import Counters
 from manyhands.store.index import Index
 from manyhands.store.opening import damaged
@@ -84,6 +84,8 @@ class _Loader:
             cursor = _decode_cursor(record)
             if name.startswith(GRAPH_PREFIX):
                 graphs[name.removeprefix(GRAPH_PREFIX)] = cursor.seq
+            elif name.startswith(UNTOLD_PREFIX):
+                index.untold[name.removeprefix(UNTOLD_PREFIX)] = None
             else:
                 index.cursors[name] = cursor
         unfinished = self._count()

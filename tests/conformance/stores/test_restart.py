@@ -1,5 +1,6 @@
 """What a decision needs to know is known again after a stop: order, keys, names, leases, counts."""
 
+from manyhands.model import limits
 from manyhands.model.commands import (
     ByHolder,
     ByToken,
@@ -14,6 +15,7 @@ from manyhands.model.commands import (
     SetLimit,
     SetPriority,
     SetQueue,
+    TellDependants,
 )
 from manyhands.model.identity import name_key
 from manyhands.model.job import (
@@ -120,6 +122,24 @@ def test_dependants_are_known_after_a_restart(opened):
     opened.ask(Complete(job_id=first.job_id, proof=ByToken(claimed.lease.token)))
     opened.reopen()
     assert opened.ready("b") == ids(waiting)
+
+
+def test_who_has_not_heard_of_an_end_is_known_after_a_restart(opened, monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    first = opened.submit("a")
+    waiting = [opened.submit("b", depends_on=(first.job_id,)) for _ in range(5)]
+    (claimed,) = opened.claim("a")
+    opened.ask(Complete(job_id=first.job_id, proof=ByToken(claimed.lease.token)))
+    for heard in (2, 4):
+        opened.reopen()
+        assert opened.ready("b") == ids(waiting[:heard])
+        assert list(opened.store.index.untold) == [first.job_id]
+        assert not opened.store.index.cursors
+        opened.ask(TellDependants(first.job_id))
+    opened.reopen()
+
+    assert opened.ready("b") == ids(waiting)
+    assert not opened.store.index.untold
 
 
 def test_leases_limits_and_waiters_are_known_after_a_restart(opened):

@@ -3,7 +3,16 @@
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import ByToken, Claim, Complete, Release, SetDependencies
+from manyhands.model.commands import (
+    ByToken,
+    Claim,
+    Complete,
+    Conclude,
+    Release,
+    Requeue,
+    SetDependencies,
+    TellDependants,
+)
 from manyhands.model.job import State
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import (
@@ -413,6 +422,102 @@ def test_the_two_ends_of_a_long_chain_cannot_be_joined():
     why = world.refused(SetDependencies(job_id=ids[0], add=(ids[-1],)))
 
     assert why is Why.CYCLE
+
+
+# Very many dependants hear of an end in slices.
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 3)
+
+
+def a_star(world: World, count: int, **fields) -> tuple[str, list[str]]:
+    """A job that many wait for, claimed."""
+    middle = world.submit(a_job())
+    ids = [world.submit(a_job(depends_on=(middle.job_id,), **fields)).job_id for _ in range(count)]
+    world.run(Claim(job_id=middle.job_id, holder=a_worker(), tokens=("star",)))
+    return middle.job_id, ids
+
+
+def tell_more(world: World, job_id: str) -> None:
+    world.step(TellDependants(job_id))
+
+
+@pytest.mark.usefixtures("few")
+def test_an_end_is_told_to_as_many_as_one_command_may_concern_and_then_to_the_next():
+    world = World()
+    middle, ids = a_star(world, 7)
+
+    world.step(Complete(job_id=middle, proof=ByToken("star")))
+    assert [world.state(job_id) for job_id in ids] == [State.READY] * 3 + [State.BLOCKED] * 4
+    assert list(world.store.index.untold) == [middle]
+    tell_more(world, middle)
+    assert [world.state(job_id) for job_id in ids] == [State.READY] * 6 + [State.BLOCKED]
+    tell_more(world, middle)
+
+    assert [world.state(job_id) for job_id in ids] == [State.READY] * 7
+    assert not world.store.index.untold
+
+
+@pytest.mark.usefixtures("few")
+def test_what_is_submitted_while_others_have_not_heard_does_not_wait_at_all():
+    world = World()
+    middle, _ = a_star(world, 7)
+    world.step(Complete(job_id=middle, proof=ByToken("star")))
+
+    late = world.submit(a_job(depends_on=(middle,)))
+
+    assert late.state is State.READY
+
+
+@pytest.mark.usefixtures("few")
+def test_those_that_have_not_heard_wait_on_for_a_job_that_is_put_to_work_again():
+    world = World()
+    middle, ids = a_star(world, 7)
+    world.step(Complete(job_id=middle, proof=ByToken("star")))
+
+    world.step(Requeue(job_id=middle))
+    tell_more(world, middle)
+    assert not world.store.index.untold
+    assert world.state(ids[-1]) is State.BLOCKED
+    finish(world, middle)
+
+    assert [world.state(job_id) for job_id in ids] == [State.READY] * 7
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("policy", [OnDependencyFailure.CANCEL, OnDependencyFailure.FAIL])
+def test_a_loss_is_told_in_slices_whatever_else_is_held(policy):
+    world = World()
+    middle, ids = a_star(world, 7, terms=Terms(on_dependency_failure=policy))
+    held = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
+    patient = [world.submit(a_job(depends_on=(middle,), terms=held)).job_id for _ in range(5)]
+    ids += [
+        world.submit(a_job(depends_on=(middle,), terms=Terms(on_dependency_failure=policy))).job_id
+        for _ in range(2)
+    ]
+
+    world.fail(middle, retry=False)
+
+    lost = State.FAILED if policy is OnDependencyFailure.FAIL else State.CANCELLED
+    assert {world.state(job_id) for job_id in ids} == {lost}
+    assert {world.state(job_id) for job_id in patient} == {State.BLOCKED}
+    assert not world.store.index.untold
+
+
+@pytest.mark.usefixtures("few")
+def test_all_that_one_command_ends_share_what_it_may_concern():
+    world = World()
+    first, some = a_star(world, 2)
+    second, others = a_star(world, 2)
+    items = tuple(Complete(job_id=job_id, proof=ByToken("star")) for job_id in (first, second))
+
+    world.step(Conclude(items))
+    assert [world.state(job_id) for job_id in some + others].count(State.BLOCKED) == 1
+    tell_more(world, second)
+
+    assert {world.state(job_id) for job_id in some + others} == {State.READY}
 
 
 # Names that come again.

@@ -34,6 +34,7 @@ from manyhands.model.commands import (
     SetPriority,
     SetQueue,
     Submit,
+    TellDependants,
     Tick,
 )
 from manyhands.model.events import Event, Signal
@@ -95,6 +96,16 @@ class World:
     # One step: load, decide, write, commit; and look at all of it.
 
     def run(self, command: Command) -> Reply:
+        """What the command is answered, after everybody has heard of what it ended."""
+        reply = self.step(command)
+        urgent = self.urgent
+        while self.store.index.untold:
+            self.step(TellDependants(next(iter(self.store.index.untold))))
+        self.urgent = urgent
+        return reply
+
+    def step(self, command: Command) -> Reply:
+        """One command."""
         index = self.store.index
         before = dict(index.jobs)
         reply, effects = decide(command, self.store.load(command), self.now)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhands.engine import timers
+from manyhands.engine import graph, timers
 from manyhands.model import limits
 from manyhands.model.commands import (
     Attach,
@@ -801,6 +801,75 @@ def test_what_is_due_after_a_restart_happens_without_any_request():
     again.run(6_000)
 
     assert again.job(job.job_id).state is State.READY
+
+
+def a_star(desk, count):
+    """The command that completes a job, and those that wait for it."""
+    (middle,) = desk.submit()
+    waiting = desk.submit(count, depends_on=(middle.job_id,))
+    return desk.a_complete(desk.claim()), waiting
+
+
+def count_ready(desk, jobs):
+    return sum(desk.job(job.job_id).state is State.READY for job in jobs)
+
+
+def test_others_have_their_turn_while_very_many_hear_of_an_end(monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    desk = Desk()
+    done, waiting = a_star(desk, 9)
+    seen: list[int] = []
+
+    def look():
+        seen.append(count_ready(desk, waiting))
+        if seen[-1] < 9:
+            desk.loop.call_soon(look)
+
+    told = desk.ask(done)
+    desk.loop.call_soon(look)
+    desk.run(TWO_COMMITS_MS)
+
+    assert seen == [4, 6, 8, 9]
+    assert isinstance(told.reply, Changed)
+
+
+def test_who_has_not_heard_of_an_end_hears_of_it_after_a_restart(monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    desk = Desk()
+    done, waiting = a_star(desk, 9)
+    desk.ask(done)
+    desk.dispatcher._spreading.end()
+    desk.run(TWO_COMMITS_MS)
+    assert count_ready(desk, waiting) == 2
+
+    again = Desk(desk.disk, desk.time)
+    again.tell(Recover("another", 0))
+    again.run(100)
+
+    assert count_ready(again, waiting) == 9
+
+
+@pytest.mark.interpreted
+def test_rule_24_a_slice_that_cannot_be_told_is_tried_again_without_keeping_the_loop_busy(
+    monkeypatch,
+):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    desk = Desk()
+    done, waiting = a_star(desk, 9)
+    desk.ask(done)
+    calls: list[float] = []
+
+    def broken(*_):
+        calls.append(desk.now_ms)
+        raise AssertionError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph, "_tell_dependants", broken)
+        desk.run(3_500)
+    assert 2 <= len(calls) <= 5
+    desk.run(2_000)
+
+    assert count_ready(desk, waiting) == 9
 
 
 @pytest.mark.interpreted
