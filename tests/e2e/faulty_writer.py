@@ -2,6 +2,7 @@
 the database and is named after it:
 
 ``…-fail-sync``, ``…-fail-write``: no sync or write of the database succeeds;
+``…-hold-sync``: no sync of the database comes to an end;
 ``…-journal-sync``, ``…-journal-write``, ``…-journal-full``: the same for the journal, or no room;
 ``…-die-kept``: it is killed when the journal is synced, before anybody is told;
 ``…-die-applying``, ``…-die-applied``: in the midst of a transaction, or just after its commit;
@@ -12,6 +13,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -42,6 +44,8 @@ class FaultyFile(apsw.VFSFile):
         super().__init__("unix", name, flags)
 
     def xSync(self, flags):  # noqa: N802
+        while is_told("hold-sync"):
+            time.sleep(0.005)
         fail_if_told("sync", apsw.SQLITE_IOERR_FSYNC)
         super().xSync(flags)
 

@@ -307,6 +307,25 @@ def test_readers_are_shown_what_is_only_in_the_journal(data):
     disk.close()
 
 
+def test_a_database_that_is_slow_to_commit_keeps_nobody_waiting(data):
+    disk = Disk(data, FAULTY_WRITER)
+    acknowledged = disk.submit_and_commit(1)
+    disk.settle()
+    held = data / "manyhands.db-hold-sync"
+    held.touch()
+    acknowledged += disk.submit_and_commit(1)
+    disk.store._link.hurry()  # it is at it, or will be
+
+    acknowledged += disk.submit_and_commit(30)
+    assert rows_in_file(data) == 1
+    held.unlink()
+    disk.settle()
+
+    assert rows_in_file(data) == 32
+    assert disk.ready() == acknowledged
+    disk.close()
+
+
 def test_files_of_the_journal_are_used_again(data):
     disk = Disk(data)
     seen = set()

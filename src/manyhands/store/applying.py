@@ -2,7 +2,7 @@
 frame it went. So a frame that is found in the journal after a crash is applied once, or was.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -36,12 +36,24 @@ _DROP_GROUPS: Final = (
 _Step = tuple[str, Iterable[Any]]
 
 
+# Has something done that takes a while; it is done when this returns.
+Beside = Callable[[Callable[[], object]], None]
+
+
+def right_here(work: Callable[[], object]) -> None:
+    """Do it."""
+    work()
+
+
 class Applier:
     """Writes windows through one connection."""
 
-    def __init__(self, connection: apsw.Connection, epoch: str) -> None:
+    def __init__(
+        self, connection: apsw.Connection, epoch: str, beside: Beside = right_here
+    ) -> None:
         self._connection = connection
         self._epoch = epoch
+        self._beside = beside
 
     def apply(self, frames: Sequence[PackedFrame]) -> Iterator[None]:
         """Have these frames in the database, and durable there, when it is exhausted. It may be
@@ -77,7 +89,7 @@ class Applier:
             "INSERT OR REPLACE INTO facts VALUES(?, ?)",
             (("counters", window.counters), ("journal", encode_mark(mark).decode())),
         )
-        connection.execute("COMMIT")
+        self._beside(lambda: connection.execute("COMMIT"))
 
     def _drop_events(self, seq: int) -> None:
         """All events up to this one: whole rows, and the beginning of the row that is left."""

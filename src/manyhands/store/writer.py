@@ -1,7 +1,8 @@
 """The process that writes: what has arrived goes into the journal and is answered; behind that,
 many frames together, it goes into the database.
 
-It is a process of its own so that a commit never holds the server's interpreter. It trusts what
+It is a process of its own so that a commit never holds the server's interpreter; and commits of
+the database are a thread's, so that they never hold up the journal. It trusts what
 it is sent, goes on until its parent is gone, and stops at the first error: after a failed sync
 nobody knows what the disk holds, so nothing more may be called durable.
 """
@@ -15,14 +16,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NoReturn
 
 import apsw
 
 from manyhands.store import opening
-from manyhands.store.applying import Applier, PackedFrame
+from manyhands.store.applying import Applier, Beside, PackedFrame, right_here
 from manyhands.store.frames import (
     HEAD_BYTES,
     Answer,
@@ -66,6 +68,7 @@ class Writer:
         # The log is copied into the file when we say so: never by chance, on the way out.
         self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._directory = file.parent
+        self.beside: Beside = right_here  # how what takes a while is done
         self._journal: Journal | None = None
         self._applier: Applier | None = None
         self._unapplied: list[PackedFrame] = []  # durable, and to be applied
@@ -94,7 +97,7 @@ class Writer:
         epoch = secrets.token_bytes(EPOCH_BYTES)
         mark = encode_mark(Mark(epoch.hex())).decode()
         self.connection.execute("INSERT OR REPLACE INTO facts VALUES('journal', ?)", (mark,))
-        self._applier = Applier(self.connection, epoch.hex())
+        self._applier = Applier(self.connection, epoch.hex(), self.beside)
         self._journal = Journal(self._directory, epoch)
         return self._journal
 
@@ -172,7 +175,8 @@ class Writer:
         """
         grown = self._log_frames - self._log_frames_seen
         if grown >= (_LOG_FRAMES_IDLE if idle else _LOG_FRAMES_MAX):
-            self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            passive = apsw.SQLITE_CHECKPOINT_PASSIVE
+            self.beside(lambda: self.connection.wal_checkpoint(mode=passive))
             self._log_frames_seen = self._log_frames
 
     def close(self) -> None:
@@ -200,6 +204,14 @@ class _Service:
         self._ended = False
         self._oldest_at = 0.0  # when the first of the frames came that are not applied
         self._hurried_to = 0  # up to this number somebody waits for them
+        self._helper = ThreadPoolExecutor(1)
+        self._finished = os.eventfd(0, os.EFD_CLOEXEC)  # readable when the helper has
+        self._poll_helper = select.poll()
+        self._poll_helper.register(self._finished, select.POLLIN)
+        self._poll_link = select.poll()
+        self._poll_link.register(self._finished, select.POLLIN)
+        self._poll_link.register(link, select.POLLIN)
+        writer.beside = self._beside
 
     def run(self) -> None:
         """Until the other end is closed."""
@@ -261,6 +273,19 @@ class _Service:
                 self._take_in()
             turn_until = now() + _TURN_SECONDS + _TURN_SECONDS_A_BYTE * writer.unapplied_bytes
         self._answer()
+
+    def _beside(self, work: Callable[[], object]) -> None:
+        """The disk takes its time with this: what arrives meanwhile is kept and answered."""
+        link, writer = self._link.fileno(), self._writer
+        future = self._helper.submit(work)
+        future.add_done_callback(lambda _: os.eventfd_write(self._finished, 1))
+        while not future.done():
+            hears = not self._ended and writer.unapplied_bytes < _BEHIND_BYTES_MAX
+            ready = dict((self._poll_link if hears else self._poll_helper).poll())
+            if hears and link in ready:
+                self._take_in()
+        os.eventfd_read(self._finished)
+        future.result()
 
     def _answer(self) -> None:
         # Nobody may be there to hear it: reading tells, once all that was sent has been read.
