@@ -4,11 +4,21 @@ import pytest
 
 from manyhands.model.commands import ByHolder, ByToken
 from manyhands.model.events import Event
-from manyhands.model.job import Attempt, EndReason, Holder, Job, Origin, State
+from manyhands.model.job import (
+    SUBMITTED,
+    SUBMITTED_AGAIN,
+    Attempt,
+    EndReason,
+    HistoryEntry,
+    Holder,
+    Job,
+    Origin,
+    State,
+)
 from manyhands.model.outcome import Refusal, Why
 from manyhands.model.payload import Encoding, from_json_text
 from manyhands.protocols.http_envelope import Problem
-from manyhands.protocols.qless import items, topics
+from manyhands.protocols.qless import answers, items, topics
 from manyhands.protocols.qless.paths import RESERVED, count_of, segments
 from manyhands.protocols.qless.reading import BadItem
 from manyhands.protocols.qless.refusals import CODES, problem, was_revoked
@@ -207,3 +217,46 @@ def test_what_a_json_peer_gives_back_is_what_the_other_end_understands(
     text, like, payload, encoding
 ):
     assert from_json_text(text, like) == (payload, encoding)
+
+
+def a_story(*, claimed_at: int, ended_at: int, changes: list[tuple[int, str]]) -> list[str]:
+    """What the history of a job tells that was submitted at 1 and worked on once."""
+    attempt = Attempt(1, Holder("http", "h"), claimed_at, ended_at, EndReason.COMPLETED)
+    job = Job(
+        job_id="ab",
+        queue="q",
+        state=State.COMPLETED,
+        submitted_at=1,
+        finished_at=ended_at,
+        attempts=(attempt,),
+        history=tuple(HistoryEntry(at, what) for at, what in changes),
+    )
+    return [row["what"] for row in answers.history(job)]
+
+
+@pytest.mark.parametrize(
+    ("claimed_at", "ended_at"), [(1, 5), (4, 5), (5, 5)], ids=["apart", "near", "at once"]
+)
+def test_what_happens_in_one_millisecond_is_told_in_the_order_in_which_it_can_happen(
+    claimed_at, ended_at
+):
+    changes = [(5, "requeued"), (5, "moved")]
+
+    told = a_story(claimed_at=claimed_at, ended_at=ended_at, changes=changes)
+
+    assert told == ["put", "popped", "done", "requeued", "moved"]
+
+
+def test_a_job_that_was_put_taken_and_done_in_one_millisecond_was_put_first():
+    told = a_story(claimed_at=1, ended_at=1, changes=[(1, SUBMITTED), (1, SUBMITTED_AGAIN)])
+
+    assert told == ["put", "popped", "done", "put"]
+
+
+def test_a_job_that_was_moved_in_the_millisecond_of_its_claim_was_moved_before():
+    assert a_story(claimed_at=3, ended_at=5, changes=[(3, "moved")]) == [
+        "put",
+        "moved",
+        "popped",
+        "done",
+    ]

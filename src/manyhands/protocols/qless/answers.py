@@ -202,25 +202,30 @@ def _name_of(attempt: Attempt) -> str:
 
 def history(job: Job) -> list[dict[str, Any]]:
     """What happened to the job, in order. Leases and changes keep their first and latest."""
-    found: list[tuple[int, int, dict[str, Any]]] = []
+    found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
 
-    def note(at: int, what: str, **more: str | None) -> None:
-        found.append((at, len(found), {"what": what, "when": _instant(at), **more}))
+    def note(at: int, rank: int, what: str, **more: str | None) -> None:
+        """``rank``: within one millisecond. Jobs are changed after a lease and before the next."""
+        place = (at, rank, len(found))
+        found.append((place, {"what": what, "when": _instant(at), **more}))
 
     if not any(entry.what in _PUTS for entry in job.history):
-        note(job.submitted_at, "put")
-    for entry in job.history:
-        what = "put" if entry.what in _PUTS else entry.what
-        note(entry.at, what, **({"detail": entry.detail} if entry.detail else {}))
+        note(job.submitted_at, 0, "put")
+    for index, entry in enumerate(job.history):
+        is_put = entry.what in _PUTS
+        rank = 0 if is_put and index == 0 else 2
+        detail = {"detail": entry.detail} if entry.detail else {}
+        note(entry.at, rank, "put" if is_put else entry.what, **detail)
     for attempt in job.attempts:
-        note(attempt.claimed_at, "popped", host=_name_of(attempt))
-        note(attempt.ended_at, _ENDS[attempt.reason], host=_name_of(attempt))
+        began, ended = attempt.claimed_at, attempt.ended_at
+        note(began, 1 if began == ended else 3, "popped", host=_name_of(attempt))
+        note(ended, 1, _ENDS[attempt.reason], host=_name_of(attempt))
     lease = job.lease
     if lease is not None:
-        note(lease.claimed_at, "popped", host=_host(lease))
+        note(lease.claimed_at, 3, "popped", host=_host(lease))
         if lease.lapsed and lease.expires_at is not None:
-            note(lease.expires_at, "timed-out", host=_host(lease))
-    return [row for _, _, row in sorted(found, key=lambda item: item[:2])]
+            note(lease.expires_at, 3, "timed-out", host=_host(lease))
+    return [row for _, row in sorted(found, key=lambda item: item[0])]
 
 
 def queue(
