@@ -125,6 +125,7 @@ def test_qb11_the_record_after_an_add(q, queue, fresh):
         "attempt": 0,
         "depends": [],
         "dependents": [],
+        "dependents_count": 0,
         "limits": [],
         "progress": None,
         "result": None,

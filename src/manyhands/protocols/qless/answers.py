@@ -1,7 +1,7 @@
 """Jobs, queues and workers in the words of this API. Durations go out in seconds."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -130,10 +130,16 @@ def listed(job: Job) -> dict[str, Any]:
     }
 
 
-def whole(
-    job: Job, attempts_max: int, edges: tuple[Sequence[str], Sequence[str]], now: int
-) -> dict[str, Any]:
-    """Everything about a job, but its lease's token. ``edges``: what it depends on, what on it."""
+class Edges(NamedTuple):
+    """What a job depends on, and what depends on it: of these perhaps only the first."""
+
+    depends: Sequence[str]
+    dependents: Sequence[str]
+    dependents_count: int
+
+
+def whole(job: Job, attempts_max: int, edges: Edges, now: int) -> dict[str, Any]:
+    """Everything about a job, but its lease's token."""
     lease = job.lease
     left = _seconds_left(lease, now) if lease is not None and not lease.lapsed else None
     unlimited = attempts_max == -1
@@ -145,8 +151,7 @@ def whole(
         "retries": -1 if unlimited else attempts_max - 1,
         "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
         "attempt": job.attempts_used + (job.state in (State.LEASED, State.COMPLETED)),
-        "depends": edges[0],
-        "dependents": edges[1],
+        **edges._asdict(),
         "limits": job.limits,
         "progress": None
         if progress is None
