@@ -17,6 +17,7 @@ from manyhands.model.job import (
 )
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import Queue
+from manyhands.protocols.http_envelope import plain
 from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.items import out_of_retries
 from manyhands.protocols.qless.refusals import STATES
@@ -84,7 +85,7 @@ def taken(job: Job, attempts_max: int) -> dict[str, Any]:
         "meta": as_json_value(job.payload, job.encoding),
         "lease": lease.token,
         "attempt": job.attempts_used + 1,
-        "priority": job.priority,
+        "priority": plain(job.priority),
     }
     if lease.term_ms is not None:
         found["heartbeat"] = heartbeat_seconds(lease)
@@ -121,7 +122,7 @@ def listed(job: Job) -> dict[str, Any]:
         "detail": detail_of(job),
         "queue": None if finished else job.queue,
         "host": _host(lease) if lease is not None and not lease.lapsed else None,
-        "priority": job.priority,
+        "priority": plain(job.priority),
         "tags": job.tags,
         "failure": _failure(job),
         "created": _instant(job.submitted_at),
