@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -125,6 +126,13 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
             f"operation {bulk['id']} goes on in the server; look at it with "
             f"`manyhands bulk {bulk['id']}`, stop it with `manyhands bulk {bulk['id']} --cancel`."
         )
+    except SystemExit:  # there was no answer, which has been told
+        typer.echo(
+            f"manyhands: operation {bulk['id']} goes on when the server is back; look at it with "
+            f"`manyhands bulk {bulk['id']}`.",
+            err=True,
+        )
+        raise
     return bulk
 
 
@@ -226,13 +234,13 @@ def bulk(
       manyhands bulk 3f2a9c5d7e1b4860 --cancel
     """
     link = HttpLink(server, token_file)
+    if operation == "" or (operation is None and cancel):
+        fail("which operation? `manyhands bulk` lists them.")
     if operation is None:
-        if cancel:
-            fail("which operation? `manyhands bulk` lists them.")
         rows = link.get("/api/bulk")
     else:
-        how = link.post(f"/api/bulk/{operation}/cancel", {}) if cancel else None
-        rows = [watch(link, how or link.get(f"/api/bulk/{operation}"))]
+        path = f"/api/bulk/{quote(operation, safe='')}"
+        rows = [watch(link, link.post(f"{path}/cancel", {}) if cancel else link.get(path))]
     if as_json:
         typer.echo(msgspec.json.encode(rows if operation is None else rows[0]).decode())
     elif not rows:
