@@ -120,6 +120,31 @@ def test_what_can_be_no_token_is_told_in_a_sentence(served, tmp_path, token):
     assert ended.stderr == "manyhands: a token is one line of printable characters.\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("cancel", "--queue", "{queue}", "--tag", ""), "--tag is empty"),
+        (("cancel", "--queue", "{queue}", "--state", ""), "--state"),
+        (("cancel", "--queue", "{queue}", "--state", "nope"), "'ready'"),
+        (("cancel", "--queue", "{queue}", "--older-than", "inf"), "--older-than"),
+        (("cancel", "--queue", "{queue}", "--older-than", "nan"), "--older-than"),
+        (("retry", "--queue", "{queue}", "--into", ""), "--into is empty"),
+        (("move", "--queue", "{queue}", "--into", ""), "--into is empty"),
+    ],
+)
+def test_a_flag_without_a_proper_value_is_not_taken_for_none(served, api, arguments, sentence):
+    """A script whose variable is not set must not reach all jobs of a queue."""
+    queue = "proper"
+    before = fill(api, queue, 1)
+
+    ended = talk(served, *(word.format(queue=queue) for word in arguments), "--yes")
+
+    assert ended.returncode != 0
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert api.get(f"jobs/{before[0]}")["state"] == "ready"
+
+
 class Forgetful(BaseHTTPRequestHandler):
     """A server that has an operation, and closes each connection that rests, as ours does."""
 
