@@ -94,6 +94,7 @@ def test_d36_predecessors_that_a_file_has_no_line_for_are_told_of(served):
         (("work", "--command", "sh -c 'x"), "No closing quotation"),
         (("steal", "-n", "0"), "-n"),
         (("status", "--timeout", "-1"), "--timeout"),
+        (("status", "--timeout", "inf"), "--timeout"),
         (("status", "--server", "localhost"), "HOST:PORT"),
     ],
 )

@@ -22,7 +22,9 @@ dwork = typer.Typer(
 Server = Annotated[
     str, typer.Option("--server", "-s", help="The server's dwork address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[float, typer.Option("--timeout", min=0.01, help="Seconds to wait for a reply.")]
+Seconds = Annotated[
+    float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds to wait for a reply.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Location = Annotated[
     str | None, typer.Option("--location", help="The worker's name; else that of this host.")
