@@ -146,10 +146,12 @@ def test_config_check_judges_the_file_alone(capsys, tmp_path, monkeypatch):
     file.write_text("ride_ms = 8\n")
 
     code, out, _ = run(capsys, "config", "--check", str(file))
+    _, as_json, _ = run(capsys, "config", "--check", str(file), "--json")
     file.write_text("\nride = 8\n")
     wrong_code, _, wrong_err = run(capsys, "config", "--check", str(file))
 
     assert (code, out) == (0, f"{file} is a valid configuration.\n")
+    assert json.loads(as_json) == {"file": str(file), "valid": True}
     assert wrong_code == 2
     assert wrong_err == (
         f"manyhands: file {file} line 2: ride is not an option; did you mean ride_ms?\n"
