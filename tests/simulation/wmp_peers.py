@@ -75,7 +75,7 @@ class Manager:
         return [name for name in self.server.store.index.queues if self.ready_count(name)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues, wake)
+        sleeper = Sleeper(queues or None, wake)
         waiters = self.server.dispatcher.waiters
         waiters.sleep(sleeper)
         return lambda: waiters.leave(sleeper)

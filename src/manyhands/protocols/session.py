@@ -76,7 +76,7 @@ class Peer(Backing, Protocol):
         """Whether a claim over these queues would be given something."""
 
     def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
-        """Be woken once there is work in one of the queues."""
+        """Be woken once there is work in one of the queues; without any: sleep on."""
 
     def stay_awake(self) -> None:
         """Not wanting to be woken any more."""

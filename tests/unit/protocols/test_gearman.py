@@ -880,6 +880,37 @@ def test_a_sleeper_hears_of_functions_it_learns_in_its_sleep(room):
     assert worker.heard() == [(wire.NOOP, [])]
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_sleeper_without_functions_hears_of_the_first_it_learns_and_of_no_other(room, forgets):
+    """G27"""
+    client = room.gearman()
+    worker = room.worker(b"f") if forgets else room.gearman()
+    worker.tell(wire.PRE_SLEEP)
+    worker.tell(wire.RESET_ABILITIES)
+
+    client.submit(b"f")
+    client.submit(b"other")
+    deaf = worker.heard()
+    worker.tell(wire.CAN_DO, b"g")
+    client.submit(b"g")
+
+    assert deaf == []
+    assert worker.heard() == [(wire.NOOP, [])]
+
+
+def test_a_grab_ends_the_sleep_of_a_worker_without_functions(room):
+    """G27"""
+    client, worker = room.gearman(), room.worker()
+    worker.tell(wire.RESET_ABILITIES)
+    worker.tell(wire.PRE_SLEEP)
+    worker.grab()
+    worker.tell(wire.CAN_DO, b"g")
+
+    client.submit(b"g")
+
+    assert worker.heard() == []
+
+
 def test_a_sleeper_of_a_paused_queue_is_woken_when_it_goes_on(room):
     """G27"""
     client, worker = room.gearman(), room.worker()

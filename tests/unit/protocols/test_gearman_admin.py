@@ -185,6 +185,18 @@ def test_maxqueue_of_an_unknown_function_is_silently_fine(room):
     assert peer.text(b"status") == b".\n"
 
 
+def test_maxqueue_bounds_a_function_that_only_a_worker_has_named_so_far(room):
+    """G52"""
+    worker, client = room.worker(b"f"), room.gearman()
+
+    assert client.text(b"maxqueue f 1") == b"OK\r\n"
+
+    client.submit()
+    [(kind, args)] = client.tell(wire.SUBMIT_JOB_BG, b"f", b"", b"")
+    assert (kind, args[0]) == (wire.ERROR, b"QUEUE_ERROR")
+    assert worker.grab()
+
+
 @pytest.mark.parametrize(
     "line", [b"maxqueue", b"maxqueue f x", b"maxqueue f 1 2", b"maxqueue f 1 2 3 4"]
 )

@@ -363,6 +363,22 @@ def test_a18_a_sleeper_hears_of_names_it_learns_in_its_sleep(room):
     assert worker.heard() == [Noop()]
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a18_a_sleeper_without_names_hears_of_the_first_it_learns_and_of_no_other(room, forgets):
+    app = room.draft()
+    worker = room.draft_worker() if forgets else room.draft()
+    worker.tell(WorkerSleep())
+    worker.tell(WorkerConnect(()))
+
+    app.create(b"f")
+    deaf = worker.heard()
+    worker.connect(b"g")
+    app.create(b"g")
+
+    assert deaf == []
+    assert worker.heard() == [Noop()]
+
+
 def test_a19_as_many_sleepers_wake_as_there_are_jobs_and_the_rest_a_second_later(room):
     app = room.draft()
     workers = [room.draft_worker() for _ in range(3)]

@@ -138,7 +138,7 @@ class Desk:
         return [queue for queue in self.store.index.queues if self.ready_count(queue)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues, wake)
+        sleeper = Sleeper(queues or None, wake)
         self.waiters.sleep(sleeper)
         return lambda: self.waiters.leave(sleeper)
 

@@ -245,7 +245,8 @@ class Admin:
             high, normal, low = (number or _NO_BOUND for number in bounds)
             jobs_max = (normal, high, low)
         name = words[0].decode("utf-8", "replace")
-        if all(queue.name != name for queue in self._peer.queues()):
+        known = {queue.name for queue in self._peer.queues()}
+        if name not in known and name not in self._hall.workers_by_function():
             self._replies.say(wire.OK_LINE)
             return
         self._ask(SetQueue(queue=name, jobs_max=jobs_max))

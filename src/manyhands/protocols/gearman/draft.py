@@ -266,8 +266,6 @@ class DraftSession:
 
     def on_sleep(self, packet: wire.WorkerSleep) -> None:
         queues = tuple(self.abilities)
-        if not queues:
-            return
         if self.peer.has_work(queues):
             self.peer.stay_awake()
             self._replies.say(wire.encode(wire.Noop()))

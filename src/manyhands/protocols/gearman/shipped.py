@@ -310,8 +310,6 @@ class GearmanSession:
         self._origin = Origin("gearman", name, self.peer.address)
 
     def on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
-        if not self._queues:
-            return
         if self.peer.has_work(self._queues):
             self.peer.stay_awake()
             self._replies.say(wire.NOOP_PACKET)
