@@ -54,7 +54,8 @@ class Manager:
         raise AssertionError(f"{kind} from {peer!r}: {sentence}")
 
     def ask(self, command, settle=None, refused=None) -> None:
-        self.simulation.ask(command, settle or refused, owed=settle is not None)
+        told = settle or (None if refused is None else refused())
+        self.simulation.ask(command, told, owed=settle is not None)
 
     def now(self) -> int:
         return self.server.clock.now()

@@ -10,15 +10,18 @@ from manyhands.model.job import Job, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany
 
 Settle = Callable[[Reply], None]
+Refused = Callable[[], Settle | None]
 
 
 class Ask(Protocol):
     """How a session asks the engine."""
 
     def __call__(
-        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
     ) -> None:
-        """``settle`` gets the reply; ``refused`` gets it only if it is a refusal."""
+        """``settle`` gets the reply. ``refused`` is called only for a refusal, at once, and gives
+        who gets that in its turn, if anybody does: a place among other answers is taken by then.
+        """
 
 
 class QueueSummary(Struct, frozen=True):

@@ -206,6 +206,36 @@ def test_answers_wait_for_the_commit_and_keep_their_order(room):
     ]
 
 
+def test_a_refused_report_is_answered_in_its_turn(room):
+    """G7"""
+    client, worker = room.gearman(), room.worker()
+    client.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"g", b"", b""))
+
+    worker.give(
+        wire.encode_request(wire.WORK_FAIL, b"H:nobody:0")
+        + wire.encode_request(wire.ECHO_REQ, b"1")
+        + wire.encode_request(wire.GRAB_JOB)
+    )
+    room.run()
+
+    assert [kind for kind, _ in worker.heard()] == [wire.ERROR, wire.ECHO_RES, wire.NO_JOB]
+
+
+def test_a_refused_report_is_answered_before_the_end(room):
+    """G7"""
+    client, worker = room.gearman(), room.worker()
+    client.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"g", b"", b""))
+
+    worker.give(wire.encode_request(wire.WORK_COMPLETE, b"H:nobody:0", b""))
+    worker.session.ended()
+    was_closed = worker.closed
+    room.run()
+
+    assert not was_closed
+    assert error(worker.heard()) == b"JOB_NOT_FOUND"
+    assert worker.closed
+
+
 def test_what_was_asked_before_a_fatal_fault_is_still_answered(room):
     """G7"""
     peer = room.gearman()

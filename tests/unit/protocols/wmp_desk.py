@@ -89,7 +89,8 @@ class Desk:
             for job in effects.jobs.values():
                 check_job(job)
             self.store.begin_commit(self.clock)
-        settle = settle or (refused if isinstance(reply, Refusal) else None)
+        if settle is None and refused is not None and isinstance(reply, Refusal):
+            settle = refused()
 
         def tell() -> None:
             if settle is not None:

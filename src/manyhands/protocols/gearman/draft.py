@@ -330,7 +330,7 @@ class DraftSession:
             self._ignore,
         )
 
-    def _ignore(self, reply: Reply) -> None:
+    def _ignore(self) -> None:
         """It has been taken back: announcements about it are counted, no more (A17)."""
         self.ignored_count += 1
 

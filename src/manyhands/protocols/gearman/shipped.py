@@ -33,7 +33,7 @@ from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Submitted, S
 from manyhands.model.policy import TERMS
 from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, shown_unique
 from manyhands.protocols.replies import Replies
-from manyhands.protocols.session import Peer
+from manyhands.protocols.session import Peer, Settle
 from manyhands.wire import gearman as wire
 
 _TERMS: Final = TERMS["gearman"]
@@ -363,9 +363,13 @@ class GearmanSession:
                 packet = wire.encode_job_assign_uniq(handle, function, unique, job.payload)
         self._replies.fill(slot, packet)
 
-    def _refuse(self, reply: Reply) -> None:
+    def _refuse(self) -> Settle:
+        """A report is owed an answer only now, and in its turn."""
+        return partial(self._refused, self._replies.reserve())
+
+    def _refused(self, slot: list[bytes | None], reply: Reply) -> None:
         assert isinstance(reply, Refusal)
-        self._replies.say(error_packet(reply))
+        self._replies.fill(slot, error_packet(reply))
 
     def _job_id(self, handle: bytes) -> str:
         """The job of a handle; a handle that is none gets the answer of an unknown job."""
