@@ -72,6 +72,11 @@ class Peer(Backing, Protocol):
     def close(self) -> None:
         """After what was sent."""
 
+    def come_back(self) -> None:
+        """Not everything that came has been looked at: ``receive`` is called again in a later turn,
+        once the peer takes its answers and the session is not overwhelmed.
+        """
+
     def operate(self, command: Command, settle: Settle) -> None:
         """Like ``ask``, for what an operator does: it is put on record."""
 

@@ -205,6 +205,22 @@ def test_maxqueue_with_wrong_words_is_refused(room, line):
     assert room.gearman().text(line).startswith(b"ERR INVALID_ARGUMENTS ")
 
 
+def test_a_listing_is_told_before_the_next_is_made(room):
+    """G9"""
+    peer = room.gearman()
+    made = []
+    peer.unfinished_jobs = lambda _count_max: made.append(len(peer.take())) or ()
+    room.gearman().give(wire.encode_request(wire.SUBMIT_JOB_BG, b"f", b"", b""))
+
+    peer.give(b"show jobs\nversion\nshow jobs\n" + wire.encode_request(wire.ECHO_REQ, b"x"))
+    made_at_once = len(made)
+    room.run()
+
+    assert made_at_once == 1
+    assert made == [0, len(b".\nOK 9.9\n")]
+    assert peer.heard() == [(wire.ADMIN_LINE, [b"."]), (wire.ECHO_RES, [b"x"])]
+
+
 def test_show_jobs_tells_handle_attempts_and_durability(room):
     """G53"""
     client, worker = room.gearman(), room.worker()

@@ -331,6 +331,12 @@ def shown_unique(job: Job) -> bytes:
     return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
 
 
+def is_listing(line: bytes) -> bool:
+    """Whether these few words may have an answer without end."""
+    words = line.split(None, 1)
+    return bool(words) and words[0].lower() in _LISTINGS
+
+
 def _is_line(text: bytes) -> bool:
     """Whether it can stand in a listing; a full stop would end it."""
     return bool(text) and text != b"." and not (b"\n" in text or b"\r" in text)
@@ -355,3 +361,4 @@ _COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {
     b"create": Admin.on_create,
     b"drop": Admin.on_drop,
 }
+_LISTINGS: Final = frozenset({b"status", b"prioritystatus", b"workers", b"show"})
