@@ -941,6 +941,21 @@ def test_a_grab_ends_the_sleep_of_a_worker_without_functions(room):
     assert worker.heard() == []
 
 
+def test_a_wake_up_comes_behind_the_answer_that_made_the_worker_sleep(room):
+    """G7, G27: else it takes the wake-up for an old one, and sleeps beside work."""
+    client, peer = room.gearman(), room.worker()
+    peer.give(
+        wire.encode_request(wire.SUBMIT_JOB_BG, b"other", b"", b"")
+        + wire.encode_request(wire.GRAB_JOB)
+        + wire.encode_request(wire.PRE_SLEEP)
+    )
+
+    client.give(wire.encode_request(wire.SUBMIT_JOB, b"f", b"", b""))
+    room.run()
+
+    assert [kind for kind, _ in peer.heard()] == [wire.JOB_CREATED, wire.NO_JOB, wire.NOOP]
+
+
 def test_a_sleeper_of_a_paused_queue_is_woken_when_it_goes_on(room):
     """G27"""
     client, worker = room.gearman(), room.worker()

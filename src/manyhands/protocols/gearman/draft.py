@@ -273,7 +273,7 @@ class DraftSession:
             self.peer.sleep(queues, self._wake)
 
     def _wake(self) -> None:
-        self.peer.send(wire.encode(wire.Noop()))
+        self._replies.say(wire.encode(wire.Noop()))
 
     def on_assign(self, packet: wire.JobAssignReq) -> None:
         self.peer.stay_awake()

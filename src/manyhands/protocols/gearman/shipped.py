@@ -335,7 +335,7 @@ class GearmanSession:
             self.peer.sleep(self._queues, self._wake)
 
     def _wake(self) -> None:
-        self.peer.send(wire.NOOP_PACKET)
+        self._replies.say(wire.NOOP_PACKET)
 
     def on_grab(self, kind: int, args: list[bytes]) -> None:
         peer = self.peer
