@@ -279,7 +279,7 @@ class Simulation:
         elif owed:
             server.dispatcher.ask(command, told)
         else:
-            server.dispatcher.ask(command, None, told)
+            server.dispatcher.ask(command, None, lambda: told)
         needed[0] = server.store.unsaved_number()
         if self.steps_done >= self._checked_at + 20:
             self._checked_at = self.steps_done

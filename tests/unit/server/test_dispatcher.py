@@ -569,12 +569,13 @@ def test_who_is_owed_no_answer_still_hears_of_a_refusal():
     heard: list[Why] = []
 
     stranger = replace(desk.a_complete(job), proof=ByToken("another"))
-    desk.dispatcher.ask(stranger, None, lambda reply: heard.append(reply.why))
-    desk.dispatcher.ask(desk.a_complete(job), None, lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(stranger, None, lambda: lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(desk.a_complete(job), None, lambda: lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(stranger, None, lambda: None)
     desk.run(TWO_COMMITS_MS)
 
     assert heard == [Why.NOT_YOUR_LEASE]
-    assert desk.dispatcher.counts.refusals == {Why.NOT_YOUR_LEASE: 1}
+    assert desk.dispatcher.counts.refusals == {Why.NOT_YOUR_LEASE: 1, Why.ALREADY_COMPLETED: 1}
 
 
 def test_a_refused_item_is_counted_as_a_refused_command_is():
