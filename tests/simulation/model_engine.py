@@ -454,6 +454,9 @@ class EngineMachine(RuleBasedStateMachine):
             doomed += [other for other in naive.waiting_for(one) if other not in doomed]
         for one in doomed:
             naive.end(one, "cancelled")
+            assert self.world.job(one).reason == "cancelled", one
+        told = {job.job_id for job in reply.jobs}
+        assert told == (set(doomed) if len(doomed) <= 1 + limits.DEPENDANTS_TOLD_MAX else {job_id})
         naive.settle()
 
     @rule(job_id=ids)

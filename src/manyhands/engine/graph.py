@@ -12,12 +12,13 @@ from manyhands.engine.validate import bad_job_name
 from manyhands.model import limits
 from manyhands.model.commands import TellDependants
 from manyhands.model.identity import is_job_id, name_key
-from manyhands.model.job import FINISHED, Failure, Job, State
+from manyhands.model.job import FINISHED, Failure, Job, State, Untold
 from manyhands.model.outcome import Accepted, Refusal, Reply, Why
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
 
 Edges = Mapping[str, Sequence[str]]  # what is waited for -> ids of those that wait
 _NO_EDGES: Final[Edges] = {}
+_BY_POLICY: Final = Untold()
 _LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 
 
@@ -204,11 +205,13 @@ def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Itera
 
 def _tell_dependants(effects: Effects, job: Job, edges: Edges) -> None:
     """The job ended. As many of those that wait for it as one command may concern hear of it."""
+    if effects.doom(job.job_id) is not None:
+        return  # first all those are cancelled that are to be, then the others hear
     is_met = job.state is State.COMPLETED
     keys = keys_of(job)
     for dependant in dependants_of(effects, job, edges):
         if effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
-            effects.set().untold[job.job_id] = True
+            effects.set().untold[job.job_id] = _BY_POLICY
             return
         if is_met:
             free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
@@ -219,13 +222,43 @@ def _tell_dependants(effects: Effects, job: Job, edges: Edges) -> None:
 
 def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
     """Those that have not heard of its end, unless it is to be worked on once more: then they
-    wait for that.
+    wait for that. Who was cancelled with it is cancelled in any case.
     """
-    effects.set().untold[command.job_id] = False  # unless there are still more
+    doom = effects.doom(command.job_id)
+    effects.set().untold[command.job_id] = None  # unless there are still more
     job = effects.job(command.job_id)
-    if job is not None and job.state in FINISHED:
+    if job is None:
+        return Accepted()
+    if doom is not None:
+        _cancel_dependants(effects, job, doom)
+    if job.state in FINISHED:
         effects.ended.append(job)
     return Accepted()
+
+
+def _cancel_dependants(effects: Effects, job: Job, doom: Untold) -> None:
+    """As many of them, and of theirs, as one command may concern. One branch after the other: so
+    there are few jobs at a time of which some dependants are left.
+    """
+    path = [(job, dependants_of(effects, job))]
+    while path:
+        current, others = path[-1]
+        doomed = next((other for other in others if is_doomed(other, doom)), None)
+        if doomed is None:
+            path.pop()
+        elif effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
+            effects.set().untold[current.job_id] = doom
+            path.pop()
+        else:
+            effects.told_count += 1
+            path.append(
+                (ending.cancel(effects, doomed, doom.reason), dependants_of(effects, doomed))
+            )
+
+
+def is_doomed(job: Job, doom: Untold) -> bool:
+    """Whether a dependant is one of those to be cancelled: not if it was submitted later."""
+    return 0 < job.serial <= doom.doomed_max
 
 
 def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
@@ -252,13 +285,14 @@ def settle(effects: Effects) -> None:
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
-            if edges or _is_awaited(effects, job):
+            if edges or is_awaited(effects, job):
                 _tell_dependants(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
 
 
-def _is_awaited(effects: Effects, job: Job) -> bool:
+def is_awaited(effects: Effects, job: Job) -> bool:
+    """Whether any job waits for this one."""
     dependants = effects.view.dependants
     if dependants(job.job_id):
         return True
@@ -281,7 +315,12 @@ def _look_for_lost(effects: Effects, job: Job) -> None:
         other = job_of_key(effects, key)
         if other is None or other.state not in _LOST:
             continue
-        if current is not None and current.state is State.BLOCKED and key in current.waits_for:
+        if current is None or current.state is not State.BLOCKED or key not in current.waits_for:
+            continue
+        doom = effects.doom(other.job_id)
+        if doom is not None and is_doomed(current, doom):
+            ending.cancel(effects, current, doom.reason)
+        else:
             _lose_edge(effects, current, other)
 
 

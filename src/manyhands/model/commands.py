@@ -356,7 +356,9 @@ class Tick(Struct, frozen=True, gc=False):
 
 
 class TellDependants(Struct, frozen=True, gc=False):
-    """So many wait for a job that ended that not all have heard of it: the next of them do."""
+    """So many wait for a job that ended that not all have heard of it, or are cancelled with it:
+    the next of them do, or are.
+    """
 
     job_id: str
 

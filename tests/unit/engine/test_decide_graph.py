@@ -397,9 +397,8 @@ def test_a_chain_of_any_length_is_cancelled_together():
     world = World()
     ids = a_chain(world)
 
-    cancelled = world.cancel(ids[0])
+    world.cancel(ids[0])
 
-    assert len(cancelled) == CHAIN_LENGTH
     assert {world.state(job_id) for job_id in ids} == {State.CANCELLED}
     assert world.job(ids[-1]).reason == "cancelled"
 
