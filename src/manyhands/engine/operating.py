@@ -272,6 +272,8 @@ def decide_depart(command: Depart, effects: Effects) -> Reply:
             continue  # lapsed: somebody else may claim it already
         if command.holder is not None and not _is_of(job, command):
             continue  # of another worker without a name
+        if count == command.count_max:
+            break
         count += 1
         if command.reason is EndReason.LOST:
             ending.lose(effects, job, EndReason.LOST)

@@ -278,6 +278,7 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     connection: str | None = None
     holder: Holder | None = None
     reason: EndReason = EndReason.LOST  # or GOODBYE
+    count_max: int | None = None  # leases that end by this command; whoever had more asks again
 
 
 class SetQueue(Struct, frozen=True, gc=False, kw_only=True):

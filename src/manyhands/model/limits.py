@@ -29,6 +29,8 @@ DEPENDANTS_TOLD_MAX: int = 500
 # A search for a cycle visits at most this many jobs before the edge is refused.
 CYCLE_VISITS_MAX: Final = 1_000_000
 NAMED_LIMITS_COUNT_MAX: Final = 16
+# Leases that a worker who leaves gives back in one command.
+DEPARTED_COUNT_MAX: Final = 500
 
 PRIORITY_MAX: Final = 1e15
 ATTEMPTS_MAX: Final = 1_000_000
