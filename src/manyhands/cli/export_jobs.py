@@ -15,7 +15,7 @@ from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress,
 if TYPE_CHECKING:
     import apsw
 
-    from manyhands.cli.lines import Line
+    from manyhands.cli.lines import Doom, Line
 
 _TOLD_EVERY = 1_000
 
@@ -106,6 +106,24 @@ def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
     terms = TermsBook()
     for number, record in execute("SELECT terms_id, record FROM terms"):
         terms.learn(number, record)
+    dooms = _dooms(connection)
     statement = f"SELECT {COLUMNS} FROM jobs ORDER BY serial"  # noqa: S608 - our own words
     for row in execute(statement):
-        yield lines.job_line(decode_row(row, terms.by_number))
+        job = decode_row(row, terms.by_number)
+        yield lines.job_line(job, dooms.get(job.job_id))
+
+
+def _dooms(connection: "apsw.Connection") -> dict[str, "Doom"]:
+    """Of jobs whose dependants are being cancelled, by their ids."""
+    from manyhands.cli.lines import Doom
+    from manyhands.model.events import Cursor
+    from manyhands.store.batch import UNTOLD_PREFIX
+
+    found = {}
+    for (record,) in connection.execute("SELECT record FROM cursors"):
+        cursor = msgspec.json.decode(record, type=Cursor)
+        if cursor.name.startswith(UNTOLD_PREFIX) and cursor.seq:
+            statement = "SELECT count(*) FROM jobs WHERE serial <= ?"
+            among = connection.execute(statement, (cursor.seq,)).get
+            found[cursor.name.removeprefix(UNTOLD_PREFIX)] = Doom(among, cursor.notes)
+    return found
