@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import ByToken, Cancel, Complete
-from manyhands.model.policy import OnDependencyFailure, Terms
+from manyhands.model.commands import ByToken, Cancel, Complete, Fail
+from manyhands.model.job import Failure
+from manyhands.model.policy import TERMS, OnDependencyFailure, Terms
 from tests.conformance.stores.opened import Opened
 from tests.e2e.serving import Api, run, serving, wait_until
 
@@ -153,6 +154,31 @@ def test_who_has_not_heard_of_an_end_in_an_export_hears_of_it_after_the_import(h
         wait_until(lambda: len(api.get("jobs?queue=doomed&state=cancelled")) == 5)
         reasons = {row["reason"] for row in api.get("jobs?queue=doomed&state=cancelled")}
         assert reasons == {"enough"}
+
+
+def test_names_of_a_graph_that_is_worked_on_mean_the_same_after_an_import(tmp_path):
+    opened = Opened("sqlite", tmp_path / "first")
+    dwork = {"namespace": "n", "terms": TERMS["dwork"]}
+    before = opened.submit(name="before", **dwork)
+    opened.ask(Complete(job_id=before.job_id, proof=ByToken("anybody")))  # and its graph ends
+    lost = opened.submit(name="lost", **dwork)
+    held = opened.submit(name="held", depends_on=("lost",), **dwork)
+    [claimed] = opened.claim()
+    proof = ByToken(claimed.lease.token)
+    opened.ask(Fail(job_id=lost.job_id, proof=proof, failure=Failure("x"), retry=False))
+    opened.commit()
+    opened.close()
+    file = tmp_path / "jobs.jsonl"
+
+    for words in (("export", "--data", "first"), ("import", "--data", "second")):
+        ended = run(*words[:2], str(tmp_path / words[2]), str(file))
+        assert ended.returncode == 0, ended.stderr
+
+    with contextlib.closing(Opened("sqlite", tmp_path / "second")) as again:
+        assert again.store.index.named("n", "before") is None
+        assert again.store.index.named("n", "lost") == lost.job_id
+        heir = again.submit(name="lost", **dwork)
+        assert again.job(held.job_id).waits_for == (heir.job_id,)
 
 
 def test_an_export_to_standard_output_is_nothing_but_lines(worked):

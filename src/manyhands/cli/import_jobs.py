@@ -73,6 +73,7 @@ class _Importer:
         self._awaited: set[str] = set()  # ids and names that imported jobs wait for
         # Jobs that were cancelled with their dependants, by how many lines those are among.
         self._dooms: dict[int, list[tuple[str, str]]] = {}
+        self._graphs: dict[str, int] = {}  # serials at which they began, by namespace
         self.counts = dict.fromkeys(("queues", "limits", "schedules", "jobs", "skipped"), 0)
 
     def check(self, file: Path) -> None:
@@ -127,6 +128,8 @@ class _Importer:
             self._commit(effects)
         effects = self._open()
         self._note_untold(effects)
+        for namespace, serial in self._graphs.items():
+            self._store.index.namespaces.begin_earlier(namespace, serial)
         self._commit(effects)
 
     def _open(self) -> "Effects":
@@ -173,6 +176,8 @@ class _Importer:
         index.position = max(index.position, job.position)
         effects.put(job)
         self.counts["jobs"] += 1
+        if line.begins_graph:
+            self._graphs[job.namespace or ""] = self._serial(effects)
         if job.state not in FINISHED:
             self._awaited.update(job.waits_for)
         if line.doom is not None:
@@ -184,8 +189,11 @@ class _Importer:
         from manyhands.model.job import Untold
 
         for job_id, reason in self._dooms.pop(self._jobs_read, ()):
-            serial = self._store.index.serial + len(effects.jobs)
-            effects.set().untold[job_id] = Untold(serial, reason)
+            effects.set().untold[job_id] = Untold(self._serial(effects), reason)
+
+    def _serial(self, effects: "Effects") -> int:
+        """That the latest job will have: all of them are new."""
+        return self._store.index.serial + len(effects.jobs)
 
     def _note_untold(self, effects: "Effects") -> None:
         """The export may be of a moment when not all had heard of the end of what they wait for,

@@ -68,6 +68,7 @@ class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     payload: Content
     result: Content | None = None
     doom: Doom | None = None
+    begins_graph: bool = False  # the one that is being worked on in its namespace
 
     def plain(self) -> Job:
         """The job as it is to be stored: it gets its place in the new store there."""
@@ -82,11 +83,12 @@ encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Line).decode
 
 
-def job_line(job: Job, doom: Doom | None = None) -> JobLine:
+def job_line(job: Job, doom: Doom | None = None, *, begins_graph: bool = False) -> JobLine:
     """A job as a line."""
     result = None if job.result is None else _content(job.result, job.result_encoding)
     bare = replace(job, payload=b"", result=None, serial=0)
-    return JobLine(stored(bare), _content(job.payload, job.encoding), result, doom)
+    payload = _content(job.payload, job.encoding)
+    return JobLine(stored(bare), payload, result, doom, begins_graph)
 
 
 def _content(data: bytes, encoding: Encoding) -> Content:
