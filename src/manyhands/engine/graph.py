@@ -18,7 +18,6 @@ from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Ree
 
 Edges = Mapping[str, Sequence[str]]  # what is waited for -> ids of those that wait
 _NO_EDGES: Final[Edges] = {}
-_BY_POLICY: Final = Untold()
 _LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 
 
@@ -187,11 +186,21 @@ def keys_of(job: Job) -> tuple[str, ...]:
     return (job.job_id, name_key(job.namespace or "", job.name))
 
 
-def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Iterator[Job]:
-    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command."""
+def dependants_of(
+    effects: Effects, job: Job, edges: Edges = _NO_EDGES, after: str = ""
+) -> Iterator[Job]:
+    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command;
+    ``after`` is a dependant behind which to begin, if it still is one.
+    """
     seen: set[str] = set()
-    for key in keys_of(job):
-        for job_id in (*effects.view.dependants(key), *edges.get(key, ())):
+    rows = [(key, (*effects.view.dependants(key), *edges.get(key, ()))) for key in keys_of(job)]
+    if after:
+        for place, (key, ids) in enumerate(rows):
+            if after in ids:
+                rows = [(key, ids[ids.index(after) + 1 :]), *rows[place + 1 :]]
+                break
+    for key, ids in rows:
+        for job_id in ids:
             other = effects.job(job_id)
             if (
                 other is not None
@@ -203,21 +212,27 @@ def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Itera
                 yield other
 
 
-def _tell_dependants(effects: Effects, job: Job, edges: Edges) -> None:
-    """The job ended. As many of those that wait for it as one command may concern hear of it."""
+def _tell_dependants(effects: Effects, job: Job, edges: Edges, after: str = "") -> None:
+    """The job ended. As many of those that wait for it as one command may concern hear of it.
+    ``after`` is the last of those that stay as they are although they have heard of a loss.
+    """
     if effects.doom(job.job_id) is not None:
         return  # first all those are cancelled that are to be, then the others hear
     is_met = job.state is State.COMPLETED
     keys = keys_of(job)
-    for dependant in dependants_of(effects, job, edges):
-        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
-            effects.set().untold[job.job_id] = _BY_POLICY
+    passed = 0
+    for dependant in dependants_of(effects, job, edges, after):
+        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX or passed >= limits.DEPENDANTS_SEEN_MAX:
+            effects.set().untold[job.job_id] = Untold(after=after)
             return
         if is_met:
             free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
             effects.told_count += 1
         elif _lose_edge(effects, dependant, job):
             effects.told_count += 1
+        else:
+            after = dependant.job_id
+            passed += 1
 
 
 def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
@@ -225,6 +240,7 @@ def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
     wait for that. Who was cancelled with it is cancelled in any case.
     """
     doom = effects.doom(command.job_id)
+    untold = effects.view.untold_of(command.job_id)
     effects.set().untold[command.job_id] = None  # unless there are still more
     job = effects.job(command.job_id)
     if job is None:
@@ -232,7 +248,9 @@ def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
     if doom is not None:
         _cancel_dependants(effects, job, doom)
     if job.state in FINISHED:
-        effects.ended.append(job)
+        is_lost = job.state in _LOST
+        after = untold.after if untold is not None and is_lost else ""
+        _tell_dependants(effects, job, _NO_EDGES, after)
     return Accepted()
 
 

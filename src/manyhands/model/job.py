@@ -182,6 +182,8 @@ class Untold(Struct, frozen=True, gc=False):
 
     doomed_max: int = 0  # the last serial of those; 0: each goes by its own policy
     reason: str = ""  # for which they are cancelled
+    # Up to this one all have heard, and most are held. Not stored: a restart begins anew.
+    after: str = ""
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
