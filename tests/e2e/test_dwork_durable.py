@@ -214,6 +214,36 @@ def test_d7_those_that_wait_for_a_cancelled_task_are_all_cancelled_although_the_
             assert [row["reason"] for row in api.get(query)] == ["enough"]
 
 
+def dwork_connections(api: Api) -> int:
+    return {row["protocol"]: row for row in api.get("protocols")}["dwork"]["connections"]
+
+
+def test_d36_a_crew_goes_on_as_soon_as_a_killed_server_is_back(tmp_path):
+    address = own_address()
+    served = start(tmp_path, "--dwork", address)
+    with Talk(served) as talk:
+        talk.create(a_task("first"), a_task("second", "first"))
+        assert talk.steal("other") == ["first"]
+    words = ("dwork", "work", "-c", "true", "--server", address, "--timeout", "3600")
+    crew = subprocess.Popen(
+        command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        with contextlib.closing(Api(served)) as api:
+            wait_until(lambda: dwork_connections(api) == 1, "it is there")
+        served.process.kill()
+        served.process.wait()
+        with serving(tmp_path, "--dwork", address) as again, Talk(again) as talk:
+            assert talk.complete("first", location="other") is Kind.OK
+            out, err = crew.communicate(timeout=480)
+    finally:
+        crew.kill()
+        crew.wait()
+
+    assert crew.returncode == 0, err
+    assert out.split()[:2] == [b"completed", b"second"]
+
+
 def graph_file(folder, count: int):
     """A chain of ten after each other, many of them."""
     file = folder / "graph.txt"
