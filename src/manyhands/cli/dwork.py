@@ -334,7 +334,8 @@ def work(
 
     A command gets the task's payload on standard input. What it prints becomes the result; a
     status other than 0 is a failure. An interrupt lets running commands end; a second one ends
-    them and gives their tasks back.
+    them and gives their tasks back. Started with the location of a worker that was killed, it
+    gives back first what that one had.
 
     Examples:
 
@@ -349,6 +350,7 @@ def work(
         timeout,
         command,
         location=location or _host(),
+        is_named=location is not None,
         count=jobs,
         forever=forever,
         as_json=as_json,

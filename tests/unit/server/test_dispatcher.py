@@ -850,6 +850,26 @@ def test_who_has_not_heard_of_an_end_hears_of_it_after_a_restart(monkeypatch):
     assert count_ready(again, waiting) == 9
 
 
+def test_others_have_their_turn_while_very_many_are_cancelled_with_a_job(monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    desk = Desk()
+    (middle,) = desk.submit()
+    waiting = desk.submit(9, depends_on=(middle.job_id,))
+    seen: list[int] = []
+
+    def look():
+        seen.append(sum(desk.job(job.job_id).state is State.CANCELLED for job in waiting))
+        if seen[-1] < 9:
+            desk.loop.call_soon(look)
+
+    told = desk.ask(Cancel(job_ids=(middle.job_id,)))
+    desk.loop.call_soon(look)
+    desk.run(TWO_COMMITS_MS)
+
+    assert seen == [2, 4, 6, 8, 9]
+    assert [job.job_id for job in told.reply.jobs] == [middle.job_id]
+
+
 @pytest.mark.interpreted
 def test_rule_24_a_slice_that_cannot_be_told_is_tried_again_without_keeping_the_loop_busy(
     monkeypatch,
