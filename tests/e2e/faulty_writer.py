@@ -6,12 +6,14 @@ the database and is named after it:
 ``…-journal-sync``, ``…-journal-write``, ``…-journal-full``: the same for the journal, or no room;
 ``…-die-kept``: it is killed when the journal is synced, before anybody is told;
 ``…-die-applying``, ``…-die-applied``: in the midst of a transaction, or just after its commit;
+``…-hang-up``: it lets go of the server instead of a sync of the journal, and does not end;
 ``…-behind`` (looked for at the start): nothing is applied unless somebody asks for it.
 """
 
 import errno
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -76,6 +78,9 @@ class FaultySystem:
     def fdatasync(self, descriptor):
         if is_told("journal-sync"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if is_told("hang-up"):
+            socket.socket(fileno=int(sys.argv[1])).shutdown(socket.SHUT_RDWR)
+            signal.pause()
         os.fdatasync(descriptor)
         die_if_told("kept")
 

@@ -256,6 +256,21 @@ def test_a_killed_writer_ends_all_acknowledgement_and_loses_nothing_acknowledged
     disk.close()
 
 
+def test_a_writer_that_lets_go_of_the_server_and_does_not_end_is_not_waited_for(data):
+    disk = Disk(data, FAULTY_WRITER)
+    acknowledged = disk.submit_and_commit(3)
+    (data / "manyhands.db-hang-up").touch()
+
+    with pytest.raises(StoreFailedError, match="hung up and did not end"):
+        disk.submit_and_commit(1)
+    assert disk.store._link._process.wait(SECONDS_MAX) == -signal.SIGKILL
+    disk.close()
+
+    disk = Disk(data)
+    assert set(acknowledged) <= set(disk.ready())
+    disk.close()
+
+
 def test_signals_that_stop_the_server_do_not_stop_its_writer(data):
     disk = Disk(data)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
