@@ -449,6 +449,26 @@ def test_a_record_that_the_server_did_not_finish_is_no_record(data, monkeypatch)
     assert rows_in_file(data) == 1
 
 
+@pytest.mark.usefixtures("patient")
+def test_a_server_that_has_too_many_files_open_leaves_the_journal_to_the_writer(data, monkeypatch):
+    disk = Disk(data)
+
+    def fail(path, *_arguments):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        for _ in range(3):
+            disk.submit()
+            assert not disk.commit(at_once=True).is_durable
+    disk.submit()
+    disk.commit()  # there are files again, and the writer says where the end is
+
+    submit_at_once(disk)
+    assert len(disk.ready()) == 5
+    disk.close()
+
+
 def test_a_disk_that_is_slow_to_sync_does_not_hold_up_the_server(data, monkeypatch):
     monkeypatch.setattr(link, "_SYNC_SECONDS_MAX", 0.0)
     monkeypatch.setattr(link, "_SYNC_SHARE", 1e-9)
