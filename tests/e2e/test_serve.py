@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from manyhands.store import journal
 from tests.e2e.serving import (
     SECONDS_MAX,
     command,
@@ -159,6 +161,37 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
 
         assert served.process.wait(SECONDS_MAX) == 1
     assert "the store failed" in served.log()
+
+
+def test_a_server_whose_data_were_removed_ends_with_an_error_instead_of_going_on(tmp_path):
+    with serving(tmp_path) as served:
+        httpx.post(f"{served.url}/api/submit", json={"queue": "work"})
+        shutil.rmtree(served.data)
+
+        assert served.process.wait(SECONDS_MAX) == 1
+    assert "manyhands.db cannot be reached: No such file or directory" in served.log()
+    assert "Traceback" not in served.log()
+
+
+def test_a_server_whose_data_were_moved_away_leaves_alone_what_lies_in_their_place(tmp_path):
+    with serving(tmp_path) as served:
+        made = httpx.post(f"{served.url}/api/submit", json={"queue": "work"}).json()["results"]
+        names = [path.name for path in journal.segments(served.data)]
+        other = tmp_path / "other"
+        other.mkdir()
+        for name in ("manyhands.db", *names):
+            (other / name).write_text("another server's")
+        served.data.rename(tmp_path / "away")
+        other.rename(served.data)
+
+        assert served.process.wait(SECONDS_MAX) == 1
+    assert "another file is in the place of" in served.log()
+    assert {path.read_text() for path in served.data.iterdir()} == {"another server's"}
+    assert len(list(served.data.iterdir())) == 1 + len(names)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "away").rename(tmp_path / "again" / "data")
+    with serving(tmp_path / "again") as again:
+        assert httpx.get(f"{again.url}/api/jobs/{made['id']}").status_code == 200
 
 
 def writers_of(pid: int) -> list[int]:

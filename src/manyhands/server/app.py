@@ -196,6 +196,8 @@ class Server:
             self.dispatcher.prolong(drift_ms)
 
     def _look_at_disk(self) -> None:
+        if not self.store.is_in_place():
+            return  # the dispatcher hears of it
         free = self.store.free_bytes()
         full = free is not None and free < self.config.disk_free_mib_min * _MIB
         if full != self.dispatcher.store_full:

@@ -198,6 +198,11 @@ class WriterLink:
             return "hung up and did not end"
         return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
 
+    def give_up(self, why: str) -> None:
+        """Nothing more is to be written, not even what was made durable: the writer ends here."""
+        self._failure = self._failure or why
+        self._process.kill()
+
     def abandon(self) -> None:
         """The file is not to be touched: the writer, which has only looked at it, ends here."""
         self._process.kill()

@@ -116,6 +116,7 @@ class SqliteStore:
         except BaseException:
             self._link.abandon()
             raise
+        self._opened = self._file.stat()
         self._reader = Reader(self._file, self._terms)
         self._pool = ReaderPool(self._file, self._terms)
         return counters
@@ -306,6 +307,15 @@ class SqliteStore:
         self._removals.groups = True
         self.touch()
         return len(dropped)
+
+    def is_in_place(self) -> bool:
+        try:
+            if os.path.samestat(self._file.stat(), self._opened):
+                return True
+            self._link.give_up(f"another file is in the place of {self._file}")
+        except OSError as error:
+            self._link.give_up(f"{self._file} cannot be reached: {error.strerror}")
+        return False
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)
