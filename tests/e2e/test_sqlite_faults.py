@@ -402,7 +402,8 @@ print(json.dumps([len(acknowledged), present, failure, free]))
 """
 
 
-def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp_path):
+def run_on_small_disk(tmp_path, program) -> str:
+    """What it prints, given the path of its data on a file system of 8 MiB."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a small file system of its own needs root and unshare")
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
@@ -410,17 +411,75 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
     mount = f"mount -t tmpfs -o size=8m tmpfs {tmp_path}"
     command = f'{mount} && exec "$0" -c "$1" {tmp_path}/data'
     ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command, sys.executable, FILL],
+        ["unshare", "-m", "sh", "-c", command, sys.executable, program],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
-
     assert ended.returncode == 0, ended.stderr
-    count, present, failure, free = json.loads(ended.stdout)
+    return ended.stdout
+
+
+def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp_path):
+    ended = run_on_small_disk(tmp_path, FILL)
+
+    count, present, failure, free = json.loads(ended)
     assert count  # how many depends on how often the log is written to, which is a matter of speed
     assert present
     # The journal asked for more room, or the database did.
     assert "No space left" in failure or "FullError" in failure
     assert free < 2 * 1024 * 1024
+
+
+START_FULL = """
+import json, os, sys
+from pathlib import Path
+from manyhands.store.sqlite import SqliteStore
+from manyhands.store.store import StoreError
+from tests.e2e.test_sqlite_faults import Disk
+data = Path(sys.argv[1])
+ballast = data.parent / "ballast"
+
+def fill():
+    with ballast.open("wb", buffering=0) as stream:
+        try:
+            while stream.write(bytes(4096)):
+                pass
+        except OSError:
+            return
+
+def refused():
+    try:
+        SqliteStore(data)
+    except StoreError as error:
+        return str(error)
+
+data.mkdir()
+(data / "manyhands.lock").write_text("1")  # so that there is room for it
+fill()
+sentences = [refused()]
+ballast.unlink()
+disk = Disk(data)
+acknowledged = disk.submit_and_commit(20)
+disk.store._link.give_up("")
+disk.close()
+for path in data.glob("*-shm"):
+    path.unlink()
+fill()
+sentences.append(refused())
+ballast.unlink()
+disk = Disk(data)
+present = set(acknowledged) <= set(disk.ready())
+disk.close()
+print(json.dumps([present, sentences]))
+"""
+
+
+def test_a_start_on_a_full_disk_is_a_sentence_that_does_not_speak_of_damage(tmp_path):
+    present, sentences = json.loads(run_on_small_disk(tmp_path, START_FULL))
+
+    assert present
+    for sentence in sentences:
+        assert sentence.startswith(f"{tmp_path}/data/manyhands.db cannot be used: ")
+        assert "damaged" not in sentence

@@ -30,7 +30,7 @@ from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.frames import Counters
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
-from manyhands.store.opening import DirectoryLock, inspect
+from manyhands.store.opening import DirectoryLock, inspect, unusable
 from manyhands.store.packing import Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
@@ -82,6 +82,9 @@ class SqliteStore:
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
+        except (apsw.Error, OSError) as error:
+            self._lock.release()
+            raise unusable(self._file, error) from error
         except BaseException:
             self._lock.release()
             raise
