@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import httpx
 import pytest
 
 from manyhands.store import journal
+from tests.e2e.gearman_talk import GearmanTalk, address_of
 from tests.e2e.serving import (
     SECONDS_MAX,
     command,
@@ -192,6 +194,37 @@ def test_a_server_whose_data_were_moved_away_leaves_alone_what_lies_in_their_pla
     (tmp_path / "away").rename(tmp_path / "again" / "data")
     with serving(tmp_path / "again") as again:
         assert httpx.get(f"{again.url}/api/jobs/{made['id']}").status_code == 200
+
+
+@pytest.mark.parametrize("loop", ["auto", "asyncio"])
+def test_a_server_out_of_files_serves_the_peers_it_has_and_fills_no_log(tmp_path, loop):
+    with serving(tmp_path, "--gearman", "127.0.0.1:0", "--loop", loop) as served:
+        with GearmanTalk(served) as talk, contextlib.ExitStack() as others:
+            assert talk.is_alive()
+            open_count = len(os.listdir(f"/proc/{served.process.pid}/fd"))
+            files = resource.RLIMIT_NOFILE
+            _, hard = resource.prlimit(served.process.pid, files)
+            resource.prlimit(served.process.pid, files, (open_count + 5, hard))
+            for _ in range(30):
+                others.enter_context(socket.create_connection(address_of(served), SECONDS_MAX))
+            if loop == "asyncio":  # the other one turns them away without a word
+                wait_until(lambda: "too many files are open" in served.log())
+
+            for _ in range(20):
+                talk.submit(b"work")
+        wait_until(lambda: is_served(served))
+
+    assert "Traceback" not in served.log()
+    assert served.log().count("too many files are open") <= 5
+
+
+def is_served(served) -> bool:
+    """A peer that comes now is."""
+    try:
+        with GearmanTalk(served) as talk:
+            return talk.is_alive()
+    except (OSError, EOFError):  # turned away once more
+        return False
 
 
 def writers_of(pid: int) -> list[int]:

@@ -30,6 +30,7 @@ from manyhands.server.history import History
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
+from manyhands.server.loops import LoopErrors
 from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.relay import Relay
@@ -277,6 +278,7 @@ def _loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
 
 async def _serve(config: Config, store: Store) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopErrors())
     server = Server(config, store, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, server)
