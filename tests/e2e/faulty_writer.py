@@ -2,7 +2,7 @@
 the database and is named after it:
 
 ``…-fail-sync``, ``…-fail-write``: no sync or write of the database succeeds;
-``…-hold-sync``: no sync of the database comes to an end;
+``…-hold-sync``: no sync of the database comes to an end, and ``…-held`` tells of the first one;
 ``…-journal-sync``, ``…-journal-write``, ``…-journal-full``: the same for the journal, or no room;
 ``…-die-kept``: it is killed when the journal is synced, before anybody is told;
 ``…-die-applying``, ``…-die-applied``: in the midst of a transaction, or just after its commit;
@@ -47,6 +47,7 @@ class FaultyFile(apsw.VFSFile):
 
     def xSync(self, flags):  # noqa: N802
         while is_told("hold-sync"):
+            DATABASE.with_name(f"{DATABASE.name}-held").touch()
             time.sleep(0.005)
         fail_if_told("sync", apsw.SQLITE_IOERR_FSYNC)
         super().xSync(flags)

@@ -376,6 +376,45 @@ def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(d
     disk.close()
 
 
+COMMITTING = """
+import signal, sys
+from pathlib import Path
+from tests.e2e.test_sqlite_faults import FAULTY_WRITER, Disk
+data = Path(sys.argv[1])
+disk = Disk(data, FAULTY_WRITER)
+print(disk.writer_pid(), disk.submit_and_commit(1)[0], flush=True)
+disk.settle()
+(data / "manyhands.db-hold-sync").touch()
+while True:
+    print(disk.submit_and_commit(1)[0], flush=True)
+    disk.store._link.hurry()
+"""
+
+
+@pytest.mark.parametrize("killed", ["server", "writer", "both"])
+def test_whoever_dies_while_the_database_commits_nothing_acknowledged_is_lost(data, killed):
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMITTING, str(data)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    writer, first = child.stdout.readline().split()
+    wait_until((data / "manyhands.db-held").exists)
+    acknowledged = [first, *(child.stdout.readline().strip() for _ in range(50))]
+    if killed != "writer":
+        child.kill()
+    if killed != "server":
+        os.kill(int(writer), signal.SIGKILL)
+    acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+    child.wait(SECONDS_MAX)
+    child.stdout.close()
+    (data / "manyhands.db-hold-sync").unlink()
+
+    disk = Disk(data)
+    ready = disk.ready()
+    assert ready[: len(acknowledged)] == acknowledged
+    assert len(ready) - len(acknowledged) in (0, 1)
+    disk.close()
+
+
 FILL = """
 import json, os, sys
 from pathlib import Path
