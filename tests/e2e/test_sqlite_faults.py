@@ -376,6 +376,40 @@ def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(d
     disk.close()
 
 
+CHECKPOINTING = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as shared:
+    fcntl.lockf(shared, fcntl.LOCK_EX, 1, 121)  # where SQLite has the lock for checkpoints
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_program_that_copies_the_log_into_the_file_does_not_end_the_server(data):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(1)
+    disk.settle()
+    other = subprocess.Popen(
+        [sys.executable, "-c", CHECKPOINTING, str(data / "manyhands.db-shm")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    other.stdout.readline()
+    for _ in range(3):  # each of them is more than the log is left to grow
+        acknowledged.append(disk.submit(payload=os.urandom(5_000_000)).job_id)
+        disk.settle()
+    log = data / "manyhands.db-wal"
+    assert log.stat().st_size > 15_000_000
+    other.communicate()
+    for _ in range(3):
+        acknowledged.append(disk.submit(payload=os.urandom(5_000_000)).job_id)
+        disk.settle()
+
+    assert log.stat().st_size < 25_000_000  # it began anew after the first of these
+    assert disk.ready() == acknowledged
+    disk.close()
+
+
 COMMITTING = """
 import signal, sys
 from pathlib import Path
