@@ -201,7 +201,7 @@ def test_a_server_out_of_files_serves_the_peers_it_has_and_fills_no_log(tmp_path
     with serving(tmp_path, "--gearman", "127.0.0.1:0", "--loop", loop) as served:
         with GearmanTalk(served) as talk, contextlib.ExitStack() as others:
             assert talk.is_alive()
-            open_count = len(os.listdir(f"/proc/{served.process.pid}/fd"))
+            open_count = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
             files = resource.RLIMIT_NOFILE
             _, hard = resource.prlimit(served.process.pid, files)
             resource.prlimit(served.process.pid, files, (open_count + 5, hard))
