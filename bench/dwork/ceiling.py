@@ -1,18 +1,24 @@
 """The ceiling: the least that a dwork server in Python can do. Memory only, one socket, one loop.
 
-Nothing is checked and nothing is kept; it exists to be measured beside a server that does both.
+Nothing is checked and nothing can be read back; it exists to be measured beside a server that does
+both. It binds a free port and writes its address into FILE.
 
-    python bench/dwork/ceiling.py FILE      binds a free port and writes its address into FILE
+    python bench/dwork/ceiling.py FILE            in memory
+    python bench/dwork/ceiling.py FILE JOURNAL    what changes tasks is in JOURNAL, and synced,
+                                                  before it is answered; steals do not wait
 """
 
+import os
 import sys
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import zmq
 
 from manyhands.wire.dwork import BARE, Kind, QueryMsg
+
+JOURNAL_BYTES: Final = 64 << 20
 
 
 class Graph:
@@ -62,17 +68,65 @@ def answer(graph: Graph, body: bytes) -> bytes:
     return BARE[Kind.OK]
 
 
-def main(file: Path) -> None:
-    router = zmq.Context().socket(zmq.ROUTER)
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    draft = file.with_suffix(".part")
-    draft.write_text(f"127.0.0.1:{port}")
-    draft.rename(file)
+class Journal:
+    """Round and round in a file whose blocks are there already."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.write(self._file, bytes(JOURNAL_BYTES))
+        os.fsync(self._file)
+        self._at = 0
+
+    def sync(self, data: bytes) -> None:
+        if self._at + len(data) > JOURNAL_BYTES:
+            self._at = 0
+        os.pwrite(self._file, data, self._at)
+        self._at += len(data)
+        os.fdatasync(self._file)
+
+
+def serve(router: Any) -> None:  # noqa: ANN401 - a pyzmq socket
     graph = Graph()
     while True:
         *route, body = router.recv_multipart()
         router.send_multipart([*route, answer(graph, body)])
 
 
+def serve_durable(router: Any, journal: Journal) -> None:  # noqa: ANN401 - a pyzmq socket
+    """All that has come by then shares one sync."""
+    graph = Graph()
+    rows: list[bytes] = []
+    waiting: list[list[bytes]] = []
+    while True:
+        try:
+            *route, body = router.recv_multipart(zmq.NOBLOCK if waiting else 0)
+        except zmq.Again:
+            journal.sync(b"".join(rows))
+            for message in waiting:
+                router.send_multipart(message)
+            rows.clear()
+            waiting.clear()
+            continue
+        reply = answer(graph, body)
+        rows.append(body)
+        if reply is BARE[Kind.OK]:
+            waiting.append([*route, reply])
+        else:
+            router.send_multipart([*route, reply])
+
+
+def main(file: Path, journal: Path | None = None) -> None:
+    router = zmq.Context().socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    kept = None if journal is None else Journal(journal)
+    draft = file.with_suffix(".part")
+    draft.write_text(f"127.0.0.1:{port}")
+    draft.rename(file)
+    if kept is None:
+        serve(router)
+    else:
+        serve_durable(router, kept)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

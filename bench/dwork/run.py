@@ -1,7 +1,8 @@
-"""Benchmark dwork: manyhands, durable, beside the least that a server in Python can do in memory.
+"""Benchmark dwork: manyhands, durable, beside the least that a server in Python can do in memory,
+and the least that it can do with a journal.
 
-Each workload is a fresh server on a free loopback port. Both servers of a workload run one after
-the other, and in reversed order every other round, so that a slow minute of the machine hits both;
+Each workload is a fresh server on a free loopback port. All servers of a workload run one after
+the other, and in reversed order every other round, so that a slow minute of the machine hits all;
 figures are medians over the rounds, ratios are taken within a round. The load comes from `load.c`,
 compiled on the spot against libzmq (Debian: libzmq3-dev).
 
@@ -31,7 +32,8 @@ HERE = Path(__file__).parent.resolve()
 START_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 300.0
 COMPILED = HERE.parent.parent / "build" / "compiled"
-SERVERS = ("ceiling", "manyhands", *(["compiled"] if COMPILED.exists() else []))
+CEILINGS = ("ceiling", "durable ceiling")
+SERVERS = (*CEILINGS, "manyhands", *(["compiled"] if COMPILED.exists() else []))
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -85,8 +87,10 @@ def serving(kind: str) -> Iterator[tuple[int, str]]:
     """A fresh server: its process id and its address."""
     folder = Path(tempfile.mkdtemp(prefix="bench-dwork-"))
     ready = folder / "ready"
-    if kind == "ceiling":
+    if kind in CEILINGS:
         command = [sys.executable, str(HERE / "ceiling.py"), str(ready)]
+        if kind == "durable ceiling":
+            command.append(str(folder / "journal"))
     else:
         command = ["env", f"PYTHONPATH={COMPILED}"] if kind == "compiled" else []
         command += [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
@@ -101,7 +105,7 @@ def serving(kind: str) -> Iterator[tuple[int, str]]:
                 sys.exit(f"{kind} did not start")
             time.sleep(0.02)
         text = ready.read_text()
-        yield process.pid, text if kind == "ceiling" else json.loads(text)["dwork"]
+        yield process.pid, text if kind in CEILINGS else json.loads(text)["dwork"]
     finally:
         process.terminate()
         process.wait()

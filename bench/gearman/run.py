@@ -141,11 +141,27 @@ def compiled(data: Path) -> Setup:
     return manyhands(data, f"PYTHONPATH={COMPILED}")
 
 
+def ceiling(data: Path, *journal: Path) -> Setup:
+    ready = data / "port"
+
+    def find_port() -> int | None:
+        return int(ready.read_text()) if ready.exists() else None
+
+    program = Path(__file__).with_name("ceiling.py").resolve()
+    return Setup([sys.executable, str(program), str(ready), *map(str, journal)], find_port)
+
+
+def durable_ceiling(data: Path) -> Setup:
+    return ceiling(data, data / "journal")
+
+
 SERVERS: dict[str, Callable[[Path], Setup]] = {
     "gearmand": gearmand(),
     "gearmand-t1": gearmand("-t", "1"),
     "gearmand-buckets": gearmand("--hashtable-buckets", "1000003"),
     "gearmand-sqlite": gearmand("-q", "libsqlite3", "--libsqlite3-db={data}/queue.db"),
+    "ceiling": ceiling,
+    "ceiling-durable": durable_ceiling,
     "manyhands": manyhands,
 }
 if COMPILED.exists():  # by `make compile`
