@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from manyhands.model.job import State
-from manyhands.store import schema
+from manyhands.store import opening, schema
 from manyhands.store.link import WRITER_COMMAND
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import StoreError, StoreFailedError
@@ -446,6 +446,25 @@ def test_whoever_dies_while_the_database_commits_nothing_acknowledged_is_lost(da
     ready = disk.ready()
     assert ready[: len(acknowledged)] == acknowledged
     assert len(ready) - len(acknowledged) in (0, 1)
+    disk.close()
+
+
+def test_a_start_while_the_writer_of_a_killed_server_is_at_work_says_so(data, monkeypatch):
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMITTING, str(data)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    writer, first = child.stdout.readline().split()
+    wait_until((data / "manyhands.db-held").exists)
+    child.kill()
+    child.communicate()
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="is still at work"):
+        patch.setattr(opening, "_LOCK_TRIES", 2)
+        SqliteStore(data)
+    (data / "manyhands.db-hold-sync").unlink()
+    wait_until(lambda: is_gone(int(writer)))
+    disk = Disk(data)
+    assert disk.ready()[0] == first
     disk.close()
 
 

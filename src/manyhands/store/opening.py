@@ -70,9 +70,16 @@ class DirectoryLock:
                 time.sleep(_LOCK_REST_SECONDS)
             else:
                 return
+        holder = self._holder()
+        if not _is_alive(holder):
+            raise StoreError(
+                f"the data directory {directory} is still in use: the server with process id "
+                f"{holder} has ended, and the process that writes for it is still at work on what "
+                "was acknowledged. Try again in a moment."
+            )
         raise StoreError(
             f"the data directory {directory} is in use by the server with process id "
-            f"{self._holder() or 'unknown'}. Stop that one, or use another directory."
+            f"{holder or 'unknown'}. Stop that one, or use another directory."
         )
 
     def _holder(self) -> int | None:
