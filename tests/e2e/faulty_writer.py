@@ -2,16 +2,18 @@
 the database and is named after it:
 
 ``…-fail-sync``, ``…-fail-write``: no sync or write of the database succeeds;
-``…-hold-sync``: no sync of the database comes to an end;
+``…-hold-sync``: no sync of the database comes to an end, and ``…-held`` tells of the first one;
 ``…-journal-sync``, ``…-journal-write``, ``…-journal-full``: the same for the journal, or no room;
 ``…-die-kept``: it is killed when the journal is synced, before anybody is told;
 ``…-die-applying``, ``…-die-applied``: in the midst of a transaction, or just after its commit;
+``…-hang-up``: it lets go of the server instead of a sync of the journal, and does not end;
 ``…-behind`` (looked for at the start): nothing is applied unless somebody asks for it.
 """
 
 import errno
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -45,6 +47,7 @@ class FaultyFile(apsw.VFSFile):
 
     def xSync(self, flags):  # noqa: N802
         while is_told("hold-sync"):
+            DATABASE.with_name(f"{DATABASE.name}-held").touch()
             time.sleep(0.005)
         fail_if_told("sync", apsw.SQLITE_IOERR_FSYNC)
         super().xSync(flags)
@@ -76,6 +79,9 @@ class FaultySystem:
     def fdatasync(self, descriptor):
         if is_told("journal-sync"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if is_told("hang-up"):
+            socket.socket(fileno=int(sys.argv[1])).shutdown(socket.SHUT_RDWR)
+            signal.pause()
         os.fdatasync(descriptor)
         die_if_told("kept")
 

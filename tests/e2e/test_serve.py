@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import threading
@@ -11,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from manyhands.store import journal
+from tests.e2e.gearman_talk import GearmanTalk, address_of
 from tests.e2e.serving import (
     SECONDS_MAX,
     command,
@@ -159,6 +163,68 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
 
         assert served.process.wait(SECONDS_MAX) == 1
     assert "the store failed" in served.log()
+
+
+def test_a_server_whose_data_were_removed_ends_with_an_error_instead_of_going_on(tmp_path):
+    with serving(tmp_path) as served:
+        httpx.post(f"{served.url}/api/submit", json={"queue": "work"})
+        shutil.rmtree(served.data)
+
+        assert served.process.wait(SECONDS_MAX) == 1
+    assert "manyhands.db cannot be reached: No such file or directory" in served.log()
+    assert "Traceback" not in served.log()
+
+
+def test_a_server_whose_data_were_moved_away_leaves_alone_what_lies_in_their_place(tmp_path):
+    with serving(tmp_path) as served:
+        made = httpx.post(f"{served.url}/api/submit", json={"queue": "work"}).json()["results"]
+        names = [path.name for path in journal.segments(served.data)]
+        other = tmp_path / "other"
+        other.mkdir()
+        for name in ("manyhands.db", *names):
+            (other / name).write_text("another server's")
+        served.data.rename(tmp_path / "away")
+        other.rename(served.data)
+
+        assert served.process.wait(SECONDS_MAX) == 1
+    assert "another file is in the place of" in served.log()
+    assert {path.read_text() for path in served.data.iterdir()} == {"another server's"}
+    assert len(list(served.data.iterdir())) == 1 + len(names)
+    (tmp_path / "again").mkdir()
+    (tmp_path / "away").rename(tmp_path / "again" / "data")
+    with serving(tmp_path / "again") as again:
+        assert httpx.get(f"{again.url}/api/jobs/{made['id']}").status_code == 200
+
+
+@pytest.mark.parametrize("loop", ["auto", "asyncio"])
+def test_a_server_out_of_files_serves_the_peers_it_has_and_fills_no_log(tmp_path, loop):
+    with serving(tmp_path, "--gearman", "127.0.0.1:0", "--loop", loop) as served:
+        with GearmanTalk(served) as talk, contextlib.ExitStack() as others:
+            assert talk.is_alive()
+            open_count = len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+            files = resource.RLIMIT_NOFILE
+            _, hard = resource.prlimit(served.process.pid, files)
+            resource.prlimit(served.process.pid, files, (open_count + 5, hard))
+            for _ in range(30):
+                others.enter_context(socket.create_connection(address_of(served), SECONDS_MAX))
+            if loop == "asyncio":  # the other one turns them away without a word
+                wait_until(lambda: "too many files are open" in served.log())
+
+            for _ in range(20):
+                talk.submit(b"work")
+        wait_until(lambda: is_served(served))
+
+    assert "Traceback" not in served.log()
+    assert served.log().count("too many files are open") <= 5
+
+
+def is_served(served) -> bool:
+    """A peer that comes now is."""
+    try:
+        with GearmanTalk(served) as talk:
+            return talk.is_alive()
+    except (OSError, EOFError):  # turned away once more
+        return False
 
 
 def writers_of(pid: int) -> list[int]:

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from manyhands.model.job import State
-from manyhands.store import schema
+from manyhands.store import opening, schema
 from manyhands.store.link import WRITER_COMMAND
 from manyhands.store.sqlite import SqliteStore
 from manyhands.store.store import StoreError, StoreFailedError
@@ -256,6 +256,21 @@ def test_a_killed_writer_ends_all_acknowledgement_and_loses_nothing_acknowledged
     disk.close()
 
 
+def test_a_writer_that_lets_go_of_the_server_and_does_not_end_is_not_waited_for(data):
+    disk = Disk(data, FAULTY_WRITER)
+    acknowledged = disk.submit_and_commit(3)
+    (data / "manyhands.db-hang-up").touch()
+
+    with pytest.raises(StoreFailedError, match="hung up and did not end"):
+        disk.submit_and_commit(1)
+    assert disk.store._link._process.wait(SECONDS_MAX) == -signal.SIGKILL
+    disk.close()
+
+    disk = Disk(data)
+    assert set(acknowledged) <= set(disk.ready())
+    disk.close()
+
+
 def test_signals_that_stop_the_server_do_not_stop_its_writer(data):
     disk = Disk(data)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -361,6 +376,98 @@ def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(d
     disk.close()
 
 
+CHECKPOINTING = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as shared:
+    fcntl.lockf(shared, fcntl.LOCK_EX, 1, 121)  # where SQLite has the lock for checkpoints
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_program_that_copies_the_log_into_the_file_does_not_end_the_server(data):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(1)
+    disk.settle()
+    other = subprocess.Popen(
+        [sys.executable, "-c", CHECKPOINTING, str(data / "manyhands.db-shm")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    other.stdout.readline()
+    for _ in range(3):  # each of them is more than the log is left to grow
+        acknowledged.append(disk.submit(payload=os.urandom(5_000_000)).job_id)
+        disk.settle()
+    log = data / "manyhands.db-wal"
+    assert log.stat().st_size > 15_000_000
+    other.communicate()
+    for _ in range(3):
+        acknowledged.append(disk.submit(payload=os.urandom(5_000_000)).job_id)
+        disk.settle()
+
+    assert log.stat().st_size < 25_000_000  # it began anew after the first of these
+    assert disk.ready() == acknowledged
+    disk.close()
+
+
+COMMITTING = """
+import signal, sys
+from pathlib import Path
+from tests.e2e.test_sqlite_faults import FAULTY_WRITER, Disk
+data = Path(sys.argv[1])
+disk = Disk(data, FAULTY_WRITER)
+print(disk.writer_pid(), disk.submit_and_commit(1)[0], flush=True)
+disk.settle()
+(data / "manyhands.db-hold-sync").touch()
+while True:
+    print(disk.submit_and_commit(1)[0], flush=True)
+    disk.store._link.hurry()
+"""
+
+
+@pytest.mark.parametrize("killed", ["server", "writer", "both"])
+def test_whoever_dies_while_the_database_commits_nothing_acknowledged_is_lost(data, killed):
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMITTING, str(data)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    writer, first = child.stdout.readline().split()
+    wait_until((data / "manyhands.db-held").exists)
+    acknowledged = [first, *(child.stdout.readline().strip() for _ in range(50))]
+    if killed != "writer":
+        child.kill()
+    if killed != "server":
+        os.kill(int(writer), signal.SIGKILL)
+    acknowledged += [line.strip() for line in child.stdout if line.endswith("\n")]
+    child.wait(SECONDS_MAX)
+    child.stdout.close()
+    (data / "manyhands.db-hold-sync").unlink()
+
+    disk = Disk(data)
+    ready = disk.ready()
+    assert ready[: len(acknowledged)] == acknowledged
+    assert len(ready) - len(acknowledged) in (0, 1)
+    disk.close()
+
+
+def test_a_start_while_the_writer_of_a_killed_server_is_at_work_says_so(data, monkeypatch):
+    child = subprocess.Popen(
+        [sys.executable, "-c", COMMITTING, str(data)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    writer, first = child.stdout.readline().split()
+    wait_until((data / "manyhands.db-held").exists)
+    child.kill()
+    child.communicate()
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="is still at work"):
+        patch.setattr(opening, "_LOCK_TRIES", 2)
+        SqliteStore(data)
+    (data / "manyhands.db-hold-sync").unlink()
+    wait_until(lambda: is_gone(int(writer)))
+    disk = Disk(data)
+    assert disk.ready()[0] == first
+    disk.close()
+
+
 FILL = """
 import json, os, sys
 from pathlib import Path
@@ -387,7 +494,8 @@ print(json.dumps([len(acknowledged), present, failure, free]))
 """
 
 
-def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp_path):
+def run_on_small_disk(tmp_path, program) -> str:
+    """What it prints, given the path of its data on a file system of 8 MiB."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("a small file system of its own needs root and unshare")
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
@@ -395,17 +503,75 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
     mount = f"mount -t tmpfs -o size=8m tmpfs {tmp_path}"
     command = f'{mount} && exec "$0" -c "$1" {tmp_path}/data'
     ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command, sys.executable, FILL],
+        ["unshare", "-m", "sh", "-c", command, sys.executable, program],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=False,
     )
-
     assert ended.returncode == 0, ended.stderr
-    count, present, failure, free = json.loads(ended.stdout)
+    return ended.stdout
+
+
+def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp_path):
+    ended = run_on_small_disk(tmp_path, FILL)
+
+    count, present, failure, free = json.loads(ended)
     assert count  # how many depends on how often the log is written to, which is a matter of speed
     assert present
     # The journal asked for more room, or the database did.
     assert "No space left" in failure or "FullError" in failure
     assert free < 2 * 1024 * 1024
+
+
+START_FULL = """
+import json, os, sys
+from pathlib import Path
+from manyhands.store.sqlite import SqliteStore
+from manyhands.store.store import StoreError
+from tests.e2e.test_sqlite_faults import Disk
+data = Path(sys.argv[1])
+ballast = data.parent / "ballast"
+
+def fill():
+    with ballast.open("wb", buffering=0) as stream:
+        try:
+            while stream.write(bytes(4096)):
+                pass
+        except OSError:
+            return
+
+def refused():
+    try:
+        SqliteStore(data)
+    except StoreError as error:
+        return str(error)
+
+data.mkdir()
+(data / "manyhands.lock").write_text("1")  # so that there is room for it
+fill()
+sentences = [refused()]
+ballast.unlink()
+disk = Disk(data)
+acknowledged = disk.submit_and_commit(20)
+disk.store._link.give_up("")
+disk.close()
+for path in data.glob("*-shm"):
+    path.unlink()
+fill()
+sentences.append(refused())
+ballast.unlink()
+disk = Disk(data)
+present = set(acknowledged) <= set(disk.ready())
+disk.close()
+print(json.dumps([present, sentences]))
+"""
+
+
+def test_a_start_on_a_full_disk_is_a_sentence_that_does_not_speak_of_damage(tmp_path):
+    present, sentences = json.loads(run_on_small_disk(tmp_path, START_FULL))
+
+    assert present
+    for sentence in sentences:
+        assert sentence.startswith(f"{tmp_path}/data/manyhands.db cannot be used: ")
+        assert "damaged" not in sentence

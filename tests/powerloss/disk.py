@@ -9,7 +9,7 @@ synced, some are as they were before.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -26,6 +26,7 @@ class _File(apsw.VFSFile):
         self._name = Path(path).name
 
     def xWrite(self, data, offset):  # noqa: N802
+        self._disk.meanwhile()
         super().xWrite(data, offset)
         self._disk.log.append(("write", self._name, offset, bytes(data)))
 
@@ -34,13 +35,19 @@ class _File(apsw.VFSFile):
         self._disk.log.append(("truncate", self._name, size))
 
     def xSync(self, flags):  # noqa: N802
+        self._disk.meanwhile()
         super().xSync(flags)
         self._disk.log.append(("sync", self._name))
+
+
+def _nothing() -> None:
+    pass
 
 
 class Disk(apsw.VFS):
     def __init__(self) -> None:
         self.log: list[tuple] = []
+        self.meanwhile: Callable[[], None] = _nothing  # before each write and sync of SQLite's
         super().__init__("recording", "unix", makedefault=True)
 
     def xOpen(self, name, flags):  # noqa: N802

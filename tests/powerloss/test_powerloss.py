@@ -29,14 +29,17 @@ HOLDER = Holder("native", "w")
 class Server:
     """The way of a batch from the index to the writer, in one process."""
 
-    def __init__(self, file, random: Random) -> None:
+    def __init__(self, file, random: Random, disk: Disk) -> None:
         self.random = random
+        self.disk = disk
         self.collector = Collector(lambda _: None)
         self.packer = Packer(TermsBook(), None, 0)
         self.buffer = FrameBuffer()
         self.writer = Writer(file, check=False)
+        self.writer.beside = self.beside
         self.tip = Tip(file.parent)
         self.kept_count = 0
+        self.beside_count = 0
         self.applying = None
         # After each batch: job id -> state, and the last event.
         self.rows: list[dict[str, str]] = [{}]
@@ -68,7 +71,19 @@ class Server:
             effects.enter(job, NOW)
         self.collector.write(effects)
 
-    def commit(self, disk: Disk) -> None:
+    def beside(self, work) -> None:
+        """While the database is at its commit, or its log is copied, the journal goes on."""
+        meanwhile, self.disk.meanwhile = self.disk.meanwhile, self.go_on
+        work()
+        self.disk.meanwhile = meanwhile
+
+    def go_on(self) -> None:
+        if self.random.random() < 0.02:
+            self.change()
+            self.commit()
+            self.beside_count += 1
+
+    def commit(self) -> None:
         batch = self.collector.seal(NOW)
         index = self.collector.index
         counters = Counters(NOW, index.serial, self.collector.seq, index.position)
@@ -79,9 +94,8 @@ class Server:
         if self.random.random() < 0.4:
             self.keep(batch.number, packed)
         self.writer.keep(*self.buffer.feed(bytes(packed)))
-        disk.acknowledge(batch.number)
+        self.disk.acknowledge(batch.number)
         self.collector.committed(batch.number)
-        self.apply_some()
 
     def keep(self, number: int, packed: bytearray) -> None:
         """The server makes a batch durable itself, if there is room for it."""
@@ -117,10 +131,11 @@ def record(tmp_path, monkeypatch, without=frozenset()):
     try:
         with monkeypatch.context() as patch:
             patch.setattr(journal, "os", System(disk, frozenset(without)))
-            server = Server(file, Random(1))
+            server = Server(file, Random(1), disk)
             for _ in range(BATCHES):
                 server.change()
-                server.commit(disk)
+                server.commit()
+                server.apply_some()
             server.writer.connection.close()
     finally:
         disk.unregister()
@@ -206,6 +221,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(tmp_path, scratch, mo
     assert happened(log, "sync", schema.FILE_NAME) >= 5  # checkpoints
     assert happened(log, "rename") >= 3  # files of the journal that were used again
     assert recorded[2].kept_count >= 10
+    assert recorded[2].beside_count >= 10
 
 
 @pytest.mark.timeout(1800)

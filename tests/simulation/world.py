@@ -454,6 +454,9 @@ class FaultyStore:
     def prune(self, now: int, count_max: int) -> int:  # noqa: ARG002 - nothing grows old here
         return 0
 
+    def is_in_place(self) -> bool:
+        return True
+
     def free_bytes(self) -> int | None:
         return None
 

@@ -30,6 +30,7 @@ from manyhands.server.history import History
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
+from manyhands.server.loops import LoopErrors
 from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.relay import Relay
@@ -196,6 +197,8 @@ class Server:
             self.dispatcher.prolong(drift_ms)
 
     def _look_at_disk(self) -> None:
+        if not self.store.is_in_place():
+            return  # the dispatcher hears of it
         free = self.store.free_bytes()
         full = free is not None and free < self.config.disk_free_mib_min * _MIB
         if full != self.dispatcher.store_full:
@@ -275,6 +278,7 @@ def _loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
 
 async def _serve(config: Config, store: Store) -> int:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopErrors())
     server = Server(config, store, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, server)

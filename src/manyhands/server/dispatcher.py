@@ -31,7 +31,7 @@ from manyhands.server.events import EventLog
 from manyhands.server.loops import Loop, Timer
 from manyhands.server.spreading import Spreading
 from manyhands.server.telling import Answer, Telling
-from manyhands.server.ticking import Timekeeper
+from manyhands.server.ticking import DISK_STALL_MS, Timekeeper
 from manyhands.server.waiters import Waiters
 from manyhands.server.waking import Waking
 from manyhands.store.batch import Batch
@@ -134,6 +134,7 @@ class Dispatcher:
         self._flush_soon = False
         self._send_timer: Timer | None = None
         self._durable = 0  # the number of the last batch that is on disk
+        self._stalled = False  # the disk does not answer, as far as the log knows
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
@@ -150,7 +151,7 @@ class Dispatcher:
             loop.add_reader(fd, self._on_readable)
         self.waking = Waking(self._index, self.waiters, clock, loop)
         self._timekeeper = Timekeeper(
-            self._index, clock, loop, self.ask, lambda: self.counts.failures
+            self._index, clock, loop, self.ask, lambda: self.counts.failures, self._commit_ms
         )
         self._spreading = Spreading(self._index, loop, self.ask, lambda: self.counts.failures)
 
@@ -437,7 +438,10 @@ class Dispatcher:
         if batch is None:
             return
         self.events.publish(batch.events, batch.last_seq)
-        self._listeners.committed(batch, self.clock.monotonic_ms() - gathering.started_ms)
+        took_ms = self.clock.monotonic_ms() - gathering.started_ms
+        self._listeners.committed(batch, took_ms)
+        if took_ms > DISK_STALL_MS:
+            self._timekeeper.notice_slow_commit(took_ms)
         if self.waiters.count:
             self.waking.after_commit(batch)
 
@@ -489,10 +493,27 @@ class Dispatcher:
         leases depend on it.
         """
         self.waking.where_there_is_work()
+        self._look_at_commits()
         now_ms = self.clock.monotonic_ms()
         idle = not self._in_flight and not self._open.changed
         if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self.store.index.has_leases():
             self.touch()
+
+    def _commit_ms(self) -> float:
+        """How long the oldest commit has been on its way."""
+        if not self._in_flight:
+            return 0.0
+        return self.clock.monotonic_ms() - self._in_flight[0].started_ms
+
+    def _look_at_commits(self) -> None:
+        """Who waits for the disk hears nothing: the operator does."""
+        stalled = self._commit_ms() > DISK_STALL_MS
+        if stalled != self._stalled:
+            self._stalled = stalled
+            if stalled:
+                _log.error("the disk does not answer; nothing is acknowledged meanwhile")
+            else:
+                _log.info("the disk answers again")
 
     def touch(self) -> None:
         """Have the present time on disk, even if nothing else changed."""

@@ -33,6 +33,7 @@ from manyhands.server.qless import QlessRoutes
 from manyhands.server.taskcluster import TaskclusterRoutes
 from manyhands.server.traffic import Flow
 from manyhands.server.ui.site import Ui
+from manyhands.store.store import StoreFailedError
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -176,6 +177,10 @@ class HttpListener:
             await exchange.fail(found)
         except HungUpError:
             return
+        except StoreFailedError as error:
+            behind = Problem(503, "unavailable", str(error))
+            self._note(exchange, behind)
+            await exchange.fail(behind)
         except Exception:  # noqa: BLE001 - our own defect; that peer hears of it, others go on
             defect = Problem(500, "internal", "an internal error; see the server's log")
             self._note(exchange, defect, exc_info=True)

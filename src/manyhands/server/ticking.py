@@ -14,6 +14,9 @@ from manyhands.store.index import Index
 _log = structlog.get_logger("manyhands.ticking")
 # A timer that fires this much too late means that the server itself stood still.
 STALL_MS: Final = 1_000
+# A commit that takes this long is one on a disk that stood still: who was not answered could not
+# do his part. Less than that is a slow disk, on which leases end all the same.
+DISK_STALL_MS: Final = 5_000
 # Some timer fires at least that often, so a standstill began no earlier before it was due.
 _HOUSEKEEPING_MS: Final = 1_000
 # A tick that ended in an assertion is tried again after this long.
@@ -32,6 +35,7 @@ class Timekeeper:
         loop: Loop,
         ask: Callable[[Command], None],
         failures: Callable[[], int],
+        commit_ms: Callable[[], float],
     ) -> None:
         self.tick_at: int | None = None  # the instant that the timer is set to
         self._index = index
@@ -39,6 +43,7 @@ class Timekeeper:
         self._loop = loop
         self._ask = ask
         self._failures = failures  # commands that ended in an assertion, so far
+        self._commit_ms = commit_ms  # how long a commit has been on its way
         self._timer: Timer | None = None
         self._ended = False
         self._expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
@@ -75,6 +80,10 @@ class Timekeeper:
     def _tick(self) -> None:
         self.tick_at = self._timer = None
         self.notice_stall(self._expected_ms)
+        if self._commit_ms() > STALL_MS:
+            # Nobody would hear of it now, and the disk may turn out to have stood still.
+            self.arm(self._clock.now(), _TICK_AGAIN_MS)
+            return
         failures = self._failures()
         self._ask(Tick(limits.TICK_COUNT_MAX))
         due_at = self._index.due_times.next_at()
@@ -94,6 +103,14 @@ class Timekeeper:
             self._awake_ms = now_ms
             self.prolong(int(now_ms - began_ms))
         self._alive_ms = now_ms
+
+    def notice_slow_commit(self, took_ms: float) -> None:
+        """It has come to an end. Several may have waited for the same disk."""
+        now_ms = self._clock.monotonic_ms()
+        outage_ms = min(took_ms, now_ms - self._awake_ms)
+        if outage_ms > DISK_STALL_MS:
+            self._awake_ms = now_ms
+            self.prolong(int(outage_ms))
 
     def prolong(self, outage_ms: int) -> None:
         """The server stood still, or its clock was set: leases keep their remaining time."""

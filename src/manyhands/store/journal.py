@@ -152,7 +152,10 @@ class Tip:
         if place.segment != self._place.segment:
             self.close()
             flags = os.O_WRONLY | os.O_CLOEXEC
-            self._descriptor = os.open(_path(self._directory, place.segment), flags)
+            try:
+                self._descriptor = os.open(_path(self._directory, place.segment), flags)
+            except OSError:  # too many files are open: the writer has it open anyway
+                return
             self._size = os.fstat(self._descriptor).st_size
         self._epoch = epoch
         self._place = place

@@ -28,7 +28,8 @@ WRITER_COMMAND: Final = (sys.executable, "-P", "-m", "manyhands.store.writer")
 _READ_BYTES: Final = 64 * 1024
 _BUFFER_BYTES: Final = 4 * 1024 * 1024  # most batches go in one piece, where the system allows it
 _STOP_SECONDS: Final = 60.0  # a last commit and a checkpoint on a slow disk
-_END_SECONDS: Final = 30.0  # to hear how it ended, from one that has hung up already
+# To hear how it ended, from one that has hung up already: the server stands still meanwhile.
+_END_SECONDS: Final = 5.0
 # What is larger is for the writer: the server does not stand still for it.
 _KEPT_BYTES_MAX: Final = 64 * 1024
 # The server stands still while it syncs. On a disk that is slow at it, on the average of some ten
@@ -187,11 +188,20 @@ class WriterLink:
             return
         except ConnectionResetError:
             pass
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-        code = self._process.returncode
-        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
-        self._failure = f"the process that writes it ended {how}"
+        self._failure = f"the process that writes it {self._hear_of_its_end()}"
+
+    def _hear_of_its_end(self) -> str:
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # so that nobody waits for it later
+            return "hung up and did not end"
+        return f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+
+    def give_up(self, why: str) -> None:
+        """Nothing more is to be written, not even what was made durable: the writer ends here."""
+        self._failure = self._failure or why
+        self._process.kill()
 
     def abandon(self) -> None:
         """The file is not to be touched: the writer, which has only looked at it, ends here."""
@@ -211,7 +221,9 @@ class WriterLink:
         self._hurry.close()
         self._tip.close()
         try:
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait(_STOP_SECONDS if self._failure is None else _END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                # Stuck in the system, perhaps. It keeps the lock: that is for the next start.
+                self._process.wait(_END_SECONDS)

@@ -269,6 +269,9 @@ class MemoryStore:
     def end_sweep(self, unused: Sequence[int]) -> int:
         return len(unused)
 
+    def is_in_place(self) -> bool:
+        return True
+
     def free_bytes(self) -> int | None:
         return None
 

@@ -27,6 +27,16 @@ _LOCK_REST_SECONDS: Final = 0.05
 _ADVICE: Final = (
     "The file was left as it is. Put a backup in its place, or move it away to start empty."
 )
+# Nothing that a backup would help against: no room, no right, no file to spare.
+_NOT_DAMAGE: Final = (
+    apsw.BusyError,
+    apsw.CantOpenError,
+    apsw.FullError,
+    apsw.IOError,
+    apsw.NoMemError,
+    apsw.PermissionsError,
+    apsw.ReadOnlyError,
+)
 
 
 class DirectoryLock:
@@ -38,15 +48,17 @@ class DirectoryLock:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self.descriptor = os.open(directory / _LOCK_NAME, flags, 0o600)
         except OSError as error:
-            sentence = f"the data directory {directory} cannot be used: {error.strerror}."
-            raise StoreError(sentence) from None
+            raise _no_directory(directory, error) from None
         try:
             self._take(directory)
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, b"%d\n" % os.getpid(), 0)
+        except OSError as error:
+            os.close(self.descriptor)
+            raise _no_directory(directory, error) from None
         except StoreError:
             os.close(self.descriptor)
             raise
-        os.ftruncate(self.descriptor, 0)
-        os.pwrite(self.descriptor, b"%d\n" % os.getpid(), 0)
 
     def _take(self, directory: Path) -> None:
         for _ in range(_LOCK_TRIES):
@@ -58,9 +70,16 @@ class DirectoryLock:
                 time.sleep(_LOCK_REST_SECONDS)
             else:
                 return
+        holder = self._holder()
+        if not _is_alive(holder):
+            raise StoreError(
+                f"the data directory {directory} is still in use: the server with process id "
+                f"{holder} has ended, and the process that writes for it is still at work on what "
+                "was acknowledged. Try again in a moment."
+            )
         raise StoreError(
             f"the data directory {directory} is in use by the server with process id "
-            f"{self._holder() or 'unknown'}. Stop that one, or use another directory."
+            f"{holder or 'unknown'}. Stop that one, or use another directory."
         )
 
     def _holder(self) -> int | None:
@@ -70,6 +89,10 @@ class DirectoryLock:
     def release(self) -> None:
         """Let go. The lock ends when the writer has let go too."""
         os.close(self.descriptor)
+
+
+def _no_directory(directory: Path, error: OSError) -> StoreError:
+    return StoreError(f"the data directory {directory} cannot be used: {error.strerror}.")
 
 
 def _is_alive(pid: int | None) -> bool:
@@ -103,7 +126,7 @@ def inspect(file: Path) -> bool:
         finally:
             connection.close()
     except apsw.Error as error:
-        raise damaged(file, str(error)) from None
+        raise unusable(file, error) from None
     if version > schema.VERSION:
         raise StoreError(
             f"{file} was written by a newer version of manyhands (schema {version}; this one knows "
@@ -147,9 +170,16 @@ def check(connection: apsw.Connection, file: Path) -> None:
     try:
         found = str(connection.execute("PRAGMA quick_check(1)").get)
     except apsw.Error as error:
-        raise damaged(file, str(error)) from None
+        raise unusable(file, error) from None
     if found != "ok":
         raise damaged(file, found.replace("\n", " "))
+
+
+def unusable(file: Path, error: Exception) -> StoreError:
+    """The sentence for a file that cannot be opened or read: not all of that is damage."""
+    if isinstance(error, apsw.Error) and not isinstance(error, _NOT_DAMAGE):
+        return damaged(file, str(error))
+    return StoreError(f"{file} cannot be used: {error}.")
 
 
 def damaged(file: Path, what: str) -> StoreError:

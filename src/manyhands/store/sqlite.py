@@ -30,7 +30,7 @@ from manyhands.store.failing import read_codes, read_failures
 from manyhands.store.frames import Counters
 from manyhands.store.link import WRITER_COMMAND, WriterLink
 from manyhands.store.loading import load
-from manyhands.store.opening import DirectoryLock, inspect
+from manyhands.store.opening import DirectoryLock, inspect, unusable
 from manyhands.store.packing import Packer, Removals, TermsBook
 from manyhands.store.pruning import Pruner
 from manyhands.store.reading import Reader, ReaderPool
@@ -82,6 +82,9 @@ class SqliteStore:
         self._lock = DirectoryLock(directory)
         try:
             counters = self._open(writer_command)
+        except (apsw.Error, OSError) as error:
+            self._lock.release()
+            raise unusable(self._file, error) from error
         except BaseException:
             self._lock.release()
             raise
@@ -116,6 +119,7 @@ class SqliteStore:
         except BaseException:
             self._link.abandon()
             raise
+        self._opened = self._file.stat()
         self._reader = Reader(self._file, self._terms)
         self._pool = ReaderPool(self._file, self._terms)
         return counters
@@ -306,6 +310,15 @@ class SqliteStore:
         self._removals.groups = True
         self.touch()
         return len(dropped)
+
+    def is_in_place(self) -> bool:
+        try:
+            if os.path.samestat(self._file.stat(), self._opened):
+                return True
+            self._link.give_up(f"another file is in the place of {self._file}")
+        except OSError as error:
+            self._link.give_up(f"{self._file} cannot be reached: {error.strerror}")
+        return False
 
     def free_bytes(self) -> int | None:
         space = os.statvfs(self._directory)

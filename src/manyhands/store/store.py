@@ -250,6 +250,9 @@ class Store(Protocol):
     def end_sweep(self, unused: Sequence[int]) -> int:
         """Drop what was found, unless it was used meanwhile; gives how many."""
 
+    def is_in_place(self) -> bool:
+        """Whether what it writes to is still where it is looked for. If not, it has failed."""
+
     def free_bytes(self) -> int | None:
         """Room left where the store writes; None: it does not matter."""
 

@@ -176,7 +176,8 @@ class Writer:
         grown = self._log_frames - self._log_frames_seen
         if grown >= (_LOG_FRAMES_IDLE if idle else _LOG_FRAMES_MAX):
             passive = apsw.SQLITE_CHECKPOINT_PASSIVE
-            self.beside(lambda: self.connection.wal_checkpoint(mode=passive))
+            with contextlib.suppress(apsw.BusyError):  # another program does the same, or did
+                self.beside(lambda: self.connection.wal_checkpoint(mode=passive))
             self._log_frames_seen = self._log_frames
 
     def close(self) -> None:

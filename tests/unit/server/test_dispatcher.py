@@ -1,6 +1,7 @@
 """Group commit, order of answers, early claims, time, waking; and what happens when it breaks."""
 
 import pytest
+import structlog
 
 from manyhands.engine import graph, timers
 from manyhands.model import limits
@@ -932,6 +933,72 @@ def test_a_standstill_is_made_up_for_once_whoever_notices_it():
 
     prolonged_ms = desk.job(job.job_id).lease.expires_at - expires_at
     assert 17_000 <= prolonged_ms <= 20_000
+
+
+def hold_the_disk(desk: Desk, ms: int) -> None:
+    """Commits take that long, until they take as long as ever."""
+    desk.store._commit_us = (ms * 1000, ms * 1000)
+
+
+def test_rule_7_a_disk_that_stands_still_costs_nobody_a_lease():
+    desk = Desk()
+    desk.submit()
+    job = desk.claim(term_ms=20_000)
+    hold_the_disk(desk, 60_000)
+    renewed = desk.ask(Renew(job_id=job.job_id, proof=ByToken(job.lease.token)))
+    desk.run(30_000)  # who renewed has not been answered, and waits
+    hold_the_disk(desk, COMMIT_MS)
+    desk.run(30_000 + TWO_COMMITS_MS)
+
+    assert isinstance(renewed.reply, Changed)
+    lease = desk.job(job.job_id).lease
+    assert lease.token == job.lease.token
+    assert lease.expires_at - desk.clock.now() > 19_000
+    desk.run(21_000)
+    assert desk.job(job.job_id).state is State.READY
+
+
+def test_a_disk_that_stands_still_is_made_up_for_once_however_many_commits_waited():
+    desk = Desk()
+    desk.submit()
+    job = desk.claim(term_ms=3_000)
+    hold_the_disk(desk, 60_000)
+    for _ in range(3 * module._FULL_COUNT):
+        desk.ask(desk.a_submit())
+    desk.run(1)
+    hold_the_disk(desk, COMMIT_MS)
+    desk.run(60_000 + TWO_COMMITS_MS)
+
+    prolonged_ms = desk.job(job.job_id).lease.expires_at - job.lease.expires_at
+    assert 59_000 <= prolonged_ms <= 61_000
+
+
+def test_a_disk_that_is_slow_prolongs_no_lease():
+    desk = Desk()
+    desk.submit()
+    desk.claim(term_ms=3_000)
+    hold_the_disk(desk, 2_000)
+    for _ in range(3):
+        desk.ask(desk.a_submit())
+        desk.run(2_500)
+
+    assert not desk.store.index.has_leases()
+
+
+def test_a_disk_that_stands_still_is_told_once_in_the_log():
+    desk = Desk()
+    hold_the_disk(desk, 60_000)
+    desk.ask(desk.a_submit())
+    with structlog.testing.capture_logs() as log:
+        for _ in range(65):
+            desk.run(1_000)
+            desk.dispatcher.keep_house()
+
+    told = [line["event"] for line in log if line["log_level"] in ("error", "info")]
+    assert told == [
+        "the disk does not answer; nothing is acknowledged meanwhile",
+        "the disk answers again",
+    ]
 
 
 def test_a_clock_that_is_set_leaves_leases_their_remaining_time():

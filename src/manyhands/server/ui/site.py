@@ -35,6 +35,7 @@ from manyhands.server.ui.visit import (
     back_to,
 )
 from manyhands.server.ui.workers import Workers
+from manyhands.store.store import StoreFailedError
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -128,6 +129,8 @@ class Ui:
             raise
         except Problem as found:
             await self._fail(visit, found)
+        except StoreFailedError as error:
+            await self._fail(visit, Problem(503, "unavailable", str(error)))
         except Exception:  # noqa: BLE001 - our own defect; the visitor hears of it, others go on
             request_id = self._server.ids.token()[:16]
             _log.error("page failed", request_id=request_id, path=exchange.path, exc_info=True)

@@ -1,0 +1,43 @@
+"""What a visitor hears while the records are far behind of what is durable."""
+
+import asyncio
+
+import httpx
+
+from manyhands.config import Address, Config
+from manyhands.server.app import Server
+from manyhands.store.memory import MemoryStore
+from manyhands.store.store import StoreFailedError
+
+
+class BehindStore(MemoryStore):
+    """Nobody who asks for records gets them in time."""
+
+    def search(self, *_wanted):
+        raise StoreFailedError("the store's records are not up to date; see the log")
+
+
+async def ask(path: str) -> httpx.Response:
+    config = Config(http=Address("127.0.0.1", 0), gearman=None, dwork=None, wmp=None, amqp=None)
+    server = Server(config, BehindStore(), asyncio.get_running_loop())
+    await server.start()
+    async with httpx.AsyncClient(base_url=f"http://{server.addresses['http']}") as http:
+        answer = await http.get(path, headers={"accept": "text/html"}, timeout=90)
+    await server.drain()
+    return answer
+
+
+def test_a_question_that_takes_too_long_may_be_asked_again_later():
+    answer = asyncio.run(ask("/api/jobs"))
+
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "unavailable"
+    assert "not up to date" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"]
+
+
+def test_a_page_that_takes_too_long_says_so():
+    answer = asyncio.run(ask("/ui/jobs"))
+
+    assert answer.status_code == 503
+    assert "not up to date" in answer.text
