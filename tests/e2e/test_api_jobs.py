@@ -31,6 +31,16 @@ def test_a_job_is_submitted_claimed_and_completed(api, queue):
     assert "token" not in str(shown)
 
 
+def test_a_whole_priority_is_told_as_it_was_given(api, queue):
+    """Clients whose priorities are integers cannot read 2.0."""
+    job_id = api.results("submit", queue=queue, payload=1, priority=2)["id"]
+    other_id = api.results("submit", queue=queue, payload=1, priority=0.5)["id"]
+
+    assert '"priority":2,' in api.http.get(f"/api/jobs/{job_id}").text
+    assert '"priority":0.5,' in api.http.get(f"/api/jobs/{other_id}").text
+    assert '"priority":2,' in api.http.post("/api/claim", json={"queue": queue}).text
+
+
 def test_a_job_is_found_by_its_uid_its_uuid_and_a_handle(api, queue):
     api.results("submit", queue=queue, id=f"{abs(hash(queue)):x}")
     job = claim_one(api, queue)

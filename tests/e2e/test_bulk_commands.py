@@ -5,7 +5,9 @@ import os
 import pty
 import select
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -79,6 +81,9 @@ def test_operations_are_listed_and_shown(served, api, queue):
         (("retry", "aa", "--queue", "q"), "name ids or a filter, not both."),
         (("retry", "--queue", "q", "--state", "ready", "--yes"), "retry is for jobs that are"),
         (("bulk", "--cancel"), "which operation? `manyhands bulk` lists them."),
+        (("bulk", ""), "which operation? `manyhands bulk` lists them."),
+        (("bulk", "?"), "there is no operation '?'."),
+        (("bulk", "a ä"), "there is no operation 'a ä'."),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(served, arguments, sentence):
@@ -94,6 +99,100 @@ def test_a_server_that_is_not_there_is_told_in_a_sentence():
 
     assert ended.returncode == 1
     assert ended.stderr == "manyhands: http://127.0.0.1:1 does not answer: Connection refused.\n"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:port", "http://127.0.0.1:99999", "[::1", "ftp://a"])
+def test_what_is_no_address_of_a_server_is_told_in_a_sentence(address):
+    ended = run("bulk", "--server", address)
+
+    assert ended.returncode == 1
+    assert ended.stderr == f"manyhands: {address} is no address of an HTTP server.\n"
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "a bell\a"])
+def test_what_can_be_no_token_is_told_in_a_sentence(served, tmp_path, token):
+    file = tmp_path / "token"
+    file.write_text(token)
+
+    ended = talk(served, "bulk", "--token-file", str(file))
+
+    assert ended.returncode == 1
+    assert ended.stderr == "manyhands: a token is one line of printable characters.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("cancel", "--queue", "{queue}", "--tag", ""), "--tag is empty"),
+        (("cancel", "--queue", "{queue}", "--state", ""), "--state"),
+        (("cancel", "--queue", "{queue}", "--state", "nope"), "'ready'"),
+        (("cancel", "--queue", "{queue}", "--older-than", "inf"), "--older-than"),
+        (("cancel", "--queue", "{queue}", "--older-than", "nan"), "--older-than"),
+        (("retry", "--queue", "{queue}", "--into", ""), "--into is empty"),
+        (("move", "--queue", "{queue}", "--into", ""), "--into is empty"),
+    ],
+)
+def test_a_flag_without_a_proper_value_is_not_taken_for_none(served, api, arguments, sentence):
+    """A script whose variable is not set must not reach all jobs of a queue."""
+    queue = "proper"
+    before = fill(api, queue, 1)
+
+    ended = talk(served, *(word.format(queue=queue) for word in arguments), "--yes")
+
+    assert ended.returncode != 0
+    assert sentence in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert api.get(f"jobs/{before[0]}")["state"] == "ready"
+
+
+class Forgetful(BaseHTTPRequestHandler):
+    """A server that has an operation, and closes each connection that rests, as ours does."""
+
+    protocol_version = "HTTP/1.1"
+    told = 0
+    answers = (
+        {"action": "retry", "expected": 1, "expected_all": True},
+        {"id": "ab12", "action": "retry", "state": "active", "done": 0, "expected": 1},
+    )
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"results": self.answers[self.server.told]}).encode()
+        self.server.told += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = True
+
+    def log_message(self, *_):
+        pass
+
+
+def test_time_to_think_and_a_server_that_goes_away_are_survived():
+    """What was agreed to late is begun, and whoever watches is told how to look again."""
+    with HTTPServer(("127.0.0.1", 0), Forgetful) as server:
+        server.told, server.timeout = 0, SECONDS_MAX
+        thread = threading.Thread(target=lambda: [server.handle_request() for _ in range(2)])
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        process = subprocess.Popen(
+            command("retry", "--queue", "q", "--yes", "--server", url),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        thread.join(SECONDS_MAX)
+    _, said = process.communicate(timeout=SECONDS_MAX)
+
+    assert process.returncode == 1
+    first, second = said.splitlines()
+    assert first.startswith(f"manyhands: {url} does not answer: ")
+    assert second == (
+        "manyhands: operation ab12 goes on when the server is back; look at it with "
+        "`manyhands bulk ab12`."
+    )
 
 
 def test_on_a_terminal_the_operator_is_asked(served, api, queue):

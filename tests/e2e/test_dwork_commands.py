@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import socket
 import subprocess
 
 import pytest
@@ -94,6 +95,7 @@ def test_d36_predecessors_that_a_file_has_no_line_for_are_told_of(served):
         (("work", "--command", "sh -c 'x"), "No closing quotation"),
         (("steal", "-n", "0"), "-n"),
         (("status", "--timeout", "-1"), "--timeout"),
+        (("status", "--timeout", "inf"), "--timeout"),
         (("status", "--server", "localhost"), "HOST:PORT"),
     ],
 )
@@ -175,6 +177,42 @@ def test_d36_a_command_gets_the_payload_and_leaves_a_result(served):
         result = api.get(f"jobs/{job['id']}")["result"]
     assert (worked.returncode, result) == (0, "HELLO")
     assert dwork(served, "lookup", "a").returncode == 1
+
+
+def test_d36_a_worker_that_is_started_again_under_its_name_has_back_what_it_held(served):
+    dwork(served, "create", "true")
+    assert dwork(served, "steal", "--location", "w1/0").stdout == "true\n"
+
+    worked = dwork(served, "work", "--location", "w1")
+
+    assert (worked.returncode, worked.stdout.split()[:2]) == (0, ["completed", "true"])
+
+
+def test_d36_a_worker_that_holds_what_it_does_not_know_of_tells_how_to_give_it_back(served):
+    dwork(served, "create", "true")
+    host = socket.gethostname()
+    dwork(served, "steal", "--location", f"{host}/0")
+    working = subprocess.Popen(
+        command("dwork", "work", "--server", addresses(served)["dwork"]),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert working.stderr is not None
+        said = working.stderr.readline()
+        assert said == (
+            f"manyhands: {host}/0 works on nothing, but another worker of this name has tasks, or "
+            f"had. `manyhands dwork leave {host}/0` gives them back.\n"
+        )
+        assert dwork(served, "leave", f"{host}/0").returncode == 0
+        out, _ = working.communicate(timeout=SECONDS_MAX)
+    finally:
+        working.kill()
+        working.wait()
+
+    assert (working.returncode, out.split()[:2]) == (0, ["completed", "true"])
 
 
 def test_d36_on_a_terminal_there_is_a_live_line(served, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from manyhands.wire.dwork import Kind, Query, Task, decode, encode
 from tests.e2e.dwork_talk import Talk, a_task
 from tests.e2e.gearman_talk import wait_until
-from tests.e2e.serving import Served, command, environment, own_address, run, serving, start
+from tests.e2e.serving import Api, Served, command, environment, own_address, run, serving, start
 
 WIDTH, STEPS = 1_000, 100
 STOLEN_AT_ONCE = 100
@@ -162,17 +162,24 @@ def ready(talk: Talk) -> int:
     return int((talk.ask(Kind.OK).name or "").split()[4])
 
 
+STAR_COUNT = 30_000
+
+
+def create_a_star(talk: Talk) -> None:
+    """One task, and very many that wait for it."""
+    talk.create(a_task("first"))
+    for start_at in range(0, STAR_COUNT, 1_000):
+        row = range(start_at, start_at + 1_000)
+        talk.create(*(a_task(f"t{number}", "first") for number in row))
+
+
 def test_d7_those_that_wait_for_one_task_are_all_freed_although_the_server_is_killed_meanwhile(
     tmp_path,
 ):
-    total = 30_000
     served = start(tmp_path, "--dwork", "127.0.0.1:0")
     try:
         with Talk(served) as talk:
-            talk.create(a_task("first"))
-            for start_at in range(0, total, 1_000):
-                row = range(start_at, start_at + 1_000)
-                talk.create(*(a_task(f"t{number}", "first") for number in row))
+            create_a_star(talk)
             assert talk.steal() == ["first"]
             assert talk.complete("first") is Kind.OK
     finally:
@@ -180,8 +187,61 @@ def test_d7_those_that_wait_for_one_task_are_all_freed_although_the_server_is_ki
         served.process.wait()
 
     with serving(tmp_path, "--dwork", "127.0.0.1:0") as again, Talk(again) as talk:
-        wait_until(lambda: ready(talk) == total, "all of them are ready")
-        assert active(talk) == total
+        wait_until(lambda: ready(talk) == STAR_COUNT, "all of them are ready")
+        assert active(talk) == STAR_COUNT
+
+
+def test_d7_those_that_wait_for_a_cancelled_task_are_all_cancelled_although_the_server_is_killed(
+    tmp_path,
+):
+    served = start(tmp_path, "--dwork", "127.0.0.1:0")
+    try:
+        with Talk(served) as talk, contextlib.closing(Api(served)) as api:
+            create_a_star(talk)
+            wait_until(lambda: api.get("jobs?name=first"), "a listing has it")
+            [first] = api.get("jobs?name=first")
+            [cancelled] = api.results("cancel", id=first["id"], reason="enough")
+            assert (cancelled["id"], cancelled["state"]) == (first["id"], "cancelled")
+    finally:
+        served.process.kill()
+        served.process.wait()
+
+    with serving(tmp_path, "--dwork", "127.0.0.1:0") as again, Talk(again) as talk:
+        wait_until(lambda: active(talk) == 0, "all of them are cancelled")
+        with contextlib.closing(Api(again)) as api:
+            query = f"jobs?name=t{STAR_COUNT - 1}&state=cancelled"
+            wait_until(lambda: api.get(query), "a listing has the last one")
+            assert [row["reason"] for row in api.get(query)] == ["enough"]
+
+
+def dwork_connections(api: Api) -> int:
+    return {row["protocol"]: row for row in api.get("protocols")}["dwork"]["connections"]
+
+
+def test_d36_a_crew_goes_on_as_soon_as_a_killed_server_is_back(tmp_path):
+    address = own_address()
+    served = start(tmp_path, "--dwork", address)
+    with Talk(served) as talk:
+        talk.create(a_task("first"), a_task("second", "first"))
+        assert talk.steal("other") == ["first"]
+    words = ("dwork", "work", "-c", "true", "--server", address, "--timeout", "3600")
+    crew = subprocess.Popen(
+        command(*words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        with contextlib.closing(Api(served)) as api:
+            wait_until(lambda: dwork_connections(api) == 1, "it is there")
+        served.process.kill()
+        served.process.wait()
+        with serving(tmp_path, "--dwork", address) as again, Talk(again) as talk:
+            assert talk.complete("first", location="other") is Kind.OK
+            out, err = crew.communicate(timeout=480)
+    finally:
+        crew.kill()
+        crew.wait()
+
+    assert crew.returncode == 0, err
+    assert out.split()[:2] == [b"completed", b"second"]
 
 
 def graph_file(folder, count: int):

@@ -180,6 +180,26 @@ def test_a_client_that_never_reads_is_not_read_on_and_harms_nobody(served, talk)
         assert resident_bytes(served) - before < 64 * MIB
 
 
+def test_listings_that_nobody_reads_are_not_made(served, talk):
+    """G9"""
+    submit = wire.encode_request(wire.SUBMIT_JOB_BG, b"listed", b"", b"")
+    handles = []
+    for _ in range(10):
+        talk.send(submit * 200)
+        handles += [talk.next()[1][0] for _ in range(200)]
+    before = resident_bytes(served)
+
+    with GearmanTalk(served, SO_RCVBUF=64 * 1024) as deaf:
+        deaf.send(b"show jobs\n" * 3_000)  # more than 200 MiB of answers
+
+        assert deaf.socket.recv(1, socket.MSG_PEEK)
+        assert talk.is_alive()
+        assert resident_bytes(served) - before < 64 * MIB
+    for handle in handles:
+        talk.send(b"cancel job " + handle + b"\n")
+    assert {talk.next()[1][0] for _ in handles} == {b"OK"}
+
+
 def test_a_client_that_lets_results_pile_up_is_closed(served, talk):
     """G9"""
     big = bytes(30 * MIB)

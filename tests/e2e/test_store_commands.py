@@ -1,11 +1,17 @@
 """Backup, export and import: a store on disk, with a server that runs or does not."""
 
+import contextlib
 import json
 
 import httpx
 import pytest
 
-from tests.e2e.serving import Api, run, serving
+from manyhands.model import limits
+from manyhands.model.commands import ByToken, Cancel, Complete, Fail
+from manyhands.model.job import Failure
+from manyhands.model.policy import TERMS, OnDependencyFailure, Terms
+from tests.conformance.stores.opened import Opened
+from tests.e2e.serving import Api, run, serving, wait_until
 
 
 @pytest.fixture
@@ -100,6 +106,79 @@ def test_an_export_goes_into_a_new_store_unchanged(worked, tmp_path):
         [job] = again.results("claim", queue="work")
         assert job["payload"] == {"n": 3}
         again.close()
+
+
+@pytest.fixture
+def half_told(tmp_path, monkeypatch):
+    """A store that was left while dependants of two jobs heard of their ends: one has completed,
+    the other was cancelled together with them. Another one was submitted after that.
+    """
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    run_anyway = Terms(on_dependency_failure=OnDependencyFailure.RUN)
+    hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
+    opened = Opened("sqlite", tmp_path / "first" / "data")
+    done, lost = opened.submit("work"), opened.submit("lost")
+    for number in range(5):
+        opened.submit("freed", depends_on=(done.job_id,))
+        terms = hold if number % 2 else run_anyway
+        opened.submit("doomed", depends_on=(lost.job_id,), terms=terms)
+    [claimed] = opened.claim("work")
+    opened.ask(Complete(job_id=done.job_id, proof=ByToken(claimed.lease.token)))
+    opened.ask(Cancel(job_ids=(lost.job_id,), reason="enough"))
+    opened.submit("late", depends_on=(lost.job_id,), terms=hold)
+    assert sorted(opened.store.index.untold) == sorted((done.job_id, lost.job_id))
+    opened.commit()
+    opened.close()
+    return opened.directory
+
+
+def test_who_has_not_heard_of_an_end_in_an_export_hears_of_it_after_the_import(half_told, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    exported = run("export", "--data", str(half_told), "--json", str(file))
+    assert json.loads(exported.stdout) == {"queue": 5, "job": 13}
+    second = tmp_path / "second"
+    second.mkdir()
+
+    taken = run("import", "--data", str(second / "data"), str(file))
+
+    assert taken.returncode == 0, taken.stderr
+    with serving(second) as restored, contextlib.closing(Api(restored)) as api:
+
+        def counts(queue: str) -> dict:
+            found = {row["name"]: row["counts"] for row in api.get("queues")}[queue]
+            return {state: count for state, count in found.items() if count}
+
+        wait_until(lambda: counts("freed") == {"ready": 5})
+        wait_until(lambda: counts("doomed") == {"cancelled": 5})
+        assert counts("late") == {"blocked": 1}
+        wait_until(lambda: len(api.get("jobs?queue=doomed&state=cancelled")) == 5)
+        reasons = {row["reason"] for row in api.get("jobs?queue=doomed&state=cancelled")}
+        assert reasons == {"enough"}
+
+
+def test_names_of_a_graph_that_is_worked_on_mean_the_same_after_an_import(tmp_path):
+    opened = Opened("sqlite", tmp_path / "first")
+    dwork = {"namespace": "n", "terms": TERMS["dwork"]}
+    before = opened.submit(name="before", **dwork)
+    opened.ask(Complete(job_id=before.job_id, proof=ByToken("anybody")))  # and its graph ends
+    lost = opened.submit(name="lost", **dwork)
+    held = opened.submit(name="held", depends_on=("lost",), **dwork)
+    [claimed] = opened.claim()
+    proof = ByToken(claimed.lease.token)
+    opened.ask(Fail(job_id=lost.job_id, proof=proof, failure=Failure("x"), retry=False))
+    opened.commit()
+    opened.close()
+    file = tmp_path / "jobs.jsonl"
+
+    for words in (("export", "--data", "first"), ("import", "--data", "second")):
+        ended = run(*words[:2], str(tmp_path / words[2]), str(file))
+        assert ended.returncode == 0, ended.stderr
+
+    with contextlib.closing(Opened("sqlite", tmp_path / "second")) as again:
+        assert again.store.index.named("n", "before") is None
+        assert again.store.index.named("n", "lost") == lost.job_id
+        heir = again.submit(name="lost", **dwork)
+        assert again.job(held.job_id).waits_for == (heir.job_id,)
 
 
 def test_an_export_to_standard_output_is_nothing_but_lines(worked):

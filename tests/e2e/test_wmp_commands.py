@@ -138,6 +138,27 @@ def test_w57_what_goes_wrong_is_told_in_a_sentence(served):
     assert "--command is empty" in run("wmp", "work", "--command", "").stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("work", "--command", "cat", "--manager", "no where"), "tcp://no where is no address"),
+        (("work", "--command", "sh -c 'x"), "No closing quotation"),
+        (("work", "--command", "cat", "--role", ""), "--role is empty"),
+        (("close", "f", "--timeout", "inf"), "--timeout"),
+        (("close", "f", "--timeout", "nan"), "--timeout"),
+        (("close", "f", "--timeout", "-5"), "--timeout"),
+        (("fetch", "f", "--wait", "inf"), "--wait"),
+        (("submit", "r", "--delay", "inf"), "--delay"),
+    ],
+)
+def test_w57_wrong_words_are_answered_with_a_sentence(words, said):
+    wrong = run("wmp", *words)
+
+    assert wrong.returncode != 0
+    assert said in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
 def test_w57_a_job_submitted_here_is_seen_everywhere(served):
     job = wmp(served, "submit", "r", "x", "--priority", "3", "--key", "k").stdout.strip()
     assert wmp(served, "submit", "r", "x", "--key", "k").stdout.strip() == job

@@ -520,7 +520,8 @@ class Worker(Actor):
         self.quiet = self.rng.randint(0, 10)
         if not self.bound and self.rng.random() < 0.4:
             reason = self.rng.choice((EndReason.GOODBYE, EndReason.LOST))
-            self.ask(c.Depart(holder=self.holder(), reason=reason))
+            count_max = 1 if self.turn % 2 else None  # what it had besides stays with it
+            self.ask(c.Depart(holder=self.holder(), reason=reason, count_max=count_max))
             self.old.extend(self.jobs.values())
             self.jobs.clear()
         else:

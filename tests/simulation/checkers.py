@@ -67,6 +67,14 @@ class Stall(NamedTuple):
     unseen_ms: float = UNSEEN_MS  # how much of it the server may not know of
 
 
+class Doomed(NamedTuple):
+    """A job that was cancelled with what it depends on, or is yet to be."""
+
+    number: int  # the batch that it was decided in
+    incarnation: int
+    serial_max: int  # of the jobs that there were when somebody asked for it
+
+
 class Record:
     """What has been seen. It outlives crashes; what a crash threw away is forgotten here too."""
 
@@ -78,6 +86,7 @@ class Record:
         self.completed: set[str] = set()  # ids and name keys of jobs that completed, ever
         self.ended: set[str] = set()  # of jobs that failed or were cancelled
         self.put_to_work_again: set[str] = set()
+        self.doomed: dict[str, Doomed] = {}
         self.acknowledged: dict[tuple[str, str, int], str] = {}
         self.signals: dict[int, tuple[int, Signal]] = {}  # batch that each was decided in
         # Lease token -> each time that its holder spoke: the batch, the server's time awake, and
@@ -92,6 +101,7 @@ class Record:
         for token, words in self.spoken.items():
             kept = [(0, awake_ms, ms) for number, awake_ms, ms in words if number <= durable]
             self.spoken[token] = kept
+        self.doomed = {key: row for key, row in self.doomed.items() if row.number <= durable}
         self.decided = list(self.events)
         self.signals.clear()
         self.completed.clear()
@@ -251,6 +261,23 @@ def check_dependencies(record: Record, effects: Effects) -> None:
             require(met, f"{job.job_id} started before {key!r} had completed")
 
 
+def check_doomed(record: Record, effects: Effects) -> None:
+    """What is cancelled with its dependants takes them all along, at once or in slices: none of
+    them is handed out any more, unless somebody freed it or put it to work again.
+    """
+    command = record.command
+    if isinstance(command, commands.SetDependencies):
+        record.doomed.pop(command.job_id, None)
+    for event in effects.events:
+        doomed = record.doomed.get(event.job_id)
+        require(
+            event.state is not State.LEASED
+            or doomed is None
+            or doomed.incarnation != event.incarnation,
+            f"{event.job_id} was handed out although it was cancelled with what it depends on",
+        )
+
+
 # At each decision, after it is taken in.
 
 
@@ -270,6 +297,30 @@ def note_written(record: Record, store: FaultyStore, effects: Effects, awake_ms:
             words = record.spoken.setdefault(lease.token, [])
             if lease.expires_at is not None and (renewed or not words):
                 words.append((number, awake_ms, lease.expires_at - effects.now))
+    for job in effects.jobs.values():
+        if job.state is State.CANCELLED:
+            _note_doomed(record, store, job, number)
+
+
+def _note_doomed(record: Record, store: FaultyStore, job: Job, number: int) -> None:
+    """A job was cancelled: those that wait for it are cancelled as well, if somebody asked for
+    that, or if it was such a one itself.
+    """
+    command = record.command
+    if isinstance(command, commands.Cancel) and command.with_dependants:
+        serial_max = store.index.serial
+    elif isinstance(command, commands.TellDependants) and job.job_id in record.doomed:
+        serial_max = record.doomed[job.job_id].serial_max
+    else:
+        return
+    keys = {job.job_id, f"{job.namespace or ''}\0{job.name}"}
+    for other in store.index.jobs.values():
+        if (
+            other.state is State.BLOCKED
+            and other.serial <= serial_max
+            and not keys.isdisjoint(other.waits_for)
+        ):
+            record.doomed[other.job_id] = Doomed(number, other.incarnation, serial_max)
 
 
 def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls: list[Stall]) -> None:

@@ -36,7 +36,7 @@ from manyhands.model.policy import OnDependencyFailure, OnDuplicate, OnExpiry, T
 from tests.unit.engine.world import SECOND, World, a_job, a_worker
 
 QUEUES = ("a", "b")
-TOLD_MAX = limits.DEPENDANTS_TOLD_MAX
+TOLD_MAX, SEEN_MAX = limits.DEPENDANTS_TOLD_MAX, limits.DEPENDANTS_SEEN_MAX
 LIVE = ("blocked", "delayed", "ready", "leased")
 TERM = 20 * SECOND
 LAPSE_GRACE = 10 * SECOND
@@ -230,7 +230,7 @@ class EngineMachine(RuleBasedStateMachine):
         target=ids, count=st.integers(1, 4), lapses=st.booleans(), budget=st.sampled_from([1, 3])
     )
     def begin(self, count, lapses, budget):
-        limits.DEPENDANTS_TOLD_MAX = 2  # so that few are many
+        limits.DEPENDANTS_TOLD_MAX = limits.DEPENDANTS_SEEN_MAX = 2  # so that few are many
         self.world = World()
         self.naive = Naive()
         self.naive.now = self.world.now
@@ -454,6 +454,9 @@ class EngineMachine(RuleBasedStateMachine):
             doomed += [other for other in naive.waiting_for(one) if other not in doomed]
         for one in doomed:
             naive.end(one, "cancelled")
+            assert self.world.job(one).reason == "cancelled", one
+        told = {job.job_id for job in reply.jobs}
+        assert told == (set(doomed) if len(doomed) <= 1 + limits.DEPENDANTS_TOLD_MAX else {job_id})
         naive.settle()
 
     @rule(job_id=ids)
@@ -576,7 +579,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """When time goes on and workers complete, everything ends that can."""
-        limits.DEPENDANTS_TOLD_MAX = TOLD_MAX
+        limits.DEPENDANTS_TOLD_MAX, limits.DEPENDANTS_SEEN_MAX = TOLD_MAX, SEEN_MAX
         if not hasattr(self, "world"):
             return
         for queue in QUEUES:

@@ -59,6 +59,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pace_ms: float
     ride_ms: float
     told_max: int  # dependants that hear of an end in one command
+    seen_max: int  # those that are held, and looked at all the same
     full_count: int  # answers that are sent to the disk without waiting for more
     crash: float  # chances for each look at the faults, once a second
     commit_failure: float
@@ -92,6 +93,7 @@ def options_of(seed: int, steps: int | None = None) -> Options:
         disk_full=rng.choice((0.0, 0.0, 0.03)),
         wmp_workers=rng.randint(0, 2),
         told_max=rng.choice((1, 2, 500)),
+        seen_max=rng.choice((1, 2, 10_000)),
     )
 
 
@@ -279,7 +281,7 @@ class Simulation:
         elif owed:
             server.dispatcher.ask(command, told)
         else:
-            server.dispatcher.ask(command, None, told)
+            server.dispatcher.ask(command, None, lambda: told)
         needed[0] = server.store.unsaved_number()
         if self.steps_done >= self._checked_at + 20:
             self._checked_at = self.steps_done
@@ -303,6 +305,7 @@ class Simulation:
         checkers.check_finished_stay(record, store, effects)
         checkers.check_leases(store, effects)
         checkers.check_dependencies(record, effects)
+        checkers.check_doomed(record, effects)
         checkers.check_expiry(record, effects, self._awake_ms(), self._stalls)
 
     def _written(self, effects: Effects) -> None:
@@ -488,6 +491,7 @@ def simulate(seed: int, steps: int | None = None) -> tuple[str, Counter[str]]:
         silence(),
         mock.patch.object(dispatcher, "_FULL_COUNT", options.full_count),
         mock.patch.object(limits, "DEPENDANTS_TOLD_MAX", options.told_max),
+        mock.patch.object(limits, "DEPENDANTS_SEEN_MAX", options.seen_max),
     ):
         simulation = Simulation(options)
         return simulation.run(), simulation.counts

@@ -156,6 +156,15 @@ def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
 
 
 @pytest.mark.interpreted
+def test_a_dependant_that_escapes_when_it_is_cancelled_later_than_the_others_is_noticed(
+    monkeypatch,
+):
+    monkeypatch.setattr(graph, "is_doomed", lambda *_: False)
+
+    assert_noticed("although it was cancelled with what it depends on")
+
+
+@pytest.mark.interpreted
 def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
     monkeypatch.setattr(Collector, "is_unsaved", lambda *_: False)
 

@@ -54,7 +54,8 @@ class Manager:
         raise AssertionError(f"{kind} from {peer!r}: {sentence}")
 
     def ask(self, command, settle=None, refused=None) -> None:
-        self.simulation.ask(command, settle or refused, owed=settle is not None)
+        told = settle or (None if refused is None else refused())
+        self.simulation.ask(command, told, owed=settle is not None)
 
     def now(self) -> int:
         return self.server.clock.now()
@@ -75,7 +76,7 @@ class Manager:
         return [name for name in self.server.store.index.queues if self.ready_count(name)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues, wake)
+        sleeper = Sleeper(queues or None, wake)
         waiters = self.server.dispatcher.waiters
         waiters.sleep(sleeper)
         return lambda: waiters.leave(sleeper)

@@ -12,7 +12,7 @@ import msgspec
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Command
 from manyhands.model.events import Cursor, Event
-from manyhands.model.job import FINISHED, Job, Schedule, State
+from manyhands.model.job import FINISHED, Job, Schedule, State, Untold
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.stored import stored
 from manyhands.server.clock import Clock
@@ -317,7 +317,9 @@ class FaultyStore:
             if cursor.name.startswith(GRAPH_PREFIX):
                 graphs[cursor.name.removeprefix(GRAPH_PREFIX)] = cursor.seq
             elif cursor.name.startswith(UNTOLD_PREFIX):
-                index.untold[cursor.name.removeprefix(UNTOLD_PREFIX)] = None
+                index.untold[cursor.name.removeprefix(UNTOLD_PREFIX)] = Untold(
+                    cursor.seq, cursor.notes
+                )
             else:
                 index.cursors[cursor.name] = cursor
         jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)

@@ -144,6 +144,23 @@ def test_completions_stay_while_the_page_is_refreshed(looking, api, queue):
     expect(page.locator("#completion li")).to_have_count(1)
 
 
+def test_completions_are_there_once_the_first_job_is(browser, tmp_path):
+    with serving(tmp_path) as server:
+        window = Looking(browser, server.url)
+        page = window.at("jobs")
+        window.live()
+        expect(page.get_by_text("There is no job yet.")).to_be_visible()
+
+        client = Api(server)
+        client.results("submit", queue="first", payload=1)
+        client.close()
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("combobox", name="Search").press_sequentially("que")
+
+        expect(page.get_by_role("option", name="queue:")).to_be_visible()
+        window.close()
+
+
 def test_a_search_is_done_while_it_is_typed_and_stays_in_the_address(looking):
     page = looking.at("jobs")
 

@@ -52,8 +52,25 @@ def test_help_of_serve_names_every_option_that_has_a_choice(capsys):
     for option in OPTIONS.values():
         shown = option.kind.accepted != "off" and not option.secret
         assert (f"{option.flag} " in out) is shown
-    assert "example 127.0.0.1:8080" in out
+    assert "example 127.0.0.1:8080" in " ".join(out.split())  # it may stand on two lines
     assert "\x1b[" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["retry", "--help"], "Put failed jobs to work again, under the same ids."),
+        (["dwork", "status", "--nope"], "Error: No such option: --nope"),
+        (["wmp", "submit"], "Error: Missing argument 'role'."),
+    ],
+)
+def test_in_a_pipe_help_and_mistakes_are_plain_lines(arguments, line):
+    ended = subprocess.run(
+        [sys.executable, "-m", "manyhands", *arguments], capture_output=True, text=True, check=False
+    )
+
+    said = (ended.stdout + ended.stderr).splitlines()
+    assert line in [text.strip() for text in said]
 
 
 def test_help_loads_nothing_heavy():
@@ -146,10 +163,12 @@ def test_config_check_judges_the_file_alone(capsys, tmp_path, monkeypatch):
     file.write_text("ride_ms = 8\n")
 
     code, out, _ = run(capsys, "config", "--check", str(file))
+    _, as_json, _ = run(capsys, "config", "--check", str(file), "--json")
     file.write_text("\nride = 8\n")
     wrong_code, _, wrong_err = run(capsys, "config", "--check", str(file))
 
     assert (code, out) == (0, f"{file} is a valid configuration.\n")
+    assert json.loads(as_json) == {"file": str(file), "valid": True}
     assert wrong_code == 2
     assert wrong_err == (
         f"manyhands: file {file} line 2: ride is not an option; did you mean ride_ms?\n"

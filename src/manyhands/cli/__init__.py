@@ -4,6 +4,7 @@ Holds no logic of its own. Heavy imports stay inside the command that needs them
 short commands answer at once.
 """
 
+import sys
 from collections.abc import Sequence
 
 import typer
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
 )
 app.command(name="serve")(serve)
 app.command(name="config")(show_config)

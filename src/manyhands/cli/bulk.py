@@ -3,16 +3,19 @@
 """
 
 import inspect
+import math
 import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import typer
 
 from manyhands.cli.http_link import HttpLink, Server, TokenFile
 from manyhands.cli.storing import AsJson, fail, progress
+from manyhands.model.job import State
 
 _LOOK_SECONDS = 0.2
 
@@ -20,7 +23,7 @@ Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, instead of a
 # Which jobs: the flag, the key of the API's filter, the kind of value, the help.
 _CONDITIONS: dict[str, tuple[str, str, Any, str]] = {
     "queue": ("--queue", "queue", str | None, "Only jobs of this queue."),
-    "state": ("--state", "state", list[str] | None, "Only in this state; may be repeated."),
+    "state": ("--state", "state", list[State] | None, "Only in this state; may be repeated."),
     "tag": ("--tag", "tag", str | None, "Only with this tag."),
     "worker": ("--worker", "worker", str | None, "Only those that this worker held."),
     "code": ("--code", "failure_code", str | None, "Only those that failed with this code."),
@@ -72,7 +75,7 @@ class _Operation:
         self._link = HttpLink(flags["server"], flags["token_file"])
         self._flags = flags
         self._body: dict[str, Any] = {"action": action}
-        given = {key: flags[name] for name, (_, key, _, _) in _CONDITIONS.items() if flags[name]}
+        given = _conditions(flags)
         if ids and given:
             fail("name ids or a filter, not both.")
         if ids:
@@ -84,6 +87,8 @@ class _Operation:
 
     def run(self, **more: object) -> None:
         """From the number to the result."""
+        if more.get("queue") == "":
+            fail("--into is empty.")
         self._body |= {key: value for key, value in more.items() if value is not None}
         told = self._link.post("/api/bulk", {**self._body, "dry_run": True})
         if self._flags["dry_run"]:
@@ -107,6 +112,21 @@ class _Operation:
         typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)
 
 
+def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
+    """The filter. What is given and says nothing is a mistake: without it more jobs would fit."""
+    found: dict[str, Any] = {}
+    for name, (flag, key, _, _) in _CONDITIONS.items():
+        value = flags[name]
+        if value is None or value == []:
+            continue
+        if value == "":
+            fail(f"{flag} is empty.")
+        if isinstance(value, float) and not math.isfinite(value):
+            fail(f"{flag} is no number of seconds.")
+        found[key] = value
+    return found
+
+
 def _jobs(told: dict[str, Any]) -> str:
     number = f"{told['expected']:,} job" + ("" if told["expected"] == 1 else "s")
     return number if told["expected_all"] else f"more than {number}"
@@ -125,6 +145,13 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
             f"operation {bulk['id']} goes on in the server; look at it with "
             f"`manyhands bulk {bulk['id']}`, stop it with `manyhands bulk {bulk['id']} --cancel`."
         )
+    except SystemExit:  # there was no answer, which has been told
+        typer.echo(
+            f"manyhands: operation {bulk['id']} goes on when the server is back; look at it with "
+            f"`manyhands bulk {bulk['id']}`.",
+            err=True,
+        )
+        raise
     return bulk
 
 
@@ -226,13 +253,13 @@ def bulk(
       manyhands bulk 3f2a9c5d7e1b4860 --cancel
     """
     link = HttpLink(server, token_file)
+    if operation == "" or (operation is None and cancel):
+        fail("which operation? `manyhands bulk` lists them.")
     if operation is None:
-        if cancel:
-            fail("which operation? `manyhands bulk` lists them.")
         rows = link.get("/api/bulk")
     else:
-        how = link.post(f"/api/bulk/{operation}/cancel", {}) if cancel else None
-        rows = [watch(link, how or link.get(f"/api/bulk/{operation}"))]
+        path = f"/api/bulk/{quote(operation, safe='')}"
+        rows = [watch(link, link.post(f"{path}/cancel", {}) if cancel else link.get(path))]
     if as_json:
         typer.echo(msgspec.json.encode(rows if operation is None else rows[0]).decode())
     elif not rows:

@@ -22,7 +22,9 @@ dwork = typer.Typer(
 Server = Annotated[
     str, typer.Option("--server", "-s", help="The server's dwork address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[float, typer.Option("--timeout", min=0.01, help="Seconds to wait for a reply.")]
+Seconds = Annotated[
+    float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds to wait for a reply.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Location = Annotated[
     str | None, typer.Option("--location", help="The worker's name; else that of this host.")
@@ -332,7 +334,8 @@ def work(
 
     A command gets the task's payload on standard input. What it prints becomes the result; a
     status other than 0 is a failure. An interrupt lets running commands end; a second one ends
-    them and gives their tasks back.
+    them and gives their tasks back. Started with the location of a worker that was killed, it
+    gives back first what that one had.
 
     Examples:
 
@@ -347,6 +350,7 @@ def work(
         timeout,
         command,
         location=location or _host(),
+        is_named=location is not None,
         count=jobs,
         forever=forever,
         as_json=as_json,

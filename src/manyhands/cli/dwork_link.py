@@ -20,18 +20,21 @@ class Link:
         self._socket: zmq.Socket[bytes] | None = None
 
     def ask(self, query: Query) -> Query:
-        """The reply; raises UnreachableError if there is none in time."""
+        """The reply; raises UnreachableError if there is none in time, or if the server goes away
+        meanwhile.
+        """
         if self._socket is None:
             self._socket = self._connect()
-        try:
-            self._socket.send(encode(query))
-            return decode(self._socket.recv())
-        except zmq.Again:
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        while monitor.poll(0):
+            monitor.recv_multipart()  # it was away between two requests, which is no matter
+        self._socket.send(encode(query))
+        reply = self._await(monitor, self._milliseconds)
+        if reply is None:
             # A REQ socket that waits for a reply can do nothing else any more.
             self.close()
-            raise UnreachableError(f"{self._url} does not answer.") from None
-        except WireError as error:
-            raise UnreachableError(f"{self._url} does not speak dwork: {error}.") from None
+            raise UnreachableError(f"{self._url} does not answer.")
+        return reply
 
     def ask_patiently(self, query: Query) -> Query:
         """As `ask`, for what may be said twice: if the server goes away, or is about to, wait for
@@ -73,8 +76,6 @@ class Link:
     def _connect(self) -> "zmq.Socket[bytes]":
         request = self._context.socket(zmq.REQ)
         request.setsockopt(zmq.LINGER, 0)
-        request.setsockopt(zmq.RCVTIMEO, self._milliseconds)
-        request.setsockopt(zmq.SNDTIMEO, self._milliseconds)
         try:
             request.connect(self._url)
         except zmq.ZMQError as error:

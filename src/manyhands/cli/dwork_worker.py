@@ -23,6 +23,8 @@ _RESULT_BYTES: Final = 64 * 1024
 _FAILURE_BYTES: Final = 2_000
 _RETRY_SECONDS: Final = 1.0
 _LINE_SECONDS: Final = 0.2
+# The server keeps a worker that holds nothing waiting for a second before it says no.
+_AT_ONCE_MS: Final = 500.0
 
 
 class Crew:
@@ -35,6 +37,7 @@ class Crew:
         command: str,
         *,
         location: str,
+        is_named: bool,
         count: int,
         forever: bool,
         as_json: bool,
@@ -46,6 +49,7 @@ class Crew:
         if not self.words:
             fail("--command is empty.")
         self.forever = forever
+        self.is_named = is_named  # so no other crew has its location
         self.stopping = threading.Event()
         self.killing = False
         self.trouble: str | None = None
@@ -106,11 +110,15 @@ class Crew:
             f"{seconds:.0f} s, {rate:.1f} a second"
         )
 
+    def now_ms(self) -> float:
+        """For comparison only."""
+        return self._clock.monotonic_ms()
+
     def began(self) -> float:
         """A hand starts on a task; gives the time."""
         with self._lock:
             self._running += 1
-        return self._clock.monotonic_ms()
+        return self.now_ms()
 
     def ended(self, name: str, began_ms: float, failure: str | None) -> None:
         """A hand is through with a task, and the server knows."""
@@ -142,13 +150,18 @@ class Hand:
         self._crew = crew
         self._link = link
         self._location = location
+        self._goodbye = Query(kind=Kind.EXIT, location=location)
+        self._explained = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """Until told to stop, or until all is finished."""
         crew = self._crew
         try:
+            if crew.is_named:
+                self._leave()  # what a worker of this name had that was killed
             while not crew.stopping.is_set():
+                asked_ms = crew.now_ms()
                 reply = self._steal()
                 if reply.kind is Kind.TRANSFER:
                     self._work(reply.tasks[0])
@@ -159,18 +172,35 @@ class Hand:
                     if not crew.forever:
                         break
                     crew.stopping.wait(_RETRY_SECONDS)
-            self._link.ask(Query(kind=Kind.EXIT, location=self._location))
+                elif crew.now_ms() - asked_ms < _AT_ONCE_MS:
+                    self._explain_idleness()
+                    crew.stopping.wait(_RETRY_SECONDS)
+            self._leave()
         except UnreachableError as error:
             crew.trouble = str(error)
             crew.stopping.set()
 
     def _steal(self) -> Query:
-        try:
-            return self._link.ask(Query(kind=Kind.STEAL, location=self._location))
-        except UnreachableError:
-            # The reply may have been lost with a task in it: have that back first.
-            self._link.ask(Query(kind=Kind.EXIT, location=self._location))
-            return Query(kind=Kind.NOT_FOUND)
+        while not self._crew.stopping.is_set():
+            try:
+                return self._link.ask(Query(kind=Kind.STEAL, location=self._location))
+            except UnreachableError:
+                # The reply may have been lost with a task in it: have that back first.
+                self._link.ask_patiently(self._goodbye)
+        return Query(kind=Kind.EXIT)
+
+    def _leave(self) -> None:
+        self._link.ask(self._goodbye)
+
+    def _explain_idleness(self) -> None:
+        """Only a worker that holds something is not kept waiting."""
+        if not self._explained:
+            self._explained = True
+            typer.echo(
+                f"manyhands: {self._location} works on nothing, but another worker of this name "
+                f"has tasks, or had. `manyhands dwork leave {self._location}` gives them back.",
+                err=True,
+            )
 
     def _work(self, task: Task) -> None:
         crew = self._crew
@@ -184,7 +214,7 @@ class Hand:
         try:
             reply = self._link.ask(report)
         except UnreachableError:
-            reply = self._link.ask(report)  # said twice, it counts once
+            reply = self._link.ask_patiently(report)  # said twice, it counts once
         if reply.kind is Kind.ERROR:
             failure = f"the server refused the report: {reply.reason}"
         crew.ended(task.name, began_ms, failure)

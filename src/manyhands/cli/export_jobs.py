@@ -15,7 +15,8 @@ from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress,
 if TYPE_CHECKING:
     import apsw
 
-    from manyhands.cli.lines import Line
+    from manyhands.cli.lines import Doom, Line
+    from manyhands.model.events import Cursor
 
 _TOLD_EVERY = 1_000
 
@@ -106,6 +107,42 @@ def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
     terms = TermsBook()
     for number, record in execute("SELECT terms_id, record FROM terms"):
         terms.learn(number, record)
+    dooms, graphs = _dooms(connection), _graphs(connection)
     statement = f"SELECT {COLUMNS} FROM jobs ORDER BY serial"  # noqa: S608 - our own words
     for row in execute(statement):
-        yield lines.job_line(decode_row(row, terms.by_number))
+        job = decode_row(row, terms.by_number)
+        namespace = job.namespace or ""
+        begins_graph = namespace in graphs and job.serial >= graphs[namespace]
+        if begins_graph:
+            del graphs[namespace]
+        yield lines.job_line(job, dooms.get(job.job_id), begins_graph=begins_graph)
+
+
+def _marks(connection: "apsw.Connection", prefix: str) -> Iterator["Cursor"]:
+    """What is kept among the cursors, under what follows the prefix."""
+    from manyhands.model.events import Cursor
+
+    for (record,) in connection.execute("SELECT record FROM cursors"):
+        cursor = msgspec.json.decode(record, type=Cursor)
+        if cursor.name.startswith(prefix):
+            yield Cursor(cursor.name.removeprefix(prefix), cursor.seq, cursor.notes)
+
+
+def _graphs(connection: "apsw.Connection") -> dict[str, int]:
+    """The serials at which the graphs began that are being worked on, by their namespaces."""
+    from manyhands.store.batch import GRAPH_PREFIX
+
+    return {mark.name: mark.seq for mark in _marks(connection, GRAPH_PREFIX)}
+
+
+def _dooms(connection: "apsw.Connection") -> dict[str, "Doom"]:
+    """Of jobs whose dependants are being cancelled, by their ids."""
+    from manyhands.cli.lines import Doom
+    from manyhands.store.batch import UNTOLD_PREFIX
+
+    found = {}
+    for mark in _marks(connection, UNTOLD_PREFIX):
+        if mark.seq:
+            statement = "SELECT count(*) FROM jobs WHERE serial <= ?"
+            found[mark.name] = Doom(connection.execute(statement, (mark.seq,)).get, mark.notes)
+    return found

@@ -38,16 +38,20 @@ class HttpLink:
 
     def __init__(self, server: str | None, token_file: Path | None) -> None:
         named = server or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
-        url = urlsplit(named if "://" in named else f"http://{named}")
+        try:
+            url = urlsplit(named if "://" in named else f"http://{named}")
+            port = url.port
+        except ValueError:
+            fail(f"{named} is no address of an HTTP server.")
         if url.scheme not in ("http", "https") or not url.hostname:
             fail(f"{named} is no address of an HTTP server.")
         self._name = f"{url.scheme}://{url.netloc}"
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(url.hostname, url.port, timeout=_SECONDS)
-        self._headers = {"Content-Type": "application/json"}
+        self._connection = kind(url.hostname, port, timeout=_SECONDS)
+        self._headers: dict[str, str | bytes] = {"Content-Type": "application/json"}
         token = _token(token_file)
         if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+            self._headers["Authorization"] = f"Bearer {token}".encode()
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API tells
         """The results of a question."""
@@ -67,6 +71,9 @@ class HttpLink:
             fail(f"{self._name} does not answer: {reason}.")
         except msgspec.DecodeError:
             fail(f"{self._name} is no manyhands server.")
+        finally:
+            # A server closes a connection that rests, as it would while somebody is being asked.
+            self._connection.close()
         if not isinstance(answer, dict) or "results" not in answer:
             fail(f"{self._name} is no manyhands server.")
         if answer.get("error"):
@@ -76,9 +83,13 @@ class HttpLink:
 
 def _token(file: Path | None) -> str | None:
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        fail(f"file {file} cannot be read: {reason}.")
+        token = os.environ.get(TOKEN_VARIABLE, "")
+    else:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            fail(f"file {file} cannot be read: {reason}.")
+    if not token.isprintable():
+        fail("a token is one line of printable characters.")
+    return token or None

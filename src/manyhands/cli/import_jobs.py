@@ -69,6 +69,11 @@ class _Importer:
         self._skip_existing = skip_existing
         self._skipped: set[str] = set()
         self._jobs_total = 0
+        self._jobs_read = 0
+        self._awaited: set[str] = set()  # ids and names that imported jobs wait for
+        # Jobs that were cancelled with their dependants, by how many lines those are among.
+        self._dooms: dict[int, list[tuple[str, str]]] = {}
+        self._graphs: dict[str, int] = {}  # serials at which they began, by namespace
         self.counts = dict.fromkeys(("queues", "limits", "schedules", "jobs", "skipped"), 0)
 
     def check(self, file: Path) -> None:
@@ -121,6 +126,11 @@ class _Importer:
                     effects, gathered = self._open(), 0
                     tell(self.counts["jobs"], self._jobs_total)
             self._commit(effects)
+        effects = self._open()
+        self._note_untold(effects)
+        for namespace, serial in self._graphs.items():
+            self._store.index.namespaces.begin_earlier(namespace, serial)
+        self._commit(effects)
 
     def _open(self) -> "Effects":
         from manyhands.engine.effects import Effects
@@ -131,7 +141,6 @@ class _Importer:
     def _put(self, effects: "Effects", line: "Line") -> int:
         """Takes a line in; gives how many bytes it weighs."""
         from manyhands.cli import lines
-        from manyhands.model.policy import Queue
 
         match line:
             case lines.QueueLine():
@@ -144,21 +153,60 @@ class _Importer:
                 effects.set().schedules[line.schedule.schedule_id] = line.schedule
                 self.counts["schedules"] += 1
             case lines.JobLine():
-                job = line.plain()
-                if job.job_id in self._skipped:
-                    self.counts["skipped"] += 1
-                    return 0
-                if effects.queue(job.queue) is None:
-                    effects.put_queue(Queue(job.queue))
-                index = self._store.index
-                # Jobs that come later stand behind those that were imported.
-                index.position = max(index.position, job.position)
-                effects.put(job)
-                self.counts["jobs"] += 1
-                return len(job.payload) + len(job.result or b"")
+                weight = self._put_job(effects, line)
+                self._jobs_read += 1
+                self._note_dooms(effects)
+                return weight
             case lines.Header():
                 pass  # read by `_lines`
         return 0
+
+    def _put_job(self, effects: "Effects", line: "JobLine") -> int:
+        from manyhands.model.job import FINISHED
+        from manyhands.model.policy import Queue
+
+        job = line.plain()
+        if job.job_id in self._skipped:
+            self.counts["skipped"] += 1
+            return 0
+        if effects.queue(job.queue) is None:
+            effects.put_queue(Queue(job.queue))
+        index = self._store.index
+        # Jobs that come later stand behind those that were imported.
+        index.position = max(index.position, job.position)
+        effects.put(job)
+        self.counts["jobs"] += 1
+        if line.begins_graph:
+            self._graphs[job.namespace or ""] = self._serial(effects)
+        if job.state not in FINISHED:
+            self._awaited.update(job.waits_for)
+        if line.doom is not None:
+            self._dooms.setdefault(line.doom.among, []).append((job.job_id, line.doom.reason))
+        return len(job.payload) + len(job.result or b"")
+
+    def _note_dooms(self, effects: "Effects") -> None:
+        """All are there now that were cancelled with a job."""
+        from manyhands.model.job import Untold
+
+        for job_id, reason in self._dooms.pop(self._jobs_read, ()):
+            effects.set().untold[job_id] = Untold(self._serial(effects), reason)
+
+    def _serial(self, effects: "Effects") -> int:
+        """That the latest job will have: all of them are new."""
+        return self._store.index.serial + len(effects.jobs)
+
+    def _note_untold(self, effects: "Effects") -> None:
+        """The export may be of a moment when not all had heard of the end of what they wait for,
+        and what was left out here may have ended otherwise: at its start the server tells them.
+        """
+        from manyhands.engine.graph import job_of_key
+        from manyhands.model.job import FINISHED, Untold
+
+        for key in self._awaited:
+            job = job_of_key(effects, key)
+            if job is None or job.state not in FINISHED or job.job_id in self._store.index.untold:
+                continue
+            effects.set().untold[job.job_id] = Untold()
 
     def _commit(self, effects: "Effects") -> None:
         store = self._store

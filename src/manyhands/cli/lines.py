@@ -54,12 +54,21 @@ class Content(Struct, omit_defaults=True):
         return self.text.encode() if self.text is not None else self.base64 or b""
 
 
+class Doom(Struct):
+    """The job was cancelled together with its dependants, and not all of them are cancelled yet."""
+
+    among: int  # the first so many jobs of the export: those behind them came later
+    reason: str
+
+
 class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     """A job in whatever state; what is long stands beside it."""
 
     job: StoredJob
     payload: Content
     result: Content | None = None
+    doom: Doom | None = None
+    begins_graph: bool = False  # the one that is being worked on in its namespace
 
     def plain(self) -> Job:
         """The job as it is to be stored: it gets its place in the new store there."""
@@ -74,11 +83,12 @@ encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Line).decode
 
 
-def job_line(job: Job) -> JobLine:
+def job_line(job: Job, doom: Doom | None = None, *, begins_graph: bool = False) -> JobLine:
     """A job as a line."""
     result = None if job.result is None else _content(job.result, job.result_encoding)
     bare = replace(job, payload=b"", result=None, serial=0)
-    return JobLine(stored(bare), _content(job.payload, job.encoding), result)
+    payload = _content(job.payload, job.encoding)
+    return JobLine(stored(bare), payload, result, doom, begins_graph)
 
 
 def _content(data: bytes, encoding: Encoding) -> Content:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from manyhands.cli.storing import fail
+from manyhands.model import limits
 
 if TYPE_CHECKING:
     from manyhands.client.wmp_submitter import Answer, Submitter
@@ -21,11 +22,16 @@ wmp = typer.Typer(
 Manager = Annotated[
     str, typer.Option("--manager", "-m", help="The server's WMP address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[float, typer.Option("--timeout", help="Seconds to wait for a reply.")]
+Seconds = Annotated[
+    float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds to wait for a reply.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Wait = Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the job's end.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, max=86_400, help="Seconds to wait for the job's end.")
+]
 _MANAGER = "127.0.0.1:7714"
 _SECONDS = 30.0
+_DELAY_MAX = limits.TIME_MS_MAX // 1000
 
 
 @contextlib.contextmanager
@@ -64,7 +70,9 @@ def submit(  # noqa: PLR0913 - each is a flag
     *,
     name: Annotated[str, typer.Option(help="A name that the worker is told.")] = "",
     priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds before it may be worked.")] = 0.0,
+    delay: Annotated[
+        float, typer.Option(min=0, max=_DELAY_MAX, help="Seconds before it may be worked.")
+    ] = 0.0,
     key: Annotated[
         str | None, typer.Option(help="While a job of this key lives, no second one is made.")
     ] = None,

@@ -40,9 +40,14 @@ class Crew:
         count: int,
         as_json: bool,
     ) -> None:
-        self._words = shlex.split(command)
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            fail(f"--command {command} cannot be taken apart: {error}.")
         if not self._words:
             fail("--command is empty.")
+        if "" in roles:
+            fail("--role is empty.")
         self._count = count
         self._as_json = as_json
         self._clock = Clock()
@@ -53,6 +58,7 @@ class Crew:
         self._begun = 0
         self._live = sys.stderr.isatty() and not as_json
         self._interrupted = self._killing = False
+        self._trouble: str | None = None
         self._worker = Worker(
             managers,
             self._handle,
@@ -66,14 +72,22 @@ class Crew:
         """Until interrupted, or until there were enough; gives the exit code."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._interrupt)
-        thread = threading.Thread(target=self._worker.run, daemon=True)
+        thread = threading.Thread(target=self._work, daemon=True)
         thread.start()
         if self._live:
             self._draw_until_end(thread)
         while thread.is_alive():
             thread.join(_LINE_SECONDS)
+        if self._trouble is not None:
+            fail(f"{self._trouble}.")
         typer.echo(self._summary(), err=True)
         return 1 if self._failed else 0
+
+    def _work(self) -> None:
+        try:
+            self._worker.run()
+        except OSError as error:
+            self._trouble = str(error)
 
     def _draw_until_end(self, thread: threading.Thread) -> None:
         from rich.console import Console

@@ -124,7 +124,7 @@ class Worker:
     # The thread of the sockets.
 
     def run(self) -> None:
-        """Work. Returns some time after ``stop``."""
+        """Work. Returns some time after ``stop``; OSError: a manager's address is none."""
         ear = self._context.socket(zmq.PAIR)
         ear.connect("inproc://bell")
         poller = zmq.Poller()
@@ -162,7 +162,10 @@ class Worker:
             self._monitors.append(monitor)
             poller.register(dealer, zmq.POLLIN)
             poller.register(monitor, zmq.POLLIN)
-            dealer.connect(url)
+            try:
+                dealer.connect(url)
+            except zmq.ZMQError as error:
+                raise OSError(f"{url} is no address: {error.strerror}") from None
 
     def _work(self, poller: zmq.Poller, ear: "zmq.Socket[bytes]") -> None:
         numbers = {dealer: number for number, dealer in enumerate(self._sockets)}

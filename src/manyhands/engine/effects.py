@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from manyhands.engine.view import View
 from manyhands.model.events import Cursor, Event, Signal
-from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State
+from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State, Untold
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Reentry
 
 _READY: Final = State.READY
@@ -95,6 +95,15 @@ class Effects(Struct, gc=False, eq=False):
         """Whether an unfinished job waits for this id (or name key)."""
         tracked = self._tracked
         return bool(self.view.dependants(key)) or (tracked is not None and key in tracked.awaited)
+
+    def doom(self, job_id: str) -> Untold | None:
+        """Which dependants are yet to be cancelled together with a job, and why; None: none are."""
+        settings = self.settings
+        if settings is not None and job_id in settings.untold:
+            untold = settings.untold[job_id]
+        else:
+            untold = self.view.untold_of(job_id)
+        return untold if untold is not None and untold.doomed_max else None
 
     # Writing.
 
@@ -228,8 +237,8 @@ class Settings:
     )
 
     def __init__(self) -> None:
-        # Jobs that ended, and whether there are dependants that have not heard of it.
-        self.untold: dict[str, bool] = {}
+        # Jobs that ended, and what their dependants have not heard; None: all have.
+        self.untold: dict[str, Untold | None] = {}
         self.partials: list[Partial] = []
         self.queues: dict[str, Queue] = {}
         self.forgotten_queues: list[str] = []

@@ -12,7 +12,7 @@ from manyhands.engine.validate import bad_job_name
 from manyhands.model import limits
 from manyhands.model.commands import TellDependants
 from manyhands.model.identity import is_job_id, name_key
-from manyhands.model.job import FINISHED, Failure, Job, State
+from manyhands.model.job import FINISHED, Failure, Job, State, Untold
 from manyhands.model.outcome import Accepted, Refusal, Reply, Why
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
 
@@ -186,11 +186,21 @@ def keys_of(job: Job) -> tuple[str, ...]:
     return (job.job_id, name_key(job.namespace or "", job.name))
 
 
-def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Iterator[Job]:
-    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command."""
+def dependants_of(
+    effects: Effects, job: Job, edges: Edges = _NO_EDGES, after: str = ""
+) -> Iterator[Job]:
+    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command;
+    ``after`` is a dependant behind which to begin, if it still is one.
+    """
     seen: set[str] = set()
-    for key in keys_of(job):
-        for job_id in (*effects.view.dependants(key), *edges.get(key, ())):
+    rows = [(key, (*effects.view.dependants(key), *edges.get(key, ()))) for key in keys_of(job)]
+    if after:
+        for place, (key, ids) in enumerate(rows):
+            if after in ids:
+                rows = [(key, ids[ids.index(after) + 1 :]), *rows[place + 1 :]]
+                break
+    for key, ids in rows:
+        for job_id in ids:
             other = effects.job(job_id)
             if (
                 other is not None
@@ -202,30 +212,71 @@ def dependants_of(effects: Effects, job: Job, edges: Edges = _NO_EDGES) -> Itera
                 yield other
 
 
-def _tell_dependants(effects: Effects, job: Job, edges: Edges) -> None:
-    """The job ended. As many of those that wait for it as one command may concern hear of it."""
+def _tell_dependants(effects: Effects, job: Job, edges: Edges, after: str = "") -> None:
+    """The job ended. As many of those that wait for it as one command may concern hear of it.
+    ``after`` is the last of those that stay as they are although they have heard of a loss.
+    """
+    if effects.doom(job.job_id) is not None:
+        return  # first all those are cancelled that are to be, then the others hear
     is_met = job.state is State.COMPLETED
     keys = keys_of(job)
-    for dependant in dependants_of(effects, job, edges):
-        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
-            effects.set().untold[job.job_id] = True
+    passed = 0
+    for dependant in dependants_of(effects, job, edges, after):
+        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX or passed >= limits.DEPENDANTS_SEEN_MAX:
+            effects.set().untold[job.job_id] = Untold(after=after)
             return
         if is_met:
             free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
             effects.told_count += 1
         elif _lose_edge(effects, dependant, job):
             effects.told_count += 1
+        else:
+            after = dependant.job_id
+            passed += 1
 
 
 def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
     """Those that have not heard of its end, unless it is to be worked on once more: then they
-    wait for that.
+    wait for that. Who was cancelled with it is cancelled in any case.
     """
-    effects.set().untold[command.job_id] = False  # unless there are still more
+    doom = effects.doom(command.job_id)
+    untold = effects.view.untold_of(command.job_id)
+    effects.set().untold[command.job_id] = None  # unless there are still more
     job = effects.job(command.job_id)
-    if job is not None and job.state in FINISHED:
-        effects.ended.append(job)
+    if job is None:
+        return Accepted()
+    if doom is not None:
+        _cancel_dependants(effects, job, doom)
+    if job.state in FINISHED:
+        is_lost = job.state in _LOST
+        after = untold.after if untold is not None and is_lost else ""
+        _tell_dependants(effects, job, _NO_EDGES, after)
     return Accepted()
+
+
+def _cancel_dependants(effects: Effects, job: Job, doom: Untold) -> None:
+    """As many of them, and of theirs, as one command may concern. One branch after the other: so
+    there are few jobs at a time of which some dependants are left.
+    """
+    path = [(job, dependants_of(effects, job))]
+    while path:
+        current, others = path[-1]
+        doomed = next((other for other in others if is_doomed(other, doom)), None)
+        if doomed is None:
+            path.pop()
+        elif effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
+            effects.set().untold[current.job_id] = doom
+            path.pop()
+        else:
+            effects.told_count += 1
+            path.append(
+                (ending.cancel(effects, doomed, doom.reason), dependants_of(effects, doomed))
+            )
+
+
+def is_doomed(job: Job, doom: Untold) -> bool:
+    """Whether a dependant is one of those to be cancelled: not if it was submitted later."""
+    return 0 < job.serial <= doom.doomed_max
 
 
 def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
@@ -252,13 +303,14 @@ def settle(effects: Effects) -> None:
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
-            if edges or _is_awaited(effects, job):
+            if edges or is_awaited(effects, job):
                 _tell_dependants(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
 
 
-def _is_awaited(effects: Effects, job: Job) -> bool:
+def is_awaited(effects: Effects, job: Job) -> bool:
+    """Whether any job waits for this one."""
     dependants = effects.view.dependants
     if dependants(job.job_id):
         return True
@@ -281,7 +333,12 @@ def _look_for_lost(effects: Effects, job: Job) -> None:
         other = job_of_key(effects, key)
         if other is None or other.state not in _LOST:
             continue
-        if current is not None and current.state is State.BLOCKED and key in current.waits_for:
+        if current is None or current.state is not State.BLOCKED or key not in current.waits_for:
+            continue
+        doom = effects.doom(other.job_id)
+        if doom is not None and is_doomed(current, doom):
+            ending.cancel(effects, current, doom.reason)
+        else:
             _lose_edge(effects, current, other)
 
 

@@ -20,7 +20,7 @@ from manyhands.model.commands import (
     SetTags,
 )
 from manyhands.model.identity import name_key
-from manyhands.model.job import FINISHED, EndReason, Job, State
+from manyhands.model.job import FINISHED, EndReason, Job, State, Untold
 from manyhands.model.outcome import Accepted, Changed, ChangedMany, Refusal, Reply, Why
 from manyhands.model.policy import Queue, Reentry
 
@@ -43,7 +43,10 @@ def _unfinished(effects: Effects, job_id: str) -> Job | Refusal:
 
 
 def decide_cancel(command: Cancel, effects: Effects) -> Reply:
-    """Cancel jobs together with those that depend on them, or refuse while there are any."""
+    """Cancel jobs together with those that depend on them, or refuse while there are any. Where
+    more depend on them than one command may concern, those are cancelled by further commands, and
+    the answer has only the jobs asked for.
+    """
     ids = dict.fromkeys(command.job_ids)
     if not ids:
         return Refusal(Why.EMPTY_BATCH, "there is nothing in this batch")
@@ -60,7 +63,11 @@ def decide_cancel(command: Cancel, effects: Effects) -> Reply:
     ended = FINISHED if command.only_unfinished else (State.COMPLETED, State.CANCELLED)
     jobs = [job for job in known.values() if job.state not in ended]
     if command.with_dependants:
-        jobs = _with_dependants(effects, jobs)
+        found = _with_dependants(effects, jobs)
+        if found is not None:
+            jobs = found
+        else:
+            _doom_dependants(effects, jobs, command.reason)
     else:
         for job in jobs:
             for dependant in graph.dependants_of(effects, job):
@@ -79,15 +86,27 @@ def _cancellable(effects: Effects, job_id: str) -> Job | Refusal:
     return job
 
 
-def _with_dependants(effects: Effects, jobs: list[Job]) -> list[Job]:
+def _with_dependants(effects: Effects, jobs: list[Job]) -> list[Job] | None:
+    """Them and all that depend on them, directly or not; None: those are too many."""
     found = {job.job_id: job for job in jobs}
+    count_max = len(found) + limits.DEPENDANTS_TOLD_MAX
     stack = list(jobs)
     while stack:
         for dependant in graph.dependants_of(effects, stack.pop()):
             if dependant.job_id not in found:
+                if len(found) == count_max:
+                    return None
                 found[dependant.job_id] = dependant
                 stack.append(dependant)
     return list(found.values())
+
+
+def _doom_dependants(effects: Effects, jobs: list[Job], reason: str) -> None:
+    """All that depend on the jobs now are yet to be cancelled, whatever their own policy is."""
+    doom = Untold(effects.view.last_serial(), reason)
+    for job in jobs:
+        if graph.is_awaited(effects, job):
+            effects.set().untold[job.job_id] = doom
 
 
 def decide_requeue(command: Requeue, effects: Effects) -> Reply:
@@ -253,6 +272,8 @@ def decide_depart(command: Depart, effects: Effects) -> Reply:
             continue  # lapsed: somebody else may claim it already
         if command.holder is not None and not _is_of(job, command):
             continue  # of another worker without a name
+        if count == command.count_max:
+            break
         count += 1
         if command.reason is EndReason.LOST:
             ending.lose(effects, job, EndReason.LOST)

@@ -92,6 +92,7 @@ def admit(  # noqa: C901 - all that may refuse it, in order
 def _inherit(effects: Effects, before: Job, job: Job) -> None:
     """A new job took the name of one that was lost: those that wait for that one wait for it."""
     old, new = before.job_id, job.job_id
+    doom = effects.doom(old)
     dependants = {other.job_id: other for other in graph.dependants_of(effects, before)}
     if effects.is_awaited(old):
         # Also those of this very command, which the view does not know.
@@ -99,6 +100,8 @@ def _inherit(effects: Effects, before: Job, job: Job) -> None:
     for dependant in dependants.values():
         if old not in dependant.waits_for:
             continue  # by name, and the name has moved
+        if doom is not None and graph.is_doomed(dependant, doom):
+            continue  # it was cancelled together with that one
         effects.put(
             replace(
                 dependant,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from manyhands.model.job import Holder, Job, Schedule
+from manyhands.model.job import Holder, Job, Schedule, Untold
 from manyhands.model.policy import NamedLimit, Queue
 
 
@@ -26,6 +26,12 @@ class View(Protocol):
 
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id (or name key), in order of arrival."""
+
+    def untold_of(self, job_id: str) -> Untold | None:
+        """What dependants of a job that ended have not heard of yet."""
+
+    def last_serial(self) -> int:
+        """The serial of the job that was submitted last."""
 
     def first_ready(self, queue: str) -> Job | None:
         """The next job of a queue whose named limits leave room."""

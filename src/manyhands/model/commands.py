@@ -278,6 +278,7 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     connection: str | None = None
     holder: Holder | None = None
     reason: EndReason = EndReason.LOST  # or GOODBYE
+    count_max: int | None = None  # leases that end by this command; whoever had more asks again
 
 
 class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
@@ -356,7 +357,9 @@ class Tick(Struct, frozen=True, gc=False):
 
 
 class TellDependants(Struct, frozen=True, gc=False):
-    """So many wait for a job that ended that not all have heard of it: the next of them do."""
+    """So many wait for a job that ended that not all have heard of it, or are cancelled with it:
+    the next of them do, or are.
+    """
 
     job_id: str
 

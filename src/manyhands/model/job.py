@@ -175,6 +175,17 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     metadata: bytes = b""  # whatever the front needs to show the job as its submitter knows it
 
 
+class Untold(Struct, frozen=True, gc=False):
+    """What dependants of a job that ended have not heard of yet: its end, or, up to a serial, that
+    they were cancelled together with it.
+    """
+
+    doomed_max: int = 0  # the last serial of those; 0: each goes by its own policy
+    reason: str = ""  # for which they are cancelled
+    # Up to this one all have heard, and most are held. Not stored: a restart begins anew.
+    after: str = ""
+
+
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A template that submits a job again and again."""
 

@@ -26,9 +26,13 @@ DEPENDENCIES_COUNT_MAX: Final = 10_000
 # Jobs that hear, in one command, that what they waited for has ended. If more wait for one job,
 # they hear of it in further commands, so that others get their turn. Simulations have less.
 DEPENDANTS_TOLD_MAX: int = 500
+# Jobs that one command may look at to find those to which the end of a job means anything.
+DEPENDANTS_SEEN_MAX: int = 10_000
 # A search for a cycle visits at most this many jobs before the edge is refused.
 CYCLE_VISITS_MAX: Final = 1_000_000
 NAMED_LIMITS_COUNT_MAX: Final = 16
+# Leases that a worker who leaves gives back in one command.
+DEPARTED_COUNT_MAX: Final = 500
 
 PRIORITY_MAX: Final = 1e15
 ATTEMPTS_MAX: Final = 1_000_000

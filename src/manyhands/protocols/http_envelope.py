@@ -40,6 +40,12 @@ def error_envelope(
     return envelope(None, elapsed_ms, {"error": error, **(beside or {})})
 
 
+def plain(number: float) -> float:
+    """A whole number without a fraction: who has sent 5 may not be able to read 5.0."""
+    whole = int(number)
+    return whole if whole == number else number
+
+
 def bare_error(problem: Problem) -> bytes:
     """The same for an API that has no envelope."""
     told = {"message": problem.message}

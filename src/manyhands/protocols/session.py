@@ -10,15 +10,18 @@ from manyhands.model.job import Job, State
 from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany
 
 Settle = Callable[[Reply], None]
+Refused = Callable[[], Settle | None]
 
 
 class Ask(Protocol):
     """How a session asks the engine."""
 
     def __call__(
-        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
     ) -> None:
-        """``settle`` gets the reply; ``refused`` gets it only if it is a refusal."""
+        """``settle`` gets the reply. ``refused`` is called only for a refusal, at once, and gives
+        who gets that in its turn, if anybody does: a place among other answers is taken by then.
+        """
 
 
 class QueueSummary(Struct, frozen=True):
@@ -69,6 +72,11 @@ class Peer(Backing, Protocol):
     def close(self) -> None:
         """After what was sent."""
 
+    def come_back(self) -> None:
+        """Not everything that came has been looked at: ``receive`` is called again in a later turn,
+        once the peer takes its answers and the session is not overwhelmed.
+        """
+
     def operate(self, command: Command, settle: Settle) -> None:
         """Like ``ask``, for what an operator does: it is put on record."""
 
@@ -76,7 +84,7 @@ class Peer(Backing, Protocol):
         """Whether a claim over these queues would be given something."""
 
     def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
-        """Be woken once there is work in one of the queues."""
+        """Be woken once there is work in one of the queues; without any: sleep on."""
 
     def stay_awake(self) -> None:
         """Not wanting to be woken any more."""

@@ -38,6 +38,7 @@ from manyhands.store.batch import Batch
 from manyhands.store.store import Store, StoreFailedError
 
 Settle = Callable[[Reply], None]
+Refused = Callable[[], Settle | None]
 
 _log = structlog.get_logger("manyhands.dispatcher")
 # More waiting answers than this, and the next commit keeps its distance from the last.
@@ -157,10 +158,10 @@ class Dispatcher:
     # Asking.
 
     def ask(  # noqa: C901, PLR0912, PLR0915 - the hot path: calls cost more than they explain
-        self, command: Command, settle: Settle | None = None, refused: Settle | None = None
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
     ) -> None:
         """Decide now; ``settle`` gets the reply once it may be told. None: nobody is owed one,
-        except, where ``refused`` is given, for a refusal.
+        except, where ``refused`` is given, for a refusal: it is called at once, and gives who is.
         """
         self.counts.commands += 1
         reply: Reply | None = None
@@ -178,7 +179,8 @@ class Dispatcher:
         at_once = False
         if type(reply) is Refusal:
             self._count_refusal(reply)
-            settle = settle or refused
+            if settle is None and refused is not None:
+                settle = refused()
             at_once = self.failed is not None  # nothing else leaves any more
         elif type(reply) is Claimed and type(command) is Claim:
             at_once = command.early and self._are_saved(reply.jobs)

@@ -153,7 +153,11 @@ class QlessPages:
             return
         known = self._index.queue(job.queue)
         budget = attempts_max(job, known.policy if known is not None else NO_POLICY)
-        edges = (self._ids(job.depends_on), self._ids(self._index.dependants(job.job_id)))
+        # A job has as many dependants as others like; what they wait for is bounded.
+        dependants = self._index.dependants(job.job_id)
+        edges = answers.Edges(
+            self._ids(job.depends_on), self._ids(dependants[:_COUNT_MAX]), len(dependants)
+        )
         now = self._server.clock.now()
         await self.answer(exchange, answers.whole(job, budget, edges, now))
 

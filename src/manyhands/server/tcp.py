@@ -166,6 +166,7 @@ class Connection(asyncio.Protocol):
         self._session: Session | None = None
         self.output: list[bytes] = []  # since the last write
         self._unread = b""  # came, and waits for our next turn
+        self._undone = False  # so does something that the session has kept
         self._going_on = False  # that turn is on its way
         self._receiving = False
         self._flushing = False
@@ -227,7 +228,7 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is None or self._closing:
             return
-        if self._unread:
+        if self._unread or self._undone:
             self._unread += data
             return
         if len(data) > self.turn_bytes:
@@ -247,7 +248,7 @@ class Connection(asyncio.Protocol):
             self._listener.flush_later(self)
         if self._closing:
             self.close()
-        elif self._unread:
+        elif self._unread or self._undone:
             self._pause_reading()
             self.resume_reading()
         elif session.is_overwhelmed():
@@ -256,7 +257,7 @@ class Connection(asyncio.Protocol):
     def _read_on(self) -> None:
         self._going_on = False
         if self._session is not None and self._may_read():
-            unread, self._unread = self._unread, b""
+            unread, self._unread, self._undone = self._unread, b"", False
             self.data_received(unread)
             self.resume_reading()
 
@@ -294,7 +295,7 @@ class Connection(asyncio.Protocol):
         """If nothing stands against it any more."""
         if not self._reading_paused or self._transport is None or not self._may_read():
             return
-        if self._unread:
+        if self._unread or self._undone:
             if not self._going_on:
                 self._going_on = True
                 self._listener.loop.call_soon(self._read_on)
@@ -320,6 +321,9 @@ class Connection(asyncio.Protocol):
         if not self._receiving and not self._flushing:
             self._flushing = True
             self._listener.flush_later(self)
+
+    def come_back(self) -> None:
+        self._undone = True
 
     def flush(self) -> None:
         """Everything that was said since the last time, in one write."""
@@ -352,7 +356,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         self._closing = True
-        self._unread = b""  # nobody looks at it any more
+        self._unread, self._undone = b"", False  # nobody looks at it any more
         if self._receiving:
             return  # done when everything that arrived has been looked at
         self.flush()

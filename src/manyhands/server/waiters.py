@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable
 
 
 class Sleeper:
-    """Somebody who wants to hear of work in some queues, once; without any: in whatever queue."""
+    """Somebody who wants to hear of work in some queues, once. None: in whatever queue there is;
+    an empty list is no queue at all.
+    """
 
-    __slots__ = ("asleep", "queues", "wake")
+    __slots__ = ("anywhere", "asleep", "queues", "wake")
 
-    def __init__(self, queues: Iterable[str], wake: Callable[[str], None]) -> None:
-        self.queues = tuple(queues)
+    def __init__(self, queues: Iterable[str] | None, wake: Callable[[str], None]) -> None:
+        self.queues = () if queues is None else tuple(queues)
+        self.anywhere = queues is None
         self.wake = wake  # called with the queue that has work
         self.asleep = False
 
@@ -32,7 +35,7 @@ class Waiters:
             return
         sleeper.asleep = True
         self.count += 1
-        if not sleeper.queues:
+        if sleeper.anywhere:
             self.anywhere[sleeper] = None
         for queue in sleeper.queues:
             self._asleep.setdefault(queue, {})[sleeper] = None

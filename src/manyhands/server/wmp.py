@@ -104,7 +104,7 @@ class WmpListener:
         return found
 
     def sleep(self, queues: tuple[str, ...], wake: Callable[[str], None]) -> Callable[[], None]:
-        sleeper = Sleeper(queues, wake)
+        sleeper = Sleeper(queues or None, wake)
         waiters = self._dispatcher.waiters
         waiters.sleep(sleeper)
         return lambda: waiters.leave(sleeper)

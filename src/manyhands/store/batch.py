@@ -95,14 +95,14 @@ class Batch:
             or self.samples
         )
 
-    def mark(self, name: str, seq: int | None) -> None:
+    def mark(self, name: str, seq: int | None, notes: str = "") -> None:
         """Keep a number under a name among the cursors; None: not any more."""
         if seq is None:
             self.cursors.pop(name, None)
             self.removed_cursors[name] = None
         else:
             self.removed_cursors.pop(name, None)
-            self.cursors[name] = Cursor(name, seq)
+            self.cursors[name] = Cursor(name, seq, notes)
 
     def take_settings(self, settings: Settings) -> None:
         """What a command changed besides jobs and events. The last word counts."""
@@ -130,5 +130,9 @@ class Batch:
         for name in settings.removed_cursors:
             self.cursors.pop(name, None)
             self.removed_cursors[name] = None
-        for job_id, more in settings.untold.items():
-            self.mark(UNTOLD_PREFIX + job_id, 0 if more else None)
+        for job_id, untold in settings.untold.items():
+            name = UNTOLD_PREFIX + job_id
+            if untold is None:
+                self.mark(name, None)
+            else:
+                self.mark(name, untold.doomed_max, untold.reason)

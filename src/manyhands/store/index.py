@@ -11,7 +11,7 @@ from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
 from manyhands.model.events import Cursor
 from manyhands.model.identity import is_job_id, uid_of
-from manyhands.model.job import FINISHED, Holder, Job, Schedule, State
+from manyhands.model.job import FINISHED, Holder, Job, Schedule, State, Untold
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.due import Due
 from manyhands.store.keys import Keys
@@ -52,7 +52,7 @@ class Index:
         self.schedules: dict[str, Schedule] = {}
         self.cursors: dict[str, Cursor] = {}
         # Ended jobs with dependants that have not heard of it. One table for life.
-        self.untold: dict[str, None] = {}
+        self.untold: dict[str, Untold] = {}
         self._forgotten_counts: dict[str, dict[State, int]] = {}  # of queues with records only
         self.serial = 0  # of the job that was stored last
         self.position = 0
@@ -105,6 +105,12 @@ class Index:
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
         return tuple(found) if found is not None else ()
+
+    def untold_of(self, job_id: str) -> Untold | None:
+        return self.untold.get(job_id)
+
+    def last_serial(self) -> int:
+        return self.serial
 
     def first_ready(self, queue: str) -> Job | None:
         return self.queues[queue].ready.first()
@@ -201,9 +207,9 @@ class Index:
         self.cursors.update(settings.cursors)
         for name in settings.removed_cursors:
             self.cursors.pop(name, None)
-        for job_id, more in settings.untold.items():
-            if more:
-                self.untold[job_id] = None
+        for job_id, untold in settings.untold.items():
+            if untold is not None:
+                self.untold[job_id] = untold
             else:
                 self.untold.pop(job_id, None)
         for name in settings.forgotten_queues:

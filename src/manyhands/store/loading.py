@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from manyhands.model.events import Cursor
-from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State
+from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, Schedule, State, Untold
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.batch import GRAPH_PREFIX, UNTOLD_PREFIX
 from manyhands.store.bulk import Bulk
@@ -85,7 +85,7 @@ class _Loader:
             if name.startswith(GRAPH_PREFIX):
                 graphs[name.removeprefix(GRAPH_PREFIX)] = cursor.seq
             elif name.startswith(UNTOLD_PREFIX):
-                index.untold[name.removeprefix(UNTOLD_PREFIX)] = None
+                index.untold[name.removeprefix(UNTOLD_PREFIX)] = Untold(cursor.seq, cursor.notes)
             else:
                 index.cursors[name] = cursor
         unfinished = self._count()

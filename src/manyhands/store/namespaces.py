@@ -69,6 +69,11 @@ class Namespaces:
             for job_id in self._finished.pop(namespace, ()):
                 self._drop(job_id)
 
+    def begin_earlier(self, namespace: str, serial: int) -> None:
+        """Some of the open graph had finished before the first of its jobs that is here came."""
+        if serial < self.graphs.get(namespace, 0):
+            self.graphs[namespace] = self.turned[namespace] = serial
+
     def keeps(self, job: Job) -> bool:
         """Whether a finished job that is safely stored stays all the same: its name and outcome
         count until the last job of its graph has finished. Those of a drained graph go here.

@@ -209,6 +209,7 @@ class Decoder:
     ) -> None:
         """Expect requests, as a server does, or `responses`, as a client or a worker does."""
         self.closed: bool = False
+        self.met_text: bool = False  # at least one line of it
         self._max_packet: int = max_packet
         self._max_line: int = max_line
         self._origin: int = _RESPONSE_WORD if responses else _REQUEST_WORD
@@ -314,6 +315,7 @@ class Decoder:
     def _take_line(self, data: bytes, at: int, messages: list[Message]) -> int:
         end = data.find(b"\n", at, at + self._max_line + 1)
         if end >= 0:
+            self.met_text = True
             messages.append((ADMIN_LINE, [data[at:end].removesuffix(b"\r")]))
             return end + 1
         if len(data) - at > self._max_line:

@@ -26,6 +26,7 @@ from manyhands.model.job import (
 from manyhands.model.policy import (
     TERMS,
     Backoff,
+    OnDependencyFailure,
     QueuePolicy,
     Rate,
     Reentry,
@@ -140,6 +141,25 @@ def test_who_has_not_heard_of_an_end_is_known_after_a_restart(opened, monkeypatc
 
     assert opened.ready("b") == ids(waiting)
     assert not opened.store.index.untold
+
+
+def test_who_is_yet_to_be_cancelled_with_a_job_is_known_after_a_restart(opened, monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    first = opened.submit("a")
+    hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
+    waiting = [opened.submit("b", depends_on=(first.job_id,), terms=hold) for _ in range(5)]
+    opened.ask(Cancel(job_ids=(first.job_id,), reason="enough"))
+    late = opened.submit("b", depends_on=(first.job_id,), terms=hold)
+    for _ in range(3):
+        opened.reopen()
+        assert list(opened.store.index.untold) == [first.job_id]
+        opened.ask(TellDependants(first.job_id))
+    opened.reopen()
+
+    assert not opened.store.index.untold
+    ended = [opened.store.index.job(job.job_id) for job in waiting]
+    assert {(job.state, job.reason) for job in ended} == {(State.CANCELLED, "enough")}
+    assert opened.store.index.job(late.job_id).state is State.BLOCKED
 
 
 def test_leases_limits_and_waiters_are_known_after_a_restart(opened):

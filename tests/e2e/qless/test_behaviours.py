@@ -36,6 +36,24 @@ def test_qb3_higher_priority_comes_first(q, queue):
     assert [item["meta"] for item in q.take(queue, 20)] == list(range(9, -11, -1))
 
 
+def test_qb3_a_whole_priority_is_told_as_it_was_given(q, queue, fresh):
+    """Clients whose priorities are integers cannot read 5.0."""
+    recurring = fresh()
+    [job_id] = q.add(queue, 1, priority=5)
+    item = {"id": recurring, "meta": 1, "cron": "0 3 29 2 *", "priority": 5}
+    q.results(f"/recurring/{queue}", [item])
+
+    texts = [
+        q.http.get(f"/job/{job_id}").text,
+        q.http.get(f"/recurring/{recurring}").text,
+        q.http.get(f"/get/{queue}").text,
+    ]
+
+    assert all('"priority":5,' in text for text in texts), texts
+    told = q.post("/priority", [{"id": job_id, "priority": 7}, {"id": job_id, "priority": 7.5}])
+    assert '"results":[7,7.5]' in told.text
+
+
 def test_qb4_equal_priority_comes_in_order_of_insertion(q, queue):
     ids = [q.add(queue, n)[0] for n in range(100)]
 
@@ -125,6 +143,7 @@ def test_qb11_the_record_after_an_add(q, queue, fresh):
         "attempt": 0,
         "depends": [],
         "dependents": [],
+        "dependents_count": 0,
         "limits": [],
         "progress": None,
         "result": None,

@@ -119,6 +119,16 @@ def test_qe9_a_job_is_shown(q, one, queue, fresh):
         assert q.problem(q.http.get(f"/job/{unknown}")) == (404, "not_found")
 
 
+def test_qe9_of_very_many_dependents_the_first_thousand_are_named_and_all_are_counted(q, queue):
+    [job_id] = q.add(queue, 1)
+    dependents = q.add(f"{queue}-2", *range(1_001), depends=[job_id])
+
+    shown = q.job(job_id)
+
+    assert shown["dependents"] == dependents[:1_000]
+    assert shown["dependents_count"] == 1_001
+
+
 def test_qe10_there_is_an_index_for_programs_and_a_page_for_people(q):
     assert q.get("/")["name"] == "manyhands"
     page = q.http.get("/ui/")

@@ -186,6 +186,19 @@ def test_a_departing_worker_gives_back_everything_it_held():
     world.check()
 
 
+def test_a_worker_that_held_very_much_departs_in_slices():
+    world = World()
+    for _ in range(5):
+        world.submit()
+    held = world.claim_all(count=5, holder=a_worker("ann"))
+
+    counts = [world.depart(holder=a_worker("ann"), count_max=2) for _ in range(3)]
+
+    assert counts == [2, 2, 1]
+    assert {world.state(job.job_id) for job in held} == {State.READY}
+    world.check()
+
+
 def test_a_job_held_by_connection_and_name_is_lost_once():
     world = World()
     job = world.submit()

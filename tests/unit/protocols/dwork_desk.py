@@ -60,7 +60,8 @@ class Desk:
             for job in effects.jobs.values():
                 check_job(job)
             self.store.begin_commit(self.clock)
-        settle = settle or (refused if isinstance(reply, Refusal) else None)
+        if settle is None and refused is not None and isinstance(reply, Refusal):
+            settle = refused()
         if settle is not None:
             settle(reply)
         if any(event.state is State.READY for event in effects.events):

@@ -93,15 +93,30 @@ class Line:
         self.session = None
         self._said = bytearray()
         self._sleeper = None
+        self._undone = False
 
     # What a session needs.
 
     def send(self, data: bytes) -> None:
         assert not self.closed, "said after the close"
         self._said += data
+        self._go_on_soon()
 
     def close(self) -> None:
         self.closed = True
+
+    def come_back(self) -> None:
+        self._undone = True
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if self._undone:
+            self.room.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._undone and not self.session.is_overwhelmed():
+            self._undone = False
+            self.session.receive(b"")
 
     def now(self) -> int:
         return self.room.clock.now()

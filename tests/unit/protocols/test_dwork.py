@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.model.commands import ByToken, Cancel, Claim, Complete, NewJob, Requeue, Submit
+from manyhands.model.commands import (
+    ByToken,
+    Cancel,
+    Claim,
+    Complete,
+    Depart,
+    NewJob,
+    Requeue,
+    Submit,
+)
 from manyhands.model.job import Holder, State
 from manyhands.model.outcome import Why
 from manyhands.model.payload import Encoding
@@ -259,6 +268,21 @@ def test_d20_a_graph_that_only_failures_hold_up_is_drained(desk):
 
     assert desk.steal() is EXIT
     assert desk.status() == (2, 0)
+
+
+@pytest.mark.parametrize(("count", "slices"), [(499, 1), (1_200, 3)])
+def test_d29_a_worker_that_held_very_many_tasks_gives_them_back_in_slices(desk, count, slices):
+    for first in range(0, count, 1_000):
+        row = range(first, min(first + 1_000, count))
+        desk.create(*(a_task(f"t{number}") for number in row))
+        assert len(desk.steal(n=1_000)) == len(row)
+    assert desk.status() == (count, 0)
+    before = len(desk.asked)
+
+    assert desk.query(Kind.EXIT, location="w1").kind is OK
+
+    assert [type(command) for command in desk.asked[before:]] == [Depart] * slices
+    assert desk.status() == (count, count)
 
 
 def test_d32_a_lease_ends_in_silence_and_is_renewed_by_any_message_of_its_worker():

@@ -206,6 +206,36 @@ def test_answers_wait_for_the_commit_and_keep_their_order(room):
     ]
 
 
+def test_a_refused_report_is_answered_in_its_turn(room):
+    """G7"""
+    client, worker = room.gearman(), room.worker()
+    client.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"g", b"", b""))
+
+    worker.give(
+        wire.encode_request(wire.WORK_FAIL, b"H:nobody:0")
+        + wire.encode_request(wire.ECHO_REQ, b"1")
+        + wire.encode_request(wire.GRAB_JOB)
+    )
+    room.run()
+
+    assert [kind for kind, _ in worker.heard()] == [wire.ERROR, wire.ECHO_RES, wire.NO_JOB]
+
+
+def test_a_refused_report_is_answered_before_the_end(room):
+    """G7"""
+    client, worker = room.gearman(), room.worker()
+    client.give(wire.encode_request(wire.SUBMIT_JOB_BG, b"g", b"", b""))
+
+    worker.give(wire.encode_request(wire.WORK_COMPLETE, b"H:nobody:0", b""))
+    worker.session.ended()
+    was_closed = worker.closed
+    room.run()
+
+    assert not was_closed
+    assert error(worker.heard()) == b"JOB_NOT_FOUND"
+    assert worker.closed
+
+
 def test_what_was_asked_before_a_fatal_fault_is_still_answered(room):
     """G7"""
     peer = room.gearman()
@@ -878,6 +908,52 @@ def test_a_sleeper_hears_of_functions_it_learns_in_its_sleep(room):
 
     assert forgotten == []
     assert worker.heard() == [(wire.NOOP, [])]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_sleeper_without_functions_hears_of_the_first_it_learns_and_of_no_other(room, forgets):
+    """G27"""
+    client = room.gearman()
+    worker = room.worker(b"f") if forgets else room.gearman()
+    worker.tell(wire.PRE_SLEEP)
+    worker.tell(wire.RESET_ABILITIES)
+
+    client.submit(b"f")
+    client.submit(b"other")
+    deaf = worker.heard()
+    worker.tell(wire.CAN_DO, b"g")
+    client.submit(b"g")
+
+    assert deaf == []
+    assert worker.heard() == [(wire.NOOP, [])]
+
+
+def test_a_grab_ends_the_sleep_of_a_worker_without_functions(room):
+    """G27"""
+    client, worker = room.gearman(), room.worker()
+    worker.tell(wire.RESET_ABILITIES)
+    worker.tell(wire.PRE_SLEEP)
+    worker.grab()
+    worker.tell(wire.CAN_DO, b"g")
+
+    client.submit(b"g")
+
+    assert worker.heard() == []
+
+
+def test_a_wake_up_comes_behind_the_answer_that_made_the_worker_sleep(room):
+    """G7, G27: else it takes the wake-up for an old one, and sleeps beside work."""
+    client, peer = room.gearman(), room.worker()
+    peer.give(
+        wire.encode_request(wire.SUBMIT_JOB_BG, b"other", b"", b"")
+        + wire.encode_request(wire.GRAB_JOB)
+        + wire.encode_request(wire.PRE_SLEEP)
+    )
+
+    client.give(wire.encode_request(wire.SUBMIT_JOB, b"f", b"", b""))
+    room.run()
+
+    assert [kind for kind, _ in peer.heard()] == [wire.JOB_CREATED, wire.NO_JOB, wire.NOOP]
 
 
 def test_a_sleeper_of_a_paused_queue_is_woken_when_it_goes_on(room):

@@ -185,12 +185,40 @@ def test_maxqueue_of_an_unknown_function_is_silently_fine(room):
     assert peer.text(b"status") == b".\n"
 
 
+def test_maxqueue_bounds_a_function_that_only_a_worker_has_named_so_far(room):
+    """G52"""
+    worker, client = room.worker(b"f"), room.gearman()
+
+    assert client.text(b"maxqueue f 1") == b"OK\r\n"
+
+    client.submit()
+    [(kind, args)] = client.tell(wire.SUBMIT_JOB_BG, b"f", b"", b"")
+    assert (kind, args[0]) == (wire.ERROR, b"QUEUE_ERROR")
+    assert worker.grab()
+
+
 @pytest.mark.parametrize(
     "line", [b"maxqueue", b"maxqueue f x", b"maxqueue f 1 2", b"maxqueue f 1 2 3 4"]
 )
 def test_maxqueue_with_wrong_words_is_refused(room, line):
     """G52"""
     assert room.gearman().text(line).startswith(b"ERR INVALID_ARGUMENTS ")
+
+
+def test_a_listing_is_told_before_the_next_is_made(room):
+    """G9"""
+    peer = room.gearman()
+    made = []
+    peer.unfinished_jobs = lambda _count_max: made.append(len(peer.take())) or ()
+    room.gearman().give(wire.encode_request(wire.SUBMIT_JOB_BG, b"f", b"", b""))
+
+    peer.give(b"show jobs\nversion\nshow jobs\n" + wire.encode_request(wire.ECHO_REQ, b"x"))
+    made_at_once = len(made)
+    room.run()
+
+    assert made_at_once == 1
+    assert made == [0, len(b".\nOK 9.9\n")]
+    assert peer.heard() == [(wire.ADMIN_LINE, [b"."]), (wire.ECHO_RES, [b"x"])]
 
 
 def test_show_jobs_tells_handle_attempts_and_durability(room):

@@ -350,6 +350,19 @@ def test_a18_asking_for_a_job_ends_the_sleep(room):
     assert worker.heard() == []
 
 
+def test_a18_a_wake_up_comes_behind_the_answer_that_made_the_worker_sleep(room):
+    client, peer = room.gearman(), room.draft_worker()
+    packets = JobCreateReq(b"other", b"", ASYNC_HANDLE, b""), JobAssignReq(), WorkerSleep()
+    peer.give(b"".join(map(encode, packets)))
+
+    client.give(shipped.encode_request(shipped.SUBMIT_JOB, b"f", b"", b""))
+    room.run()
+
+    created, refused, noop = peer.heard()
+    assert isinstance(created, JobCreateRes)
+    assert (refused, noop) == (JobAssignRes(), Noop())
+
+
 def test_a18_a_sleeper_hears_of_names_it_learns_in_its_sleep(room):
     app, worker = room.draft(), room.draft_worker()
     worker.tell(WorkerSleep())
@@ -360,6 +373,22 @@ def test_a18_a_sleeper_hears_of_names_it_learns_in_its_sleep(room):
     app.create(b"g")
 
     assert forgotten == []
+    assert worker.heard() == [Noop()]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a18_a_sleeper_without_names_hears_of_the_first_it_learns_and_of_no_other(room, forgets):
+    app = room.draft()
+    worker = room.draft_worker() if forgets else room.draft()
+    worker.tell(WorkerSleep())
+    worker.tell(WorkerConnect(()))
+
+    app.create(b"f")
+    deaf = worker.heard()
+    worker.connect(b"g")
+    app.create(b"g")
+
+    assert deaf == []
     assert worker.heard() == [Noop()]
 
 

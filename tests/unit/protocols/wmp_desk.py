@@ -89,7 +89,8 @@ class Desk:
             for job in effects.jobs.values():
                 check_job(job)
             self.store.begin_commit(self.clock)
-        settle = settle or (refused if isinstance(reply, Refusal) else None)
+        if settle is None and refused is not None and isinstance(reply, Refusal):
+            settle = refused()
 
         def tell() -> None:
             if settle is not None:
@@ -138,7 +139,7 @@ class Desk:
         return [queue for queue in self.store.index.queues if self.ready_count(queue)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues, wake)
+        sleeper = Sleeper(queues or None, wake)
         self.waiters.sleep(sleeper)
         return lambda: self.waiters.leave(sleeper)
 

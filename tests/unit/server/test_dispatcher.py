@@ -570,12 +570,13 @@ def test_who_is_owed_no_answer_still_hears_of_a_refusal():
     heard: list[Why] = []
 
     stranger = replace(desk.a_complete(job), proof=ByToken("another"))
-    desk.dispatcher.ask(stranger, None, lambda reply: heard.append(reply.why))
-    desk.dispatcher.ask(desk.a_complete(job), None, lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(stranger, None, lambda: lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(desk.a_complete(job), None, lambda: lambda reply: heard.append(reply.why))
+    desk.dispatcher.ask(stranger, None, lambda: None)
     desk.run(TWO_COMMITS_MS)
 
     assert heard == [Why.NOT_YOUR_LEASE]
-    assert desk.dispatcher.counts.refusals == {Why.NOT_YOUR_LEASE: 1}
+    assert desk.dispatcher.counts.refusals == {Why.NOT_YOUR_LEASE: 1, Why.ALREADY_COMPLETED: 1}
 
 
 def test_a_refused_item_is_counted_as_a_refused_command_is():
@@ -848,6 +849,26 @@ def test_who_has_not_heard_of_an_end_hears_of_it_after_a_restart(monkeypatch):
     again.run(100)
 
     assert count_ready(again, waiting) == 9
+
+
+def test_others_have_their_turn_while_very_many_are_cancelled_with_a_job(monkeypatch):
+    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    desk = Desk()
+    (middle,) = desk.submit()
+    waiting = desk.submit(9, depends_on=(middle.job_id,))
+    seen: list[int] = []
+
+    def look():
+        seen.append(sum(desk.job(job.job_id).state is State.CANCELLED for job in waiting))
+        if seen[-1] < 9:
+            desk.loop.call_soon(look)
+
+    told = desk.ask(Cancel(job_ids=(middle.job_id,)))
+    desk.loop.call_soon(look)
+    desk.run(TWO_COMMITS_MS)
+
+    assert seen == [2, 4, 6, 8, 9]
+    assert [job.job_id for job in told.reply.jobs] == [middle.job_id]
 
 
 @pytest.mark.interpreted

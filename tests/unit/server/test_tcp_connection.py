@@ -23,6 +23,8 @@ class Session:
         self.turns.append(len(data))
         if b"wrong" in data:
             self.peer.close()
+        if b"more" in data:
+            self.peer.come_back()
 
     def is_overwhelmed(self):
         return self.overwhelmed
@@ -102,6 +104,40 @@ def test_a_peer_that_does_not_take_its_answers_is_not_looked_at_further(loop, op
     for _ in range(5):
         run_once(loop)
     assert session.turns == [connection.turn_bytes, connection.turn_bytes]
+    assert transport.reading
+
+
+def test_a_session_that_has_not_done_everything_is_asked_in_the_next_turn(loop, opened):
+    """G9."""
+    connection, session, transport = opened
+    connection.data_received(b"more")
+    assert session.turns == [4]
+    assert not transport.reading
+
+    run_once(loop)
+
+    assert session.turns == [4, 0]
+    assert transport.reading
+
+
+@pytest.mark.parametrize("overwhelmed", [False, True])
+def test_a_session_that_has_not_done_everything_waits_for_its_peer(loop, opened, overwhelmed):
+    """G9."""
+    connection, session, transport = opened
+    connection.data_received(b"more")
+    if overwhelmed:
+        session.overwhelmed = True
+    else:
+        connection.pause_writing()
+    for _ in range(3):
+        run_once(loop)
+    assert session.turns == [4]
+
+    session.overwhelmed = False
+    connection.resume_writing()
+    for _ in range(3):
+        run_once(loop)
+    assert session.turns == [4, 0]
     assert transport.reading
 
 

@@ -105,10 +105,10 @@ def test_one_queue_wakes_its_own_sleepers_only():
     assert waiters.queues() == ["b"]
 
 
-def test_a_sleeper_without_queues_hears_of_work_in_any():
+def test_a_sleeper_for_whatever_queue_hears_of_work_in_any():
     waiters = Waiters()
     heard: list[str] = []
-    waiters.sleep(Sleeper((), heard.append))
+    waiters.sleep(Sleeper(None, heard.append))
     assert waiters.is_wanted("whatever")
 
     assert waiters.wake("whatever", 3) == 1
@@ -121,7 +121,7 @@ def test_a_sleeper_without_queues_hears_of_work_in_any():
 def test_those_who_sleep_for_the_queue_itself_come_first():
     waiters = Waiters()
     heard: list[str] = []
-    waiters.sleep(Sleeper((), lambda _queue: heard.append("any")))
+    waiters.sleep(Sleeper(None, lambda _queue: heard.append("any")))
     waiters.sleep(Sleeper(("a",), lambda _queue: heard.append("a")))
 
     waiters.wake("a", 2)
@@ -129,11 +129,22 @@ def test_those_who_sleep_for_the_queue_itself_come_first():
     assert heard == ["a", "any"]
 
 
-def test_a_sleeper_without_queues_may_leave():
+def test_a_sleeper_for_whatever_queue_may_leave():
     waiters = Waiters()
-    sleeper = Sleeper((), lambda _queue: None)
+    sleeper = Sleeper(None, lambda _queue: None)
     waiters.sleep(sleeper)
 
     waiters.leave(sleeper)
 
     assert (waiters.count, waiters.wake("a", 1)) == (0, 0)
+
+
+def test_a_sleeper_for_no_queue_at_all_sleeps_on():
+    waiters = Waiters()
+    heard: list[str] = []
+    sleeper = Sleeper((), heard.append)
+    waiters.sleep(sleeper)
+
+    assert not waiters.is_wanted("a")
+    assert waiters.wake("a", 1) == 0
+    assert (heard, sleeper.asleep, waiters.count) == ([], True, 1)

@@ -217,16 +217,27 @@ class DworkSession:
     def on_exit(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         known = self._locations.pop(location, None) is not None
+        command = Depart(
+            holder=Holder("dwork", location),
+            reason=EndReason.GOODBYE,
+            count_max=limits.DEPARTED_COUNT_MAX,
+        )
 
         def settle(reply: Reply) -> None:
+            nonlocal known
             if isinstance(reply, Refusal):
                 turn.tell(reply)
-            elif known or (type(reply) is Accepted and reply.count):
+                return
+            count = reply.count if type(reply) is Accepted else 0
+            known = known or count > 0
+            if count == command.count_max:
+                self.hub.ask(command, settle)  # others had their turn, now the next of them
+            elif known:
                 turn.finish()
             else:
                 turn.say(Kind.NOT_FOUND)
 
-        self.hub.ask(Depart(holder=Holder("dwork", location), reason=EndReason.GOODBYE), settle)
+        self.hub.ask(command, settle)
 
     def on_status(self, turn: Turn, query: Query) -> None:
         if self.hub.draining:

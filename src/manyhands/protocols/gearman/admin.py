@@ -245,7 +245,8 @@ class Admin:
             high, normal, low = (number or _NO_BOUND for number in bounds)
             jobs_max = (normal, high, low)
         name = words[0].decode("utf-8", "replace")
-        if all(queue.name != name for queue in self._peer.queues()):
+        known = {queue.name for queue in self._peer.queues()}
+        if name not in known and name not in self._hall.workers_by_function():
             self._replies.say(wire.OK_LINE)
             return
         self._ask(SetQueue(queue=name, jobs_max=jobs_max))
@@ -330,6 +331,12 @@ def shown_unique(job: Job) -> bytes:
     return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
 
 
+def is_listing(line: bytes) -> bool:
+    """Whether these few words may have an answer without end."""
+    words = line.split(None, 1)
+    return bool(words) and words[0].lower() in _LISTINGS
+
+
 def _is_line(text: bytes) -> bool:
     """Whether it can stand in a listing; a full stop would end it."""
     return bool(text) and text != b"." and not (b"\n" in text or b"\r" in text)
@@ -354,3 +361,4 @@ _COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {
     b"create": Admin.on_create,
     b"drop": Admin.on_drop,
 }
+_LISTINGS: Final = frozenset({b"status", b"prioritystatus", b"workers", b"show"})

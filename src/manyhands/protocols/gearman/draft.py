@@ -266,8 +266,6 @@ class DraftSession:
 
     def on_sleep(self, packet: wire.WorkerSleep) -> None:
         queues = tuple(self.abilities)
-        if not queues:
-            return
         if self.peer.has_work(queues):
             self.peer.stay_awake()
             self._replies.say(wire.encode(wire.Noop()))
@@ -275,7 +273,7 @@ class DraftSession:
             self.peer.sleep(queues, self._wake)
 
     def _wake(self) -> None:
-        self.peer.send(wire.encode(wire.Noop()))
+        self._replies.say(wire.encode(wire.Noop()))
 
     def on_assign(self, packet: wire.JobAssignReq) -> None:
         self.peer.stay_awake()
@@ -332,7 +330,7 @@ class DraftSession:
             self._ignore,
         )
 
-    def _ignore(self, reply: Reply) -> None:
+    def _ignore(self) -> None:
         """It has been taken back: announcements about it are counted, no more (A17)."""
         self.ignored_count += 1
 

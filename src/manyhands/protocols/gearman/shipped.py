@@ -31,9 +31,9 @@ from manyhands.model.events import Signal
 from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
 from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import TERMS
-from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, shown_unique
+from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, is_listing, shown_unique
 from manyhands.protocols.replies import Replies
-from manyhands.protocols.session import Peer
+from manyhands.protocols.session import Peer, Settle
 from manyhands.wire import gearman as wire
 
 _TERMS: Final = TERMS["gearman"]
@@ -79,6 +79,7 @@ class GearmanSession:
         # The last of each: the next is nearly always the same, and need not be made anew.
         self._function, self._queue = b"", ""
         self._handle, self._handed_out = b"", _NO_ID
+        self._undone: list[wire.Message] = []  # behind a listing
         self._wants_exceptions = False
         self._excepted: dict[bytes, None] = {}
         self._proof = ByConnection(peer.connection)
@@ -92,12 +93,29 @@ class GearmanSession:
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
         actions = _ACTIONS
-        for kind, args in self._decoder.feed(data):
+        messages = self._decoder.feed(data)
+        if self._decoder.met_text:
+            messages = self._up_to_a_listing(messages)
+        for kind, args in messages:
             actions[kind](self, kind, args)
+
+    def _up_to_a_listing(self, messages: list[wire.Message]) -> list[wire.Message]:
+        """What is to be done in this turn. A listing may be very long: the next one, and whatever
+        else came behind it, waits until it has been told.
+        """
+        messages = self._undone + messages
+        self._undone = []
+        for count, (kind, args) in enumerate(messages, 1):
+            if kind == wire.ADMIN_LINE and is_listing(args[0]) and count < len(messages):
+                self._undone = messages[count:]
+                self.peer.come_back()
+                return messages[:count]
+        return messages
 
     def is_overwhelmed(self) -> bool:
         """So many answers are outstanding that no more requests should be read."""
-        return self._replies.awaited_count > AWAITED_COUNT_MAX
+        awaited_count = self._replies.awaited_count
+        return awaited_count > AWAITED_COUNT_MAX or (awaited_count > 0 and bool(self._undone))
 
     def ended(self) -> None:
         """The peer has nothing more to say: it gets its answers, and is closed."""
@@ -310,8 +328,6 @@ class GearmanSession:
         self._origin = Origin("gearman", name, self.peer.address)
 
     def on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
-        if not self._queues:
-            return
         if self.peer.has_work(self._queues):
             self.peer.stay_awake()
             self._replies.say(wire.NOOP_PACKET)
@@ -319,7 +335,7 @@ class GearmanSession:
             self.peer.sleep(self._queues, self._wake)
 
     def _wake(self) -> None:
-        self.peer.send(wire.NOOP_PACKET)
+        self._replies.say(wire.NOOP_PACKET)
 
     def on_grab(self, kind: int, args: list[bytes]) -> None:
         peer = self.peer
@@ -365,9 +381,13 @@ class GearmanSession:
                 packet = wire.encode_job_assign_uniq(handle, function, unique, job.payload)
         self._replies.fill(slot, packet)
 
-    def _refuse(self, reply: Reply) -> None:
+    def _refuse(self) -> Settle:
+        """A report is owed an answer only now, and in its turn."""
+        return partial(self._refused, self._replies.reserve())
+
+    def _refused(self, slot: list[bytes | None], reply: Reply) -> None:
         assert isinstance(reply, Refusal)
-        self._replies.say(error_packet(reply))
+        self._replies.fill(slot, error_packet(reply))
 
     def _job_id(self, handle: bytes) -> str:
         """The job of a handle; a handle that is none gets the answer of an unknown job."""

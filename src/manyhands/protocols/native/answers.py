@@ -15,6 +15,7 @@ from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Schedule, 
 from manyhands.model.payload import as_json_value, guess_encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
 from manyhands.model.waiting import Reason
+from manyhands.protocols.http_envelope import plain
 
 
 def brief(job: Job) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def claimed(job: Job) -> dict[str, Any]:
         "token": lease.token,
         "lease_number": lease.number,
         "attempts_used": job.attempts_used,
-        "priority": job.priority,
+        "priority": plain(job.priority),
         "encoding": job.encoding.value,
         "payload": as_json_value(job.payload, job.encoding),
     }
@@ -64,7 +65,7 @@ def listed(job: Job) -> dict[str, Any]:
         "id": job.job_id,
         "queue": job.queue,
         "state": job.state.value,
-        "priority": job.priority,
+        "priority": plain(job.priority),
         "submitted_at": job.submitted_at,
         "entered_at": job.entered_at,
         "finished_at": job.finished_at,
@@ -238,7 +239,7 @@ def event(seq: int, happened: Event) -> dict[str, Any]:
         "attempts_max": happened.attempts_max,
         "holder": _holder(holder) if holder is not None else None,
         "expires_at": happened.expires_at,
-        "priority": happened.priority,
+        "priority": plain(happened.priority),
         "submitted_at": happened.submitted_at,
         "deadline_at": happened.deadline_at,
         "realm": happened.origin.realm,
@@ -265,7 +266,7 @@ def schedule(row: Schedule) -> dict[str, Any]:
         "unique": row.unique,
         "fired_count": row.fired_count,
         "last_job_id": row.last_job_id,
-        "priority": row.priority,
+        "priority": plain(row.priority),
         "tags": row.tags,
         "limits": row.limits,
         "terms": _terms(row.terms),

@@ -1,7 +1,7 @@
 """Jobs, queues and workers in the words of this API. Durations go out in seconds."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from manyhands.model.job import (
 )
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import Queue
+from manyhands.protocols.http_envelope import plain
 from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.items import out_of_retries
 from manyhands.protocols.qless.refusals import STATES
@@ -84,7 +85,7 @@ def taken(job: Job, attempts_max: int) -> dict[str, Any]:
         "meta": as_json_value(job.payload, job.encoding),
         "lease": lease.token,
         "attempt": job.attempts_used + 1,
-        "priority": job.priority,
+        "priority": plain(job.priority),
     }
     if lease.term_ms is not None:
         found["heartbeat"] = heartbeat_seconds(lease)
@@ -121,7 +122,7 @@ def listed(job: Job) -> dict[str, Any]:
         "detail": detail_of(job),
         "queue": None if finished else job.queue,
         "host": _host(lease) if lease is not None and not lease.lapsed else None,
-        "priority": job.priority,
+        "priority": plain(job.priority),
         "tags": job.tags,
         "failure": _failure(job),
         "created": _instant(job.submitted_at),
@@ -130,10 +131,16 @@ def listed(job: Job) -> dict[str, Any]:
     }
 
 
-def whole(
-    job: Job, attempts_max: int, edges: tuple[Sequence[str], Sequence[str]], now: int
-) -> dict[str, Any]:
-    """Everything about a job, but its lease's token. ``edges``: what it depends on, what on it."""
+class Edges(NamedTuple):
+    """What a job depends on, and what depends on it: of these perhaps only the first."""
+
+    depends: Sequence[str]
+    dependents: Sequence[str]
+    dependents_count: int
+
+
+def whole(job: Job, attempts_max: int, edges: Edges, now: int) -> dict[str, Any]:
+    """Everything about a job, but its lease's token."""
     lease = job.lease
     left = _seconds_left(lease, now) if lease is not None and not lease.lapsed else None
     unlimited = attempts_max == -1
@@ -145,8 +152,7 @@ def whole(
         "retries": -1 if unlimited else attempts_max - 1,
         "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
         "attempt": job.attempts_used + (job.state in (State.LEASED, State.COMPLETED)),
-        "depends": edges[0],
-        "dependents": edges[1],
+        **edges._asdict(),
         "limits": job.limits,
         "progress": None
         if progress is None

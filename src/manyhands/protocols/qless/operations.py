@@ -16,6 +16,7 @@ from manyhands.model.commands import (
     SetTags,
 )
 from manyhands.model.job import Job, State
+from manyhands.protocols.http_envelope import plain
 from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
 from manyhands.protocols.qless.items import (
     check_size,
@@ -147,7 +148,7 @@ class Operation(Struct, frozen=True):
 OPERATIONS: Final[dict[str, Operation]] = {
     "requeue": Operation(Items(RequeueItem, ("id",)), shown_id),
     "move": Operation(Items(MoveItem, ("id", "queue")), shown_id),
-    "priority": Operation(Items(PriorityItem, ("id", "priority")), lambda job: job.priority),
+    "priority": Operation(Items(PriorityItem, ("id", "priority")), lambda job: plain(job.priority)),
     "tag": Operation(Items(TagItem, ("id",)), lambda job: job.tags),
     "depends": Operation(Items(DependsItem, ("id",)), lambda job: job.depends_on),
     "timeout": Operation(Items(TimeoutItem, ("id",)), shown_id),

@@ -11,7 +11,7 @@ from manyhands.model.commands import SetLimit, SetQueue
 from manyhands.model.job import Schedule
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import NO_POLICY, Backoff, Queue, QueuePolicy, Rate
-from manyhands.protocols.http_envelope import Problem
+from manyhands.protocols.http_envelope import Problem, plain
 from manyhands.protocols.qless.identifiers import WrongItemError
 from manyhands.protocols.qless.items import (
     attempts_of,
@@ -203,7 +203,7 @@ def shown_schedule(row: Schedule) -> dict[str, Any]:
         "time_zone": row.time_zone,
         "next": row.next_at / 1000,
         "backlog": 0 if endless else row.backlog_max,
-        "priority": row.priority,
+        "priority": plain(row.priority),
         "retries": retries if retries is None or retries == -1 else retries - 1,
         "tags": row.tags,
         "limits": row.limits,

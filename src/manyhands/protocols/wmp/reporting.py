@@ -60,7 +60,7 @@ class Reporting:
             self._holdings.cancel(path, job_id, lease, reason)
 
         if control.number(b"ack", 0, 1) == 0:
-            self._hub.ask(command, None, refused)
+            self._hub.ask(command, None, lambda: refused)
             return
 
         def settle(reply: Reply) -> None:
@@ -113,7 +113,7 @@ class Reporting:
 
         first, *others = commands
         if self._holdings.is_at(job_id, path):
-            self._hub.ask(first, None, refused)
+            self._hub.ask(first, None, lambda: refused)
         else:
             self.awaited_count += 1
             self._holdings.begin_learning(lease)

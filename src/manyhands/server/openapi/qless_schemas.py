@@ -123,7 +123,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "ListedJob": record(" ".join(_LISTED), **_LISTED),
     "Job": record(
-        " ".join(_LISTED) + " meta retries retries_left attempt depends dependents history",
+        " ".join(_LISTED)
+        + " meta retries retries_left attempt depends dependents dependents_count history",
         **_LISTED,
         meta=ANY,
         heartbeat=maybe(whole(minimum=0)),
@@ -132,6 +133,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         attempt=whole(minimum=0),
         depends=IDS,
         dependents=IDS,
+        dependents_count=whole(minimum=0),
         limits=array(text()),
         progress=maybe(closed(numerator=whole(), denominator=whole(), seconds_left=maybe(whole()))),
         result=ANY,

@@ -1,7 +1,7 @@
 """What fails, grouped by what went wrong: how often, since when, where, and what to do about it."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,9 +19,20 @@ _GROUPS: Final = 50
 _SAMPLES: Final = 20
 _ORDERS: Final = ("count", "latest")
 # Counting a million failures takes longer than a page may: it is shown as it was a moment ago.
+# What takes so long is counted again after so many times that, or after so long at the latest.
+_REST: Final = 20
 _FRESH_MS: Final = 3_000
 _STALE_MS: Final = 30_000
+_PATIENCE_SECONDS: Final = 0.25
 _KEPT_MAX: Final = 50
+
+
+class _Kept(NamedTuple):
+    """What was found, when, and for how long nobody counts again."""
+
+    at: int
+    fresh_ms: float
+    found: Failures
 
 
 class FailuresPage(Page):
@@ -32,7 +43,7 @@ class FailuresPage(Page):
 
     def __init__(self, server: "Server") -> None:
         super().__init__(server)
-        self._kept: dict[FailureQuestion, tuple[int, Failures]] = {}
+        self._kept: dict[FailureQuestion, _Kept] = {}
         self._reading: dict[FailureQuestion, asyncio.Task[Failures]] = {}
 
     async def show(self, visit: Visit) -> Shown:
@@ -78,27 +89,31 @@ class FailuresPage(Page):
         return Shown("failure.html", values, "Failures")
 
     async def _ask(self, visit: Visit, wanted: FailureQuestion) -> Failures:
-        """As it was at most some seconds ago; whoever comes first waits for it."""
+        """As it is, or as it was some seconds ago; whoever comes first waits for it."""
         now = visit.now
         kept = self._kept.get(wanted)
-        age = now - kept[0] if kept is not None else _STALE_MS
-        if kept is not None and age < _FRESH_MS:
-            return kept[1]
+        if kept is not None and now - kept.at < kept.fresh_ms:
+            return kept.found
         reading = self._reading.get(wanted)
         if reading is None:
             reading = asyncio.create_task(self._read(wanted, now))
             self._reading[wanted] = reading
-        if kept is not None and age < _STALE_MS:
-            return kept[1]
+        if kept is not None and now - kept.at < _STALE_MS:
+            await asyncio.wait([reading], timeout=_PATIENCE_SECONDS)
+            if not reading.done():
+                return kept.found
         return await asyncio.shield(reading)
 
     async def _read(self, wanted: FailureQuestion, now: int) -> Failures:
+        clock = self.server.clock
+        began_ms = clock.monotonic_ms()
         try:
             found = await asyncio.to_thread(self.server.store.failures, replace(wanted, now=now))
         finally:
             del self._reading[wanted]
+        fresh_ms = min(_FRESH_MS, _REST * (clock.monotonic_ms() - began_ms))
         while len(self._kept) >= _KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         self._kept.pop(wanted, None)
-        self._kept[wanted] = (now, found)
+        self._kept[wanted] = _Kept(now, fresh_ms, found)
         return found

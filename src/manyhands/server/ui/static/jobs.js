@@ -27,131 +27,141 @@
   document.addEventListener("manyhands:shown", tell);
 
   // Completion.
-  const field = document.querySelector("input[data-qualifiers]");
-  const list = document.getElementById("completion");
-  if (!field || !list) return;
-  const qualifiers = Object.entries(JSON.parse(field.dataset.qualifiers));
-  const known = { state: field.dataset.states.split(","), protocol: field.dataset.protocols.split(",") };
-  let chosen = -1;
-  let asked = 0;
+  const complete = (field, list) => {
+    const qualifiers = Object.entries(JSON.parse(field.dataset.qualifiers));
+    const known = { state: field.dataset.states.split(","), protocol: field.dataset.protocols.split(",") };
+    let chosen = -1;
+    let asked = 0;
 
-  field.setAttribute("role", "combobox");
-  field.setAttribute("aria-autocomplete", "list");
-  field.setAttribute("aria-controls", list.id);
-  field.setAttribute("aria-expanded", "false");
-
-  const quoted = (value) =>
-    /^[^\s",\\:<>]+$/.test(value) ? value : `"${value.replace(/[\\"]/g, "\\$&")}"`;
-  // The word that is being typed, up to the caret.
-  const word = () => /(?:[^\s"]|"(?:[^"\\]|\\.)*"?)*$/.exec(field.value.slice(0, field.selectionStart))[0];
-
-  const close = () => {
-    asked += 1; // an answer that is on its way is not waited for any more
-    list.hidden = true;
-    chosen = -1;
+    field.setAttribute("role", "combobox");
+    field.setAttribute("aria-autocomplete", "list");
+    field.setAttribute("aria-controls", list.id);
     field.setAttribute("aria-expanded", "false");
-    field.removeAttribute("aria-activedescendant");
-  };
-  const mark = (index) => {
-    chosen = index;
-    [...list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === index)));
-    const item = list.children[index];
-    if (item) {
-      field.setAttribute("aria-activedescendant", item.id);
-      item.scrollIntoView({ block: "nearest" });
-    } else {
+
+    const quoted = (value) =>
+      /^[^\s",\\:<>]+$/.test(value) ? value : `"${value.replace(/[\\"]/g, "\\$&")}"`;
+    // The word that is being typed, up to the caret.
+    const word = () => /(?:[^\s"]|"(?:[^"\\]|\\.)*"?)*$/.exec(field.value.slice(0, field.selectionStart))[0];
+
+    const close = () => {
+      asked += 1; // an answer that is on its way is not waited for any more
+      list.hidden = true;
+      chosen = -1;
+      field.setAttribute("aria-expanded", "false");
       field.removeAttribute("aria-activedescendant");
-    }
-  };
-  const offer = (items) => {
-    const shown = items.slice(0, 20);
-    // What was marked stays marked when a later answer brings it again: the next key is Enter.
-    const marked = list.children[chosen]?.dataset.text;
-    list.replaceChildren(
-      ...shown.map(([text, meaning], at) => {
-        const item = document.createElement("li");
-        item.id = `completion-${at}`;
-        item.setAttribute("role", "option");
-        item.setAttribute("aria-selected", "false");
-        item.dataset.text = text;
-        const name = document.createElement("bdi");
-        name.className = "mono";
-        name.textContent = text;
-        item.append(name);
-        if (meaning) {
-          const hint = document.createElement("span");
-          hint.className = "hint";
-          hint.textContent = meaning;
-          item.append(hint);
-        }
-        return item;
-      }),
-    );
-    if (!list.children.length) return close();
-    list.hidden = false;
-    field.setAttribute("aria-expanded", "true");
-    mark(shown.findIndex(([text]) => text === marked));
-  };
-  const take = (text) => {
-    const caret = field.selectionStart;
-    const start = caret - word().length;
-    const end = text.endsWith(":") || text.endsWith(">") ? text : `${text} `;
-    field.value = field.value.slice(0, start) + end + field.value.slice(caret).trimStart();
-    field.setSelectionRange(start + end.length, start + end.length);
-    field.focus();
-    close();
-    if (end.endsWith(" ")) field.dispatchEvent(new CustomEvent("manyhands:chosen", { bubbles: true }));
-    else look();
-  };
-  const look = async () => {
-    const typed = word();
-    const [, name, begun] = /^([a-z]+):(.*)$/s.exec(typed) ?? [];
-    const turn = ++asked;
-    if (!name) {
-      const all = [...qualifiers.map(([key, meaning]) => [`${key}:`, meaning]), ["age>", "since it was submitted, as in age>1h"]];
-      return offer(all.filter(([text]) => text.startsWith(typed)));
-    }
-    const value = begun.replace(/^"|"$/g, "");
-    if (known[name]) return offer(known[name].filter((text) => text.startsWith(value) && text !== value).map((text) => [`${name}:${text}`]));
-    if (name !== "queue") return close();
-    try {
-      // Names in order, from a little before what was typed: the name itself is among them.
-      const after = value.slice(0, -1);
-      const answer = await fetch(`/api/queues?count=200&after=${encodeURIComponent(after)}`);
-      const rows = (await answer.json()).results;
-      if (turn !== asked) return;
-      const fitting = rows.map((row) => row.name).filter((text) => text.startsWith(value) && text !== value);
-      offer(fitting.map((text) => [`queue:${quoted(text)}`]));
-    } catch {
-      if (turn === asked) close();
-    }
+    };
+    const mark = (index) => {
+      chosen = index;
+      [...list.children].forEach((item, at) => item.setAttribute("aria-selected", String(at === index)));
+      const item = list.children[index];
+      if (item) {
+        field.setAttribute("aria-activedescendant", item.id);
+        item.scrollIntoView({ block: "nearest" });
+      } else {
+        field.removeAttribute("aria-activedescendant");
+      }
+    };
+    const offer = (items) => {
+      const shown = items.slice(0, 20);
+      // What was marked stays marked when a later answer brings it again: the next key is Enter.
+      const marked = list.children[chosen]?.dataset.text;
+      list.replaceChildren(
+        ...shown.map(([text, meaning], at) => {
+          const item = document.createElement("li");
+          item.id = `completion-${at}`;
+          item.setAttribute("role", "option");
+          item.setAttribute("aria-selected", "false");
+          item.dataset.text = text;
+          const name = document.createElement("bdi");
+          name.className = "mono";
+          name.textContent = text;
+          item.append(name);
+          if (meaning) {
+            const hint = document.createElement("span");
+            hint.className = "hint";
+            hint.textContent = meaning;
+            item.append(hint);
+          }
+          return item;
+        }),
+      );
+      if (!list.children.length) return close();
+      list.hidden = false;
+      field.setAttribute("aria-expanded", "true");
+      mark(shown.findIndex(([text]) => text === marked));
+    };
+    const take = (text) => {
+      const caret = field.selectionStart;
+      const start = caret - word().length;
+      const end = text.endsWith(":") || text.endsWith(">") ? text : `${text} `;
+      field.value = field.value.slice(0, start) + end + field.value.slice(caret).trimStart();
+      field.setSelectionRange(start + end.length, start + end.length);
+      field.focus();
+      close();
+      if (end.endsWith(" ")) field.dispatchEvent(new CustomEvent("manyhands:chosen", { bubbles: true }));
+      else look();
+    };
+    const look = async () => {
+      const typed = word();
+      const [, name, begun] = /^([a-z]+):(.*)$/s.exec(typed) ?? [];
+      const turn = ++asked;
+      if (!name) {
+        const all = [...qualifiers.map(([key, meaning]) => [`${key}:`, meaning]), ["age>", "since it was submitted, as in age>1h"]];
+        return offer(all.filter(([text]) => text.startsWith(typed)));
+      }
+      const value = begun.replace(/^"|"$/g, "");
+      if (known[name]) return offer(known[name].filter((text) => text.startsWith(value) && text !== value).map((text) => [`${name}:${text}`]));
+      if (name !== "queue") return close();
+      try {
+        // Names in order, from a little before what was typed: the name itself is among them.
+        const after = value.slice(0, -1);
+        const answer = await fetch(`/api/queues?count=200&after=${encodeURIComponent(after)}`);
+        const rows = (await answer.json()).results;
+        if (turn !== asked) return;
+        const fitting = rows.map((row) => row.name).filter((text) => text.startsWith(value) && text !== value);
+        offer(fitting.map((text) => [`queue:${quoted(text)}`]));
+      } catch {
+        if (turn === asked) close();
+      }
+    };
+
+    field.addEventListener("input", look);
+    field.addEventListener("focus", look);
+    field.addEventListener("click", look);
+    field.addEventListener("blur", () => setTimeout(() => document.activeElement === field || close(), 150));
+    field.addEventListener("keydown", (event) => {
+      const count = list.children.length;
+      if (list.hidden) {
+        if (event.key === "ArrowDown") look();
+      } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+        event.preventDefault();
+        mark((chosen + (event.key === "ArrowDown" ? 1 : count) + (chosen < 0 && event.key === "ArrowUp" ? 1 : 0)) % count);
+      } else if (event.key === "Escape") {
+        event.preventDefault();
+        close();
+      } else if ((event.key === "Enter" || event.key === "Tab") && chosen >= 0) {
+        event.preventDefault();
+        take(list.children[chosen].dataset.text);
+      } else if (event.key === "Enter") {
+        close();
+      }
+    });
+    list.addEventListener("pointerdown", (event) => {
+      const item = event.target.closest("li");
+      if (!item) return;
+      event.preventDefault();
+      take(item.dataset.text);
+    });
   };
 
-  field.addEventListener("input", look);
-  field.addEventListener("focus", look);
-  field.addEventListener("click", look);
-  field.addEventListener("blur", () => setTimeout(() => document.activeElement === field || close(), 150));
-  field.addEventListener("keydown", (event) => {
-    const count = list.children.length;
-    if (list.hidden) {
-      if (event.key === "ArrowDown") look();
-    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
-      event.preventDefault();
-      mark((chosen + (event.key === "ArrowDown" ? 1 : count) + (chosen < 0 && event.key === "ArrowUp" ? 1 : 0)) % count);
-    } else if (event.key === "Escape") {
-      event.preventDefault();
-      close();
-    } else if ((event.key === "Enter" || event.key === "Tab") && chosen >= 0) {
-      event.preventDefault();
-      take(list.children[chosen].dataset.text);
-    } else if (event.key === "Enter") {
-      close();
-    }
-  });
-  list.addEventListener("pointerdown", (event) => {
-    const item = event.target.closest("li");
-    if (!item) return;
-    event.preventDefault();
-    take(item.dataset.text);
-  });
+  // The field comes with the first job, which may be long after the page.
+  let completed = null;
+  const find = () => {
+    const field = document.querySelector("input[data-qualifiers]");
+    if (!field || field === completed) return;
+    completed = field;
+    complete(field, document.getElementById("completion"));
+  };
+  document.addEventListener("manyhands:shown", find);
+  find();
 })();
