@@ -458,9 +458,10 @@ def test_a_start_while_the_writer_of_a_killed_server_is_at_work_says_so(data, mo
     child.kill()
     child.communicate()
 
-    with monkeypatch.context() as patch, pytest.raises(StoreError, match="is still at work"):
+    with monkeypatch.context() as patch:
         patch.setattr(opening, "_LOCK_TRIES", 2)
-        SqliteStore(data)
+        with pytest.raises(StoreError, match="is still at work"):
+            SqliteStore(data)
     (data / "manyhands.db-hold-sync").unlink()
     wait_until(lambda: is_gone(int(writer)))
     disk = Disk(data)
