@@ -47,5 +47,7 @@ class LoopErrors:
             if loop.time() >= self._silent_until:
                 self._silent_until = loop.time() + _REPEAT_SECONDS
                 _log.error("too many files are open; new peers have to wait", why=error.strerror)
-        elif not isinstance(error, ValueError) or "._start_serving(" not in context["message"]:
+            return
+        message = context.get("message", "")
+        if not (isinstance(error, ValueError) and "._start_serving(" in message):
             loop.default_exception_handler(context)
