@@ -17,10 +17,11 @@ class BehindStore(MemoryStore):
         raise StoreFailedError("the store's records are not up to date; see the log")
 
 
-async def ask(path: str) -> httpx.Response:
+async def ask(path: str, *, stalled: bool = False) -> httpx.Response:
     config = Config(http=Address("127.0.0.1", 0), gearman=None, dwork=None, wmp=None, amqp=None)
     server = Server(config, BehindStore(), asyncio.get_running_loop())
     await server.start()
+    server.dispatcher.stalled = stalled  # nobody keeps house here, who would look
     async with httpx.AsyncClient(base_url=f"http://{server.addresses['http']}") as http:
         answer = await http.get(path, headers={"accept": "text/html"}, timeout=90)
     await server.drain()
@@ -41,3 +42,10 @@ def test_a_page_that_takes_too_long_says_so():
 
     assert answer.status_code == 503
     assert "not up to date" in answer.text
+
+
+def test_a_server_whose_disk_stands_still_is_not_ready():
+    answer = asyncio.run(ask("/readyz", stalled=True))
+
+    assert answer.status_code == 503
+    assert answer.json()["results"] == {"ready": False, "missing": ["disk"]}

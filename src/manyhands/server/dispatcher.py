@@ -117,6 +117,7 @@ class Dispatcher:
         self.on_told = self._listeners.on_told
         self.on_batch = self._listeners.on_batch
         self.store_full = False
+        self.stalled = False  # the disk has not answered for long
         self.draining = False
         self.failed: str | None = None
         self._load = store.load
@@ -134,7 +135,6 @@ class Dispatcher:
         self._flush_soon = False
         self._send_timer: Timer | None = None
         self._durable = 0  # the number of the last batch that is on disk
-        self._stalled = False  # the disk does not answer, as far as the log knows
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
@@ -508,8 +508,8 @@ class Dispatcher:
     def _look_at_commits(self) -> None:
         """Who waits for the disk hears nothing: the operator does."""
         stalled = self._commit_ms() > DISK_STALL_MS
-        if stalled != self._stalled:
-            self._stalled = stalled
+        if stalled != self.stalled:
+            self.stalled = stalled
             if stalled:
                 _log.error("the disk does not answer; nothing is acknowledged meanwhile")
             else:

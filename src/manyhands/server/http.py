@@ -289,7 +289,7 @@ class HttpListener:
         await exchange.answer({"healthy": failure is None, "failure": failure}, status=status)
 
     async def _readyz(self, exchange: Exchange) -> None:
-        """Every listener accepts, and nobody asked us to stop."""
+        """Every listener accepts, the disk answers, and nobody asked us to stop."""
         server = self._server
         missing = [
             name
@@ -298,6 +298,8 @@ class HttpListener:
         ]
         if server.failure is not None:
             missing.append("store")
+        if server.dispatcher.stalled:
+            missing.append("disk")
         if server.dispatcher.draining:
             missing.append("draining")
         ready = server.is_ready and not missing

@@ -989,11 +989,14 @@ def test_a_disk_that_stands_still_is_told_once_in_the_log():
     desk = Desk()
     hold_the_disk(desk, 60_000)
     desk.ask(desk.a_submit())
+    stalled = []
     with structlog.testing.capture_logs() as log:
         for _ in range(65):
             desk.run(1_000)
             desk.dispatcher.keep_house()
+            stalled.append(desk.dispatcher.stalled)
 
+    assert (stalled[0], stalled[30], stalled[-1]) == (False, True, False)
     told = [line["event"] for line in log if line["log_level"] in ("error", "info")]
     assert told == [
         "the disk does not answer; nothing is acknowledged meanwhile",
