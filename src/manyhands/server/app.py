@@ -30,7 +30,7 @@ from manyhands.server.history import History
 from manyhands.server.http import HttpListener
 from manyhands.server.ids import Ids
 from manyhands.server.logs import set_up_logs
-from manyhands.server.loops import LoopErrors
+from manyhands.server.loop_errors import LoopErrors
 from manyhands.server.messages import MessageLog
 from manyhands.server.metrics import Metrics
 from manyhands.server.relay import Relay

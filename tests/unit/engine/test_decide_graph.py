@@ -506,6 +506,14 @@ def test_a_loss_is_told_in_slices_whatever_else_is_held(policy):
     assert not world.store.index.untold
 
 
+HELD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
+
+
+def fail_star(world: World, middle: str) -> None:
+    failed = Fail(job_id=middle, proof=ByToken("star"), failure=Failure("x"), retry=False)
+    world.step(failed)
+
+
 def count_looks(world: World, monkeypatch) -> list[str]:
     """Ids of jobs that decisions look at from now on."""
     index = world.store.index
@@ -525,13 +533,11 @@ def count_looks(world: World, monkeypatch) -> list[str]:
 def test_no_command_looks_at_all_that_are_held_by_a_lost_job(monkeypatch):
     monkeypatch.setattr(limits, "DEPENDANTS_SEEN_MAX", 10)
     world = World()
-    held = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
-    middle, ids = a_star(world, 45, terms=held)
+    middle, ids = a_star(world, 45, terms=HELD)
     cancelled = [world.submit(a_job(depends_on=(middle,))).job_id for _ in range(8)]
     looked = count_looks(world, monkeypatch)
-    failure = Failure("x")
 
-    world.step(Fail(job_id=middle, proof=ByToken("star"), failure=failure, retry=False))
+    fail_star(world, middle)
     while world.store.index.untold:
         assert len(looked) < 20
         looked.clear()
@@ -545,10 +551,9 @@ def test_no_command_looks_at_all_that_are_held_by_a_lost_job(monkeypatch):
 def test_a_loss_is_told_although_the_last_that_was_passed_over_is_gone(monkeypatch):
     monkeypatch.setattr(limits, "DEPENDANTS_SEEN_MAX", 2)
     world = World()
-    held = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
-    middle, ids = a_star(world, 5, terms=held)
+    middle, ids = a_star(world, 5, terms=HELD)
     cancelled = world.submit(a_job(depends_on=(middle,))).job_id
-    world.step(Fail(job_id=middle, proof=ByToken("star"), failure=Failure("x"), retry=False))
+    fail_star(world, middle)
 
     for job_id in ids[:4]:
         world.step(SetDependencies(job_id=job_id, remove=(middle,)))
