@@ -21,19 +21,21 @@ _LISTED: Final = ClaimOrder.LISTED
 
 def decide_claim(command: Claim, effects: Effects) -> Reply:
     """As many jobs as there are tokens, at most."""
-    count = len(command.tokens)
-    if count > limits.CLAIM_COUNT_MAX or len(command.queues) > limits.CLAIM_QUEUES_MAX:
+    tokens, queues = command.tokens, command.queues
+    count = len(tokens)
+    if count == 1 and len(queues) == 1 and command.job_id is None:
+        view = effects.view
+        queue = view.queue(queues[0])
+        if queue is not None and queue.policy is NO_POLICY and not queue.paused:
+            # The hot path: nothing can stand in the way but the job itself.
+            job = view.first_ready(queues[0])
+            if job is not None and job.lease is None and job.deadline_at is None and not job.limits:
+                return Claimed((grant(effects, job, command, tokens[0], queue),))
+    elif count > limits.CLAIM_COUNT_MAX or len(queues) > limits.CLAIM_QUEUES_MAX:
         sentence = f"a claim takes at most {limits.CLAIM_COUNT_MAX} jobs"
         return Refusal(Why.BAD_COUNT, sentence)
     if command.job_id is not None:
         return _claim_one(command, effects, command.job_id)
-    if count == 1 and len(command.queues) == 1:
-        queue = effects.queue(command.queues[0])
-        if queue is not None and queue.policy is NO_POLICY and not queue.paused:
-            # The hot path: nothing can stand in the way but the job itself.
-            job = effects.view.first_ready(queue.name)
-            if job is not None and job.lease is None and job.deadline_at is None and not job.limits:
-                return Claimed((grant(effects, job, command, command.tokens[0], queue),))
     gate = Gate(effects)
     jobs: list[Job] = []
     if count == 1:

@@ -303,18 +303,10 @@ def settle(effects: Effects) -> None:
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
-            if edges or is_awaited(effects, job):
+            if edges or effects.view.is_awaited(job):
                 _tell_dependants(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
-
-
-def is_awaited(effects: Effects, job: Job) -> bool:
-    """Whether any job waits for this one."""
-    dependants = effects.view.dependants
-    if dependants(job.job_id):
-        return True
-    return job.name is not None and bool(dependants(name_key(job.namespace or "", job.name)))
 
 
 def _edges_of(held: Sequence[Job]) -> Edges:

@@ -199,7 +199,6 @@ def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusa
         return Refusal(Why.BAD_TIME, sentence, job)
     if command.replaces_payload and result is not None:
         job = replace(job, payload=result, encoding=command.encoding)
-    speaker = _speaker(command.proof)
     lease = job.lease
     if is_open and lease is not None and not proves(lease, command.proof):
         # Open completion, by another than the holder: that one is told, and this one is noted.
@@ -207,6 +206,8 @@ def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusa
         sentence = "completed by another"
         ended = ending.ended_attempts(job, lease, effects.now, EndReason.CANCELLED, sentence)
         job = replace(job, lease=None, attempts=ended)
+        lease = None
+    speaker = _speaker(command.proof) if lease is None else lease.holder
     return Changed(ending.complete(effects, job, speaker, result, command.encoding))
 
 

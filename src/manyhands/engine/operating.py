@@ -105,7 +105,7 @@ def _doom_dependants(effects: Effects, jobs: list[Job], reason: str) -> None:
     """All that depend on the jobs now are yet to be cancelled, whatever their own policy is."""
     doom = Untold(effects.view.last_serial(), reason)
     for job in jobs:
-        if graph.is_awaited(effects, job):
+        if effects.view.is_awaited(job):
             effects.set().untold[job.job_id] = doom
 
 

@@ -24,6 +24,9 @@ class View(Protocol):
     def named(self, namespace: str, name: str) -> str | None:
         """The id that a name points to."""
 
+    def is_awaited(self, job: Job) -> bool:
+        """Whether any job waits for this one, by its id or by its name."""
+
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id (or name key), in order of arrival."""
 

@@ -18,6 +18,7 @@ from manyhands.engine.effects import Effects
 from manyhands.model.commands import Claim, Command, Submit
 from manyhands.model.job import Job
 from manyhands.model.outcome import (
+    Changed,
     Claimed,
     Concluded,
     Refusal,
@@ -177,15 +178,17 @@ class Dispatcher:
         # Rule 23: the answer to some claims may leave before the claim's own commit, though
         # never before the commit of the jobs it hands out. So this is asked before the write.
         at_once = False
-        if type(reply) is Refusal:
-            self._count_refusal(reply)
-            if settle is None and refused is not None:
-                settle = refused()
-            at_once = self.failed is not None  # nothing else leaves any more
+        if type(reply) is Changed:
+            pass  # as most are: nothing in it is looked at
         elif type(reply) is Claimed and type(command) is Claim:
             at_once = command.early and self._are_saved(reply.jobs)
             if reply.retry_at is not None:
                 self.waking.later(command.queues, reply.retry_at)
+        elif type(reply) is Refusal:
+            self._count_refusal(reply)
+            if settle is None and refused is not None:
+                settle = refused()
+            at_once = self.failed is not None  # nothing else leaves any more
         elif type(reply) is SubmittedMany or type(reply) is Concluded:
             for item in reply.items:
                 if type(item) is Refusal:

@@ -10,7 +10,7 @@ from typing import Final
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
 from manyhands.model.events import Cursor
-from manyhands.model.identity import is_job_id, uid_of
+from manyhands.model.identity import is_job_id, name_key, uid_of
 from manyhands.model.job import FINISHED, Holder, Job, Schedule, State, Untold
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.due import Due
@@ -63,6 +63,7 @@ class Index:
         self._by_waiter: Table[str] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
         self.namespaces = Namespaces(self._get, self._drop)
+        self._names = self.namespaces.names
         self.leases = Leases()
         self.due_times = Due(self._get)
         self._put_lease = self.leases.put
@@ -83,9 +84,10 @@ class Index:
     def _job_by_name(self, key: str) -> Job | None:
         """What a name key means: the job of that name, else the job whose id stands there."""
         namespace, _, name = key.partition("\0")
-        job_id = self.named(namespace, name)
+        names = self._names.get(namespace)
+        job_id = names.get(name) if names is not None else None
         if job_id is not None:
-            return self.job(job_id)
+            return self._get(job_id) or self.job(job_id)
         return self.job(name) if is_job_id(name) else None
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
@@ -101,6 +103,15 @@ class Index:
 
     def named(self, namespace: str, name: str) -> str | None:
         return self.namespaces.named(namespace, name)
+
+    def is_awaited(self, job: Job) -> bool:
+        table = self._dependants
+        if not table:
+            return False
+        name = job.name
+        return job.job_id in table or (
+            name is not None and name_key(job.namespace or "", name) in table
+        )
 
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
@@ -291,15 +302,17 @@ class Index:
         if state is _READY:
             queue.ready.count += 1
             queue.ready.add(job)
+        ended, had_ended = state in FINISHED, was in FINISHED
         if (
             job.unique_key is not old.unique_key
             or before is not queue
-            or state in FINISHED
-            or was in FINISHED
+            or ((ended or had_ended) and job.unique_key is not None)
         ):
             self._move_key(old, job, before, queue)
-        if job.namespace is not None or job.name is not None:
-            self.namespaces.move(old, job, self.serial + 1)
+        if job.namespace is not None and ended is not had_ended:
+            self.namespaces.count(job, job.namespace, self.serial + 1)
+        if job.name is not None and old.incarnation != job.incarnation:
+            self.namespaces.point(job, job.name)
 
     def _put_new(self, job: Job, queue: QueueIndex) -> None:
         state, key = job.state, job.unique_key

@@ -31,17 +31,10 @@ class Namespaces:
 
     def put_new(self, job: Job) -> None:
         """A job that was not there before."""
-        if job.namespace is not None:
-            self._count(None, job, job.namespace, job.serial)
+        if job.namespace is not None and job.state not in FINISHED:
+            self.count(job, job.namespace, job.serial)
         if job.name is not None:
             self.names.setdefault(job.namespace or "", {})[job.name] = job.job_id
-
-    def move(self, old: Job, job: Job, next_serial: int) -> None:
-        """A job that changed its state or began anew."""
-        if job.namespace is not None:
-            self._count(old, job, job.namespace, next_serial)
-        if job.name is not None and old.incarnation != job.incarnation:
-            self.point(job, job.name)
 
     def point(self, job: Job, name: str) -> None:
         """The name means this job, unless a later one has taken it."""
@@ -51,13 +44,12 @@ class Namespaces:
         if other is None or (other.state in FINISHED and later):
             names[name] = job.job_id
 
-    def _count(self, old: Job | None, job: Job, namespace: str, serial: int) -> None:
-        """``serial``: where a graph begins that begins with this."""
+    def count(self, job: Job, namespace: str, serial: int) -> None:
+        """A job has finished, or is unfinished (again). ``serial``: where a graph begins that
+        begins with this.
+        """
         counts = self._unfinished
-        before = old is not None and old.state not in FINISHED
         after = job.state not in FINISHED
-        if before == after:
-            return
         count = counts[namespace] = counts.get(namespace, 0) + (1 if after else -1)
         if not count:
             self.graphs.pop(namespace, None)

@@ -181,6 +181,56 @@ def decode(body: bytes) -> Query:
     return _read_plain(body) or read_any(body)
 
 
+class PlainReports:
+    """Reads a COMPLETE of one task with nothing but a name and an origin, as most are, without any
+    object but its texts. All reports of a worker end alike, so the end is read once.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, tuple[str, str]] = {}  # origin and location
+
+    def read(self, body: bytes) -> tuple[str, tuple[str, str]] | None:
+        """The name, and origin and location; None: it is another message, or none at all."""
+        if len(body) > _REPORT_BYTES_MAX:
+            return None
+        try:
+            middle = body[5] + 6  # where the name ends
+            end = body[middle:]
+            known = self._ends.get(end) or self._learn(end)
+            # The task has its kind, two lengths and another kind besides name and origin, and both
+            # of its lengths are single bytes.
+            if (
+                known is None
+                or body[3] != body[5] + end[1] + 4
+                or body[3] > _SHORT
+                or middle == 6
+                or body[:3] != _REPORT
+                or body[4] != 0x0A
+            ):
+                return None
+            return body[6:middle].decode(), known
+        except (IndexError, UnicodeDecodeError):
+            return None
+
+    def _learn(self, end: bytes) -> tuple[str, str] | None:
+        """An origin, and the location that ends the message."""
+        at = end[1] + 2
+        if end[0] != 0x12 or end[at] != 0x32 or not 0 < end[at + 1] <= _SHORT:
+            return None
+        if at + 2 + end[at + 1] != len(end):
+            return None
+        if len(self._ends) >= _ENDS_COUNT_MAX:
+            self._ends.clear()
+        known = self._ends[end] = (end[2:at].decode(), end[at + 2 :].decode())
+        return known
+
+
+_REPORT: Final = b"\x08\x02\x12"
+_SHORT: Final = 127  # what a length of one byte can say
+_REPORT_BYTES_MAX: Final = len(_REPORT) + 1 + _SHORT + 2 + _SHORT
+_ENDS_COUNT_MAX: Final = 4_096
+
+
 def _read_plain(body: bytes) -> Query | None:
     """A message of tasks with nothing but a name and an origin, and perhaps a location, as nearly
     every report is: read by hand in a third of the time. None: it is another one, or none at all.

@@ -12,6 +12,7 @@ from manyhands.wire.dwork import (
     Kind,
     LogEntry,
     Phase,
+    PlainReports,
     Query,
     QueryMsg,
     Task,
@@ -117,6 +118,56 @@ def test_d4_plain_messages_are_read_as_protobuf_reads_them(query, data):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
 
     assert said(decode, bytes(body)) == said(read_any, bytes(body))
+
+
+REPORTS = st.builds(
+    Query,
+    kind=st.sampled_from([Kind.COMPLETE, Kind.COMPLETE, Kind.TRANSFER]),
+    tasks=st.lists(
+        st.builds(Task, name=st.text(max_size=130), origin=st.text(max_size=130)),
+        min_size=1,
+        max_size=2,
+    ).map(tuple),
+    location=st.none() | st.text(max_size=130),
+)
+
+
+@given(st.lists(st.tuples(REPORTS, st.data()), max_size=5))
+def test_d22_a_plain_report_is_read_as_any_other_message_is(given_queries):
+    reports = PlainReports()
+    for query, data in given_queries:
+        body = bytearray(encode(query))
+        for _ in range(data.draw(st.integers(0, 2), "bytes to spoil")):
+            body[data.draw(st.integers(0, len(body) - 1), "where")] = data.draw(st.integers(0, 255))
+        found = reports.read(bytes(body))
+        if found is not None:
+            name, (origin, location) = found
+            task = Task(name=name, origin=origin)
+            expected = Query(kind=Kind.COMPLETE, tasks=(task,), location=location)
+            assert name
+            assert location
+            assert read_any(bytes(body)) == expected
+        elif bytes(body) == encode(query):
+            assert not is_plain(query)
+
+
+def is_plain(query: Query) -> bool:
+    """Whether it is a report that is read without protobuf."""
+    if query.kind is not Kind.COMPLETE or len(query.tasks) != 1 or not query.location:
+        return False
+    task = query.tasks[0]
+    inside = len(task.name.encode()) + len(task.origin.encode()) + 4
+    return bool(task.name) and inside < 128 and len(query.location.encode()) < 128
+
+
+def test_d22_the_ends_of_reports_that_are_remembered_are_bounded():
+    reports = PlainReports()
+    for number in range(5_000):
+        task = Task(name="t", origin="o")
+        assert reports.read(
+            encode(Query(kind=Kind.COMPLETE, tasks=(task,), location=f"w{number}"))
+        ) == ("t", ("o", f"w{number}"))
+    assert len(reports._ends) <= 4_096
 
 
 def said(read: Callable[[bytes], Query], body: bytes) -> Query | str:

@@ -14,20 +14,23 @@ from manyhands.protocols.dwork.words import ANSWERS
 from manyhands.wire.dwork import Kind, Query, Task, encode
 
 
+def report_plain(hub: Hub, queue: str, turn: Turn, name: str, origin: str, location: str) -> None:
+    """Ask for the end of one task that has nothing but a name and an origin, as most have."""
+
+    def settle(reply: Reply) -> None:
+        if type(reply) is Refusal:
+            shortfall = _Shortfall(hub, queue, turn, location, awaited_count=1)
+            shortfall.settle((Task(name=name, origin=origin),), Concluded((reply,)))
+        else:
+            turn.finish()
+
+    command = Complete(job_id=name_key(queue, name), proof=ByHolder("dwork", location))
+    hub.ask(command, settle)
+
+
 def report(hub: Hub, queue: str, turn: Turn, location: str, tasks: Sequence[Task]) -> None:
     """Ask for the end of each; the reply follows the last answer."""
     proof = ByHolder("dwork", location)
-    if len(tasks) == 1:
-
-        def settle(reply: Reply) -> None:
-            if type(reply) is Refusal:
-                shortfall = _Shortfall(hub, queue, turn, location, awaited_count=1)
-                shortfall.settle(tasks, Concluded((reply,)))
-            else:
-                turn.finish()
-
-        hub.ask(_command(queue, proof, tasks[0]), settle)
-        return
     shortfall = _Shortfall(hub, queue, turn, location, awaited_count=len(tasks))
     for first in range(0, len(tasks), limits.BATCH_COUNT_MAX):
         some = tasks[first : first + limits.BATCH_COUNT_MAX]

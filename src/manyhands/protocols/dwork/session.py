@@ -25,12 +25,21 @@ from manyhands.model.identity import name_key
 from manyhands.model.job import EndReason, Holder, Lease, State
 from manyhands.model.outcome import Accepted, Found, Refusal, Reply, SubmittedMany
 from manyhands.model.policy import Reentry
-from manyhands.protocols.dwork.hub import Hub
-from manyhands.protocols.dwork.reporting import report
-from manyhands.protocols.dwork.stealing import Stealing
+from manyhands.protocols.dwork.hub import Hub, Route
+from manyhands.protocols.dwork.reporting import report, report_plain
+from manyhands.protocols.dwork.stealing import Steal, Stealing
 from manyhands.protocols.dwork.tasks import Maker, task_of
 from manyhands.protocols.dwork.turns import Turn, Turns
-from manyhands.wire.dwork import Dep, Kind, Query, Task, WireError, decode, encode
+from manyhands.wire.dwork import (
+    Dep,
+    Kind,
+    PlainReports,
+    Query,
+    Task,
+    WireError,
+    decode,
+    encode,
+)
 
 # Requests without a reply; above, nothing more is read until some are answered.
 AWAITED_COUNT_MAX: Final = 10_000
@@ -68,43 +77,60 @@ class DworkSession:
         # Workers that were heard, and when their leases were last renewed.
         self._locations: dict[str, int] = {}
         # A worker's steals are all the same: they are read once.
-        self._steals: dict[bytes, Query] = {}
+        self._steals: dict[bytes, Steal] = {}
+        self._read_plain = PlainReports().read
 
     # The listener's side.
 
     def receive(self, frames: list[bytes]) -> None:
         """A message: the peer's identity, perhaps more of an envelope, a delimiter, a body."""
-        try:
-            end = frames.index(b"", 1) + 1
-        except ValueError:
-            end = len(frames)
-        if end == len(frames):
-            # Nobody could tell where a reply is to go (D2).
-            self.overflowed(frames[0])
-            return
-        route = tuple(frames[:end])
+        if len(frames) == 3 and not frames[1]:  # as nearly all
+            route: Route = (frames[0], b"")
+        else:
+            end = frames.index(b"", 1) + 1 if b"" in frames[1:] else len(frames)
+            if end == len(frames):
+                # Nobody could tell where a reply is to go (D2).
+                self.overflowed(frames[0])
+                return
+            route = tuple(frames[:end])
         if self._stealing.held:
             # Whoever goes on talking does not wait for work: its steal is answered first.
             self._stealing.let_go(self.turns.last(route))
         turn = self.turns.take(route)
+        if len(frames) != len(route) + 1:
+            turn.refuse("a request has one body frame")
+            return
+        body = frames[-1]
+        steal = self._steals.get(body)
+        if steal is not None:
+            self._heard(steal.holder.name or "")
+            self._stealing.steal(turn, steal)
+            return
+        plain = self._read_plain(body)
+        if plain is not None:
+            name, (origin, location) = plain
+            self._heard(location)
+            report_plain(self.hub, self.settings.queue, turn, name, origin, location)
+            return
         try:
-            if len(frames) != end + 1:
-                raise WireError("a request has one body frame")
-            body = frames[end]
-            query = self._steals.get(body) or self._read(body)
+            query = decode(body)
+            self._check(query)
         except WireError as error:
             turn.refuse(str(error))
             return
+        if query.kind is Kind.STEAL:
+            self._learn_steal(body, query)
         _ACTIONS[query.kind](self, turn, query)
 
-    def _read(self, body: bytes) -> Query:
-        query = decode(body)
-        self._check(query)
-        if query.kind is Kind.STEAL and len(body) <= _STEAL_BYTES_MAX:
+    def _learn_steal(self, body: bytes, query: Query) -> None:
+        if len(body) <= _STEAL_BYTES_MAX and (query.n is None or query.n > 0):
             if len(self._steals) >= _STEALS_COUNT_MAX:
                 self._steals.clear()
-            self._steals[body] = query
-        return query
+            self._steals[body] = self._steal_of(query)
+
+    def _steal_of(self, query: Query) -> Steal:
+        count = 1 if query.n is None else min(query.n, self.settings.steal_max)
+        return Steal(Holder("dwork", query.location), count)
 
     def overflowed(self, peer: bytes) -> None:
         """A message without an end, or without a place for one: it is dropped and counted."""
@@ -175,13 +201,12 @@ class DworkSession:
         self.hub.ask(Submit(items, all_or_nothing=True), settle)
 
     def on_steal(self, turn: Turn, query: Query) -> None:
-        location = query.location or ""
-        self._heard(location)
-        count = 1 if query.n is None else min(query.n, self.settings.steal_max)
-        if count <= 0:
+        self._heard(query.location or "")
+        steal = self._steal_of(query)
+        if steal.count <= 0:
             turn.say(Kind.NOT_FOUND)
             return
-        self._stealing.steal(turn, location, count)
+        self._stealing.steal(turn, steal)
 
     def on_complete(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
@@ -278,17 +303,19 @@ class DworkSession:
     def _heard(self, location: str) -> None:
         """D32: a worker that sends anything is alive, and keeps what it holds."""
         locations = self._locations
-        renewed_at = locations.get(location)
         lease_ms = self.settings.lease_ms
-        if renewed_at is None:
+        if location in locations:
+            if lease_ms is None:
+                return
+        else:
             if len(locations) >= _LOCATIONS_COUNT_MAX:
                 del locations[next(iter(locations))]
-            renewed_at = locations[location] = 0
-        if lease_ms is None:
-            return
+            locations[location] = 0
+            if lease_ms is None:
+                return
         now = self.hub.now()
         # Often enough, without a write for each message.
-        if now - renewed_at < lease_ms // 4:
+        if now - locations[location] < lease_ms // 4:
             return
         locations[location] = now
         proof = ByHolder("dwork", location)

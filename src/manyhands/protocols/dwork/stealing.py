@@ -16,15 +16,24 @@ HOLD_SECONDS: Final = 1.0
 _READY: Final = State.READY
 
 
+class Steal:
+    """What a worker asks for: up to so many tasks."""
+
+    __slots__ = ("count", "holder")
+
+    def __init__(self, holder: Holder, count: int) -> None:
+        self.holder = holder
+        self.count = count
+
+
 class _Held:
     """A steal that waits for work."""
 
-    __slots__ = ("call_off", "count", "holder", "leave", "turn", "until")
+    __slots__ = ("call_off", "leave", "steal", "turn", "until")
 
-    def __init__(self, turn: Turn, holder: Holder, count: int, until: int) -> None:
+    def __init__(self, turn: Turn, steal: Steal, until: int) -> None:
         self.turn = turn
-        self.holder = holder
-        self.count = count
+        self.steal = steal
         self.until = until
         self.leave: Callable[[], None] = _nothing
         self.call_off: Callable[[], None] = _nothing
@@ -41,26 +50,26 @@ class Stealing:
         self.held: dict[Turn, _Held] = {}
         self._hub = hub
         self._queue = queue
+        self._queues = (queue,)
         self._exit_when = exit_when
         self._lease_ms = lease_ms
         self._pack = Giver(queue, hub).pack
 
-    def steal(self, turn: Turn, location: str, count: int) -> None:
-        """Up to ``count`` tasks for a worker; if there are none, perhaps a little later."""
-        self._claim(turn, Holder("dwork", location), count, None)
-
-    def _claim(self, turn: Turn, holder: Holder, count: int, until: int | None) -> None:
-        """``until``: how long it may be held; None: it has just been asked."""
+    def steal(self, turn: Turn, steal: Steal, until: int | None = None) -> None:
+        """Tasks for a worker; if there are none, perhaps a little later. ``until``: how long it may
+        be held; None: it has just been asked.
+        """
         hub = self._hub
         counts = hub.counts(self._queue)
         ready = counts[_READY] if counts is not None else 0
         # Seen before it is asked, so that the answer tells of nothing that is not on disk then.
         drained = not ready and self.is_drained()
+        count = min(steal.count, ready)
         token = hub.token
         claim = Claim(
-            queues=(self._queue,),
-            holder=holder,
-            tokens=tuple([token() for _ in range(min(count, ready) or 1)]),
+            queues=self._queues,
+            holder=steal.holder,
+            tokens=(token(),) if count <= 1 else tuple([token() for _ in range(count)]),
             term_ms=self._lease_ms,
             early=ready > 0,  # a no waits for the disk, since it may be the last word
         )
@@ -74,13 +83,14 @@ class Stealing:
             elif drained:
                 turn.say(Kind.EXIT)
             else:
-                self._hold_or_refuse(turn, holder, count, until)
+                self._hold_or_refuse(turn, steal, until)
 
         hub.ask(claim, settle)
 
     def _give(self, turn: Turn, jobs: tuple[Job, ...]) -> None:
         hub = self._hub
-        tasks = [self._pack(job) for job in jobs]
+        pack = self._pack
+        tasks = (pack(jobs[0]),) if len(jobs) == 1 else [pack(job) for job in jobs]
 
         def undelivered() -> None:
             # Nobody saw them: they go back, and no attempt is charged.
@@ -92,11 +102,11 @@ class Stealing:
 
     # Holding.
 
-    def _hold_or_refuse(self, turn: Turn, holder: Holder, count: int, until: int | None) -> None:
+    def _hold_or_refuse(self, turn: Turn, steal: Steal, until: int | None) -> None:
         if until is None:
             until = self._hub.now() + int(HOLD_SECONDS * 1000)
-        if self._may_hold(holder, until):
-            self._hold(_Held(turn, holder, count, until))
+        if self._may_hold(steal.holder, until):
+            self._hold(_Held(turn, steal, until))
         else:
             turn.say(Kind.NOT_FOUND)
 
@@ -116,7 +126,7 @@ class Stealing:
             return
         held.leave()
         held.call_off()
-        self._claim(held.turn, held.holder, held.count, until)
+        self.steal(held.turn, held.steal, until)
 
     def let_go(self, turn: Turn | None) -> None:
         """Answer this steal now, if it is held."""

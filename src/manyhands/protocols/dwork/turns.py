@@ -27,6 +27,9 @@ class Turn:
 
     def answer(self, body: bytes, undelivered: Callable[[], None] | None = None) -> None:
         """Reply, now or behind the replies that are owed before it."""
+        if self.is_first and self.follower is None:  # as nearly always
+            self.turns.send_only(self.route, body, undelivered)
+            return
         self.body = body
         self.undelivered = undelivered
         if self.is_first:
@@ -79,6 +82,12 @@ class Turns:
         self._last[route] = turn
         self.awaited_count += 1
         return turn
+
+    def send_only(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
+        """The reply to the only request of a route."""
+        del self._last[route]
+        self.awaited_count -= 1
+        self.hub.send(route, body, undelivered)
 
     def settle(self, turn: Turn) -> None:
         """Send what is known, up to the first reply that is not."""
