@@ -45,7 +45,6 @@ COMPILED: Final = (
     "protocols/dwork/reporting.py",
     "protocols/dwork/stealing.py",
     "protocols/dwork/tasks.py",
-    "protocols/dwork/turns.py",
     "protocols/gearman/admin.py",
     "protocols/gearman/shipped.py",
     "protocols/replies.py",

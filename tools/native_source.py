@@ -25,6 +25,7 @@ VALUE_MODULES: Final = (
     "model/outcome.py",
     "engine/effects.py",
     "protocols/dwork/session.py",
+    "protocols/dwork/turns.py",
     "wire/dwork.py",
 )
 # What the engine asks, and who answers.

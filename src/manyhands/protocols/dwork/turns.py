@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import Struct
+
 from manyhands.model.outcome import Refusal
 from manyhands.protocols.dwork.hub import Hub, Route
 from manyhands.protocols.dwork.words import ANSWERS
@@ -12,18 +14,15 @@ _OK: Final = BARE[Kind.OK]
 _EXIT: Final = BARE[Kind.EXIT]
 
 
-class Turn:
+class Turn(Struct, eq=False, gc=False):
     """A request's place among those of its route, and its reply once that is known."""
 
-    __slots__ = ("body", "follower", "is_first", "route", "turns", "undelivered")
-
-    def __init__(self, turns: "Turns", route: Route) -> None:
-        self.turns = turns
-        self.route = route
-        self.is_first = True  # no reply is owed before it
-        self.follower: Turn | None = None
-        self.body: bytes | None = None
-        self.undelivered: Callable[[], None] | None = None
+    turns: "Turns"
+    route: Route
+    is_first: bool = True  # no reply is owed before it
+    follower: "Turn | None" = None
+    body: bytes | None = None
+    undelivered: Callable[[], None] | None = None
 
     def answer(self, body: bytes, undelivered: Callable[[], None] | None = None) -> None:
         """Reply, now or behind the replies that are owed before it."""
