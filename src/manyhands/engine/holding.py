@@ -165,7 +165,7 @@ def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
 
 def decide_complete(command: Complete, effects: Effects) -> Reply:
     """The end of a job, or its step into the next queue."""
-    job = effects.job(command.job_id)
+    job = effects.view.job(command.job_id)
     if job is None:
         return _unknown(command.job_id)
     return _complete(effects, job, command)

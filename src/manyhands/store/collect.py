@@ -28,7 +28,7 @@ class Collector:
         self.unapplied: deque[Batch] = deque()
         self.bulks: dict[str, Bulk] = {}  # in the order of their beginning
         self.audit_seq = 0
-        self.seq = 0  # of the newest event, committed or not
+        self.seq = 0  # of the newest event of a batch that is sealed
 
     def write(self, effects: Effects) -> None:
         """Make the effects of one command true in memory."""
@@ -55,7 +55,6 @@ class Collector:
                 index.change(None, job)
             batch.jobs[job_id] = job
         batch.events += effects.events
-        self.seq += len(effects.events)
         if self._turned_graphs:
             self._note_graphs()
         if settings is not None:
@@ -111,7 +110,8 @@ class Collector:
         if batch.is_empty():
             return None
         batch.alive_at = now
-        batch.events_after = self.seq - len(batch.events)
+        batch.events_after = self.seq
+        self.seq += len(batch.events)
         self.sealed.append(batch)
         self.batch = Batch(batch.number + 1)
         return batch
