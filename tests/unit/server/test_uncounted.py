@@ -178,7 +178,7 @@ def test_counting_later_comes_to_the_same_as_counting_every_commit_by_itself(des
     for _ in range(150):
         what = chance.randrange(8)
         if what <= 1:
-            queue, delay_ms = chance.choice("qr"), chance.choice((None, 300))
+            queue, delay_ms = chance.choice("qr"), chance.choice((0, 300))
             jobs = desk.submit(2, queue=queue, terms=chance.choice(kinds), delay_ms=delay_ms)
             known += [job.job_id for job in jobs]
         elif what <= 3:
