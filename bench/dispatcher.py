@@ -32,6 +32,7 @@ from manyhands.server.clock import Clock
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.ids import Ids
 from manyhands.server.tallies import Tallies
+from manyhands.server.uncounted import Uncounted
 from manyhands.store.memory import MemoryStore
 from manyhands.store.sqlite import SqliteStore
 
@@ -159,7 +160,9 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, dic
     store = MemoryStore() if options.store == "memory" else SqliteStore(directory)
     clock = Clock()
     dispatcher = Dispatcher(store, clock, asyncio.get_running_loop())
-    dispatcher.on_batch.append(Tallies().take)  # as in every server
+    uncounted = Uncounted()
+    Tallies(uncounted)
+    dispatcher.on_batch.append(uncounted.note)  # as in every server
     driver = Driver(dispatcher, clock)
     gc.set_threshold(50_000, 20, 1_000)
     results: dict[str, dict[str, float]] = {}

@@ -37,6 +37,7 @@ from manyhands.server.relay import Relay
 from manyhands.server.schedules import Calendar
 from manyhands.server.tallies import Tallies
 from manyhands.server.traffic import Traffic
+from manyhands.server.uncounted import Uncounted
 from manyhands.server.wmp import WmpListener
 from manyhands.server.workers import WorkerBooks
 from manyhands.store.memory import MemoryStore
@@ -88,13 +89,13 @@ class Server:
             ride_ms=config.ride_ms,
             on_failure=self._fail,
         )
-        self.tallies = Tallies()
-        self.dispatcher.on_batch.append(self.tallies.take)
-        self.metrics = Metrics(self.dispatcher, self.tallies)
+        self.uncounted = Uncounted()
+        self.dispatcher.on_batch.append(self.uncounted.note)
+        self.tallies = Tallies(self.uncounted)
+        self.metrics = Metrics(self.dispatcher, self.tallies, self.uncounted)
         self.history = History(self, self.tallies)
         self.traffic = Traffic(self)
-        self.worker_books = WorkerBooks()
-        self.dispatcher.on_batch.append(self.worker_books.take)
+        self.worker_books = WorkerBooks(self.uncounted)
         self.bulk = BulkRunner(self)
         self.access = access_of(config)
         self.audit = AuditLog(self)

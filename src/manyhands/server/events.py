@@ -33,6 +33,10 @@ class EventLog:
             return
         self._recent.extend(events)
         self.last_seq = last_seq
+        if self._watchers:
+            self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             try:
                 watcher()

@@ -23,7 +23,7 @@ from manyhands.model.history import BOUNDS_MS
 from manyhands.model.job import State
 from manyhands.server.dispatcher import Dispatcher
 from manyhands.server.tallies import Tallies
-from manyhands.store.batch import Batch
+from manyhands.server.uncounted import Noted, Uncounted
 
 # Beyond this, queues are summed up: a label for each would cost more than it tells.
 _QUEUES_MAX: Final = 1_000
@@ -77,8 +77,9 @@ def _durations(name: str, text: str, counts: list[int], total_ms: int) -> Histog
 class Metrics(Collector):
     """Counts what passes, and looks at the rest when it is asked."""
 
-    def __init__(self, dispatcher: Dispatcher, tallies: Tallies) -> None:
+    def __init__(self, dispatcher: Dispatcher, tallies: Tallies, uncounted: Uncounted) -> None:
         self._dispatcher = dispatcher
+        self._uncounted = uncounted
         self._tallies = tallies
         self._commit = _Histogram(_COMMIT_BOUNDS_MS)
         self._batch = _Histogram(_BATCH_BOUNDS)
@@ -86,7 +87,7 @@ class Metrics(Collector):
         # Listeners that have something to tell add themselves.
         self.sources: list[Callable[[], Iterable[Metric]]] = []
         self._registry.register(self)
-        dispatcher.on_batch.append(self._take)
+        uncounted.counters.append(self._take)
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the text of a scrape."""
@@ -96,19 +97,19 @@ class Metrics(Collector):
         """Nothing before the first scrape: registering must not collect."""
         return ()
 
-    def _take(self, batch: Batch, elapsed_ms: float) -> None:
-        """One commit."""
+    def _take(self, noted: Noted) -> None:
         commit, sizes = self._commit, self._batch
-        commit.counts[bisect_left(commit.bounds, elapsed_ms)] += 1
-        commit.total += elapsed_ms
-        size = len(batch.jobs)
-        sizes.counts[bisect_left(sizes.bounds, size)] += 1
-        sizes.total += size
+        for elapsed_ms, size in noted.commits:
+            commit.counts[bisect_left(commit.bounds, elapsed_ms)] += 1
+            commit.total += elapsed_ms
+            sizes.counts[bisect_left(sizes.bounds, size)] += 1
+            sizes.total += size
 
     # A scrape.
 
     def collect(self) -> Iterator[Metric]:
         """Everything there is to tell."""
+        self._uncounted.count()
         yield InfoMetricFamily("manyhands", "Version of the server.", {"version": __version__})
         yield from self._queues()
         yield from self._jobs()

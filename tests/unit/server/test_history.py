@@ -10,6 +10,7 @@ from manyhands.model.history import ALL_QUEUES, COARSE_MS, MINUTE_MS, new_sample
 from manyhands.model.policy import Queue
 from manyhands.server.history import RANGES, History
 from manyhands.server.tallies import Tallies
+from manyhands.server.uncounted import Uncounted
 from manyhands.store.memory import MemoryStore
 
 START = 1_700_000_000_000 - 1_700_000_000_000 % COARSE_MS
@@ -26,7 +27,7 @@ class Room:
 
     def open(self) -> None:
         """A server's start."""
-        self.tallies = Tallies()
+        self.tallies = Tallies(Uncounted())
         clock = SimpleNamespace(now=lambda: self.now)
         dispatcher = SimpleNamespace(touch=self._commit)
         server = SimpleNamespace(store=self.store, clock=clock, dispatcher=dispatcher)

@@ -8,20 +8,24 @@ from manyhands.model.commands import (
     Complete,
     Fail,
     Move,
+    Renew,
     Requeue,
     SetDependencies,
+    Tick,
 )
 from manyhands.model.job import Failure, Holder, Origin
 from manyhands.model.policy import TERMS, OnExpiry, Terms
 from manyhands.server.tallies import Tallies
+from manyhands.server.uncounted import Uncounted
 from tests.unit.server.desk import Desk
 
 
 @pytest.fixture
 def desk():
     desk = Desk()
-    desk.tallies = Tallies()
-    desk.dispatcher.on_batch.append(desk.tallies.take)
+    uncounted = Uncounted()
+    desk.tallies = Tallies(uncounted)
+    desk.dispatcher.on_batch.append(uncounted.note)
     return desk
 
 
@@ -109,6 +113,20 @@ def test_a_lapsed_lease_that_was_the_last_allowed_is_lost_once(desk):
     desk.run(20_000)
 
     assert counted(desk) == {"submitted": 1, "started": 1, "lost": 1, "failed": 1}
+
+
+def test_the_last_allowed_lease_is_not_lost_if_its_holder_speaks_up_within_the_same_commit(desk):
+    lapsing = Terms(TERMS["native"].defaults, attempts_max=1, on_expiry=OnExpiry.LAPSE)
+    desk.submit(terms=lapsing)
+    job = desk.claim(term_ms=1_000)
+    desk.run(job.lease.expires_at - desk.clock.now() - 1)
+    desk.time.now_us += 1_000  # before the timer of the server itself
+    desk.tell(Tick(10))
+    desk.tell(Renew(job_id=job.job_id, proof=ByToken(job.lease.token)))
+    desk.run(50)
+
+    assert [event.reason for event in desk.batches[-1].events] == ["lapsed", "renewed"]
+    assert counted(desk) == {"submitted": 1, "started": 1}
 
 
 def test_a_lease_that_its_holder_takes_up_again_is_not_started_again(desk):

@@ -1,7 +1,10 @@
 """Records of workers, with a clock of their own."""
 
+import pytest
+
 from manyhands.model.commands import ByToken, Complete, Fail
 from manyhands.model.job import Failure, Holder
+from manyhands.server.uncounted import Uncounted
 from manyhands.server.workers import (
     WORKER_MS_MAX,
     WORKERS_COUNT_MAX,
@@ -12,7 +15,7 @@ from tests.unit.server.desk import COMMIT_MS, Desk
 
 
 def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
-    book = WorkerBook("http")
+    book = WorkerBook("http", Uncounted())
     book.see("silent", "10.0.0.1", 0)
     book.see("alive", "10.0.0.2", 0)
     book.see(None, "10.0.0.3", 0)
@@ -24,7 +27,7 @@ def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
 
 
 def test_names_without_end_cost_no_memory_without_end():
-    book = WorkerBook("http")
+    book = WorkerBook("http", Uncounted())
     for number in range(WORKERS_COUNT_MAX + 10):
         book.see(f"w{number}", "10.0.0.1", number)
 
@@ -32,10 +35,16 @@ def test_names_without_end_cost_no_memory_without_end():
     assert book.record("w0") is None
 
 
-def test_workers_of_every_protocol_with_names_are_known_by_their_leases():
+@pytest.fixture
+def desk():
     desk = Desk()
-    books = WorkerBooks()
-    desk.dispatcher.on_batch.append(books.take)
+    uncounted = Uncounted()
+    desk.books = WorkerBooks(uncounted)
+    desk.dispatcher.on_batch.append(uncounted.note)
+    return desk
+
+
+def test_workers_of_every_protocol_with_names_are_known_by_their_leases(desk):
     desk.submit()
     desk.submit()
 
@@ -49,7 +58,51 @@ def test_workers_of_every_protocol_with_names_are_known_by_their_leases():
         desk.tell(answer(job))
         desk.run(2 * COMMIT_MS)
 
-    record = books.by_realm["wmp"].record("press-1")
+    record = desk.books.by_realm["wmp"].record("press-1")
     assert (record.taken, record.completed, record.failed, record.lost) == (2, 1, 1, 0)
     assert (record.address, record.seen_at > 0) == ("10.0.0.4", True)
-    assert books.http.records(desk.clock.now()) == []
+    assert desk.books.http.records(desk.clock.now()) == []
+
+
+def test_a_worker_was_heard_of_when_it_took_a_job_however_late_that_is_counted(desk):
+    desk.submit(2)
+    began_at = desk.clock.now()
+    desk.claim(holder=Holder("dwork", "w"))
+    desk.claim(holder=Holder("dwork", "w"))  # within the time that is not worth a note
+    desk.run(60_000)
+
+    assert desk.books.by_realm["dwork"].record("w").seen_at == began_at
+
+
+def test_by_their_leases_too_the_longest_silent_are_forgotten_first(desk):
+    desk.submit(3)
+    for name in ("alive", "silent"):
+        desk.claim(holder=Holder("dwork", name, "10.0.0.1"))
+    desk.run(1_000)
+    desk.claim(holder=Holder("dwork", "alive", "10.0.0.1"))
+
+    book = desk.books.by_realm["dwork"]
+    assert [record.name for record in book.records(desk.clock.now())] == ["alive", "silent"]
+    assert list(book.by_key) == ["silent", "alive"]
+    past = book.record("silent").seen_at + WORKER_MS_MAX
+    assert [record.name for record in book.records(past)] == ["alive"]
+
+
+def test_a_worker_that_speaks_from_elsewhere_is_known_by_its_new_address_at_once(desk):
+    desk.submit(2)
+    for address in ("10.0.0.1", "10.0.0.2"):
+        desk.ask(desk.a_claim(holder=Holder("dwork", "w", address)))
+    desk.run(2 * COMMIT_MS)
+
+    record = desk.books.by_realm["dwork"].record("w")
+    assert (record.taken, record.address) == (2, "10.0.0.2")
+
+
+def test_what_happened_before_a_worker_was_heard_of_is_not_in_its_record(desk):
+    desk.submit()
+    desk.claim(holder=Holder("http", "w"), term_ms=1_000)
+    desk.run(1_100)
+    desk.books.http.see("w", "", desk.clock.now())
+
+    record = desk.books.http.record("w")
+    assert (record.taken, record.lost) == (0, 0)
