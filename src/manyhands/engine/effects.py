@@ -65,7 +65,7 @@ class Effects(Struct, gc=False, eq=False):
         return job if job is not None else self.view.job(job_id)
 
     def policy(self, queue: str) -> QueuePolicy:
-        known = self.queue(queue)
+        known = self.view.queue(queue) if self.settings is None else self.queue(queue)
         return known.policy if known is not None else NO_POLICY
 
     def queue(self, name: str) -> Queue | None:
@@ -150,12 +150,14 @@ class Effects(Struct, gc=False, eq=False):
             holder = held.holder
         elif lease is not None:
             holder = lease.holder
-        allowed = job.terms.attempts_max
+        terms = job.terms
+        allowed = terms.attempts_max
         if allowed is None:
-            policy = policy or self.policy(job.queue)
+            if policy is None:
+                policy = self.policy(job.queue)
             allowed = policy.attempts_max
             if allowed is None:
-                allowed = job.terms.defaults.attempts_max
+                allowed = terms.defaults.attempts_max
         self.events.append(
             Event(
                 self.now,

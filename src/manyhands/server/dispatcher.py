@@ -226,7 +226,8 @@ class Dispatcher:
             # Let the writer work on this while the rest of the turn is still being decided.
             self._begin_commit()
         elif not (self._flush_soon or self._in_flight) and (gathering.changed or answers):
-            self._arm_flush()
+            if gathering.urgent or self._flush_timer is None:
+                self._arm_flush()
         elif len(answers) >= self._awaited_count:
             self._flush_now()
         if settle is not None:

@@ -302,14 +302,12 @@ class Index:
         if state is _READY:
             queue.ready.count += 1
             queue.ready.add(job)
-        ended, had_ended = state in FINISHED, was in FINISHED
-        if (
-            job.unique_key is not old.unique_key
-            or before is not queue
-            or ((ended or had_ended) and job.unique_key is not None)
+        key = job.unique_key
+        if key is not old.unique_key or (
+            key is not None and (before is not queue or state in FINISHED or was in FINISHED)
         ):
             self._move_key(old, job, before, queue)
-        if job.namespace is not None and ended is not had_ended:
+        if job.namespace is not None and (state in FINISHED) is not (was in FINISHED):
             self.namespaces.count(job, job.namespace, self.serial + 1)
         if job.name is not None and old.incarnation != job.incarnation:
             self.namespaces.point(job, job.name)
