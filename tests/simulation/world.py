@@ -478,4 +478,4 @@ class FaultyStore:
         return self._collector.batch.number - 1
 
     def decided_seq(self) -> int:
-        return self._collector.seq
+        return self._collector.seq + len(self._collector.batch.events)
