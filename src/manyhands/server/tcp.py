@@ -223,6 +223,15 @@ class Connection(asyncio.Protocol):
         else:
             session.hear(signal)
 
+    def hear_first(self, protocol: object) -> None:
+        """From now on what asyncio says goes to this one, which passes on what is for us."""
+        if self._transport is not None:
+            self._transport.set_protocol(cast(asyncio.BaseProtocol, protocol))
+
+    def is_at_rest(self) -> bool:
+        """Whether what comes next may be heard at once."""
+        return not (self._closing or self._unread or self._undone)
+
     def data_received(self, data: bytes) -> None:
         session = self._session
         if session is None or self._closing:
