@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from manyhands.config import Address
-from manyhands.server import zeromq
+from manyhands.server import tcp, zeromq
 from manyhands.server.ids import Ids
 from manyhands.server.zeromq import RouterSocket
 from manyhands.wire.zmtp import GREETING, Decoder, command, encode, ready
@@ -439,6 +439,16 @@ def test_z8_a_peer_that_does_not_read_is_not_read_and_gets_everything_later(echo
             heard += decoder.feed(raw.socket.recv(MIB))
         writing.join()
     assert heard == [[b"", b"", body]] * count
+
+
+def test_z8_a_peer_that_is_told_far_more_than_it_reads_is_closed(echoing, context, monkeypatch):
+    """In one word, even: the write that is too much is the first that it does not read."""
+    monkeypatch.setattr(tcp, "OUTPUT_BYTES_MAX", 8 * MIB)
+    with Raw(echoing, HELLO + ready(b"DEALER", b"me")) as raw:
+        raw.read(len(HELLO + ready(b"ROUTER", b"")))
+        echoing.call(echoing.router.send, (b"me", b""), bytes(64 * MIB), None)
+        wait_until(lambda: echoing.router.connections_count == 0, "it is let go")
+    assert is_served(echoing, context)
 
 
 def test_a_peer_that_vanishes_is_forgotten(echoing, context):

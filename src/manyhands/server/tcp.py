@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         self.connection = server.ids.connection()
         self.number = int(self.connection.rpartition("/")[2])
         self.address = ""
-        self._listener = listener
+        self.listener = listener
         self._dispatcher = server.dispatcher
         self.ask = server.dispatcher.ask
         self.token = server.ids.token
@@ -164,12 +164,11 @@ class Connection(asyncio.Protocol):
         self._clock = server.clock
         self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
-        self.output: list[bytes] = []  # since the last write
+        self.output: list[bytes] = []  # since the last write; if there is any, the next is due
         self._unread = b""  # came, and waits for our next turn
         self._undone = False  # so does something that the session has kept
         self._going_on = False  # that turn is on its way
         self._receiving = False
-        self._flushing = False
         self._closing = False
         self._ended = False  # the peer closed its half
         self._lingering: asyncio.TimerHandle | None = None
@@ -184,7 +183,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's own class is not a subclass
         self._transport = transport
-        listener = self._listener
+        listener = self.listener
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         listener.accepted_count += 1
@@ -224,6 +223,15 @@ class Connection(asyncio.Protocol):
         else:
             session.hear(signal)
 
+    def hear_first(self, protocol: object) -> None:
+        """From now on what asyncio says goes to this one, which passes on what is for us."""
+        if self._transport is not None:
+            self._transport.set_protocol(cast(asyncio.BaseProtocol, protocol))
+
+    def is_at_rest(self) -> bool:
+        """Whether what comes next may be heard at once."""
+        return not (self._closing or self._unread or self._undone)
+
     def data_received(self, data: bytes) -> None:
         session = self._session
         if session is None or self._closing:
@@ -239,20 +247,17 @@ class Connection(asyncio.Protocol):
             session.receive(data)
         except Exception:  # noqa: BLE001
             # A defect of ours: this peer is let go, its jobs go back, others are unharmed.
-            _log.exception("internal error", listener=self._listener.name, peer=self.address)
+            _log.exception("internal error", listener=self.listener.name, peer=self.address)
             self._closing = self._blameless = True
         finally:
             self._receiving = False
-        if self.output and not self._flushing:
-            self._flushing = True
-            self._listener.flush_later(self)
         if self._closing:
             self.close()
         elif self._unread or self._undone:
-            self._pause_reading()
+            self.pause_reading()
             self.resume_reading()
         elif session.is_overwhelmed():
-            self._pause_reading()
+            self.pause_reading()
 
     def _read_on(self) -> None:
         self._going_on = False
@@ -267,17 +272,18 @@ class Connection(asyncio.Protocol):
             return False
         self._session.ended()
         # Closed by the session, once everything is answered; over TLS it ends at once.
-        return self._listener.tls is None
+        return self.listener.tls is None
 
     def pause_writing(self) -> None:
         self.writing_paused = True
-        self._pause_reading()
+        self.pause_reading()
 
     def resume_writing(self) -> None:
         self.writing_paused = False
         self.resume_reading()
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
+        """Until `resume_reading` finds that nothing stands against it."""
         if not self._reading_paused and self._transport is not None:
             self._reading_paused = True
             self._transport.pause_reading()
@@ -298,14 +304,14 @@ class Connection(asyncio.Protocol):
         if self._unread or self._undone:
             if not self._going_on:
                 self._going_on = True
-                self._listener.loop.call_soon(self._read_on)
+                self.listener.loop.call_soon(self._read_on)
             return
         self._reading_paused = False
         self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         self.stay_awake()
-        self._listener.forget(self)
+        self.listener.forget(self)
         self._dispatcher.on_signal.pop(self.connection, None)
         if self._lingering is not None:
             self._lingering.cancel()
@@ -317,17 +323,16 @@ class Connection(asyncio.Protocol):
     # The session's side.
 
     def send(self, data: bytes) -> None:
-        self.output.append(data)
-        if not self._receiving and not self._flushing:
-            self._flushing = True
-            self._listener.flush_later(self)
+        output = self.output
+        if not output:
+            self.listener.flush_later(self)
+        output.append(data)
 
     def come_back(self) -> None:
         self._undone = True
 
     def flush(self) -> None:
         """Everything that was said since the last time, in one write."""
-        self._flushing = False
         self._told_bytes = 0
         output = self.output
         transport = self._transport
@@ -336,13 +341,14 @@ class Connection(asyncio.Protocol):
         if self._lingering is not None:
             output.clear()  # the last word has been said
             return
-        transport.write(output[0] if len(output) == 1 else b"".join(output))
+        transport.write(b"".join(output))
         output.clear()
-        waiting = transport.get_write_buffer_size()
-        if waiting > OUTPUT_BYTES_MAX:
-            self._give_up(waiting)
-        elif self._reading_paused:
-            self.resume_reading()
+        if self._reading_paused:  # as it is, above all, while the peer does not read
+            waiting = transport.get_write_buffer_size()
+            if waiting > OUTPUT_BYTES_MAX:
+                self._give_up(waiting)
+            else:
+                self.resume_reading()
 
     def unread_bytes(self) -> int:
         """What was written and the peer has not taken."""
@@ -368,7 +374,7 @@ class Connection(asyncio.Protocol):
             return
         # What the peer still sends is read and dropped until it hangs up: closing on unread
         # bytes would reset the connection, and the peer might never read why.
-        self._lingering = self._listener.loop.call_later(_LINGER_SECONDS, self.abort)
+        self._lingering = self.listener.loop.call_later(_LINGER_SECONDS, self.abort)
         transport.write_eof()
         if self._reading_paused:
             self._reading_paused = False
@@ -387,7 +393,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def operate(self, command: Command, settle: Settle) -> None:
-        listener = self._listener
+        listener = self.listener
         listener.server.audit.ask(command, settle, self.address, f"{listener.name} admin")
 
     def now(self) -> int:

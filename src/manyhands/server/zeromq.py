@@ -13,7 +13,16 @@ from manyhands.config import Address
 from manyhands.model.events import Signal
 from manyhands.server.tcp import OUTPUT_BYTES_MAX, Connection, TcpListener
 from manyhands.store.batch import Batch
-from manyhands.wire.zmtp import GREETING, PING, Decoder, Handshake, RefusedError, encode
+from manyhands.wire.zmtp import (
+    GREETING,
+    HEAD_BYTES,
+    HEADS,
+    PING,
+    Decoder,
+    Handshake,
+    RefusedError,
+    encode,
+)
 
 if TYPE_CHECKING:
     from manyhands.server.app import Server
@@ -162,7 +171,7 @@ class RouterSocket:
     ) -> None:
         """Send with everything else that is said to that peer in this turn."""
         peer = self._peers.get(route[0])
-        if peer is None or not peer.send(encode(route, body), undelivered):
+        if peer is None or not peer.send(route, body, undelivered):
             # Gone, or it does not read what it was sent.
             _log.debug("a reply could not be delivered", listener=self.name)
             if undelivered is not None:
@@ -186,15 +195,20 @@ class RouterSocket:
 
 
 class Peer:
-    """One connection, as the session of its TCP connection."""
+    """One connection, as the session of its TCP connection. Once hands are shaken it hears asyncio
+    before that one does: what nearly everybody sends takes a short way.
+    """
 
     __slots__ = (
+        "_at_rest",
         "_decoder",
         "_handshake",
         "_handshake_looks",
         "_has_pings",
         "_kept",
+        "_route",
         "_router",
+        "_session",
         "_silent_looks",
         "_unsent",
         "_unsent_bytes",
@@ -205,7 +219,10 @@ class Peer:
     def __init__(self, router: RouterSocket, connection: Connection) -> None:
         self.connection = connection
         self.identity = b""
+        self._route: tuple[bytes, ...] = ()  # back to it, if nobody stands between
         self._router = router
+        self._session = router.session
+        self._at_rest = False  # the next bytes begin a message, and nothing waits before it
         self._handshake: Handshake | None = Handshake()
         self._decoder: Decoder | None = None
         self._kept: list[list[bytes]] = []  # messages that came when too much was asked already
@@ -214,8 +231,55 @@ class Peer:
         self._handshake_looks = 0
         # Since the last write: how much, and whom to tell if it never leaves.
         self._unsent_bytes = 0
-        self._unsent: list[Callable[[], None]] = []
+        self._unsent: list[Callable[[], None] | None] = []
         connection.send(GREETING)
+
+    # asyncio's side.
+
+    def data_received(self, data: bytes) -> None:
+        """Nearly always this is one message: an empty delimiter and a short body."""
+        session = self._session
+        size = len(data) - HEAD_BYTES
+        if (
+            self._at_rest
+            and size < 256
+            and data.startswith(HEADS[size])
+            and not session.is_overwhelmed()
+        ):
+            self._silent_looks = 0
+            try:
+                session.receive([self.identity, b"", data[HEAD_BYTES:]])
+            except Exception:  # noqa: BLE001 - as in `_deliver`
+                _log.exception("internal error", listener=self._router.name)
+            if session.is_overwhelmed():
+                self._router.waiting[self] = None
+                self.connection.pause_reading()
+            return
+        connection = self.connection
+        connection.data_received(data)
+        decoder = self._decoder
+        self._at_rest = (
+            decoder is not None
+            and decoder.is_at_rest()
+            and connection.is_at_rest()
+            and not self._kept
+        )
+
+    def eof_received(self) -> bool:
+        """No more will come."""
+        return self.connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """The peer does not read."""
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """This is the end."""
+        self.connection.connection_lost(exc)
 
     # The connection's side.
 
@@ -259,14 +323,16 @@ class Peer:
         if rest is None:
             return None
         self.identity = router.admit(self, handshake.identity)
+        self._route = (self.identity, b"")
         self._has_pings = handshake.has_pings
         self._decoder = Decoder(
             self.identity, router.message_bytes_max, has_commands=handshake.has_commands
         )
+        self.connection.hear_first(self)
         return rest
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
-        session = self._router.session
+        session = self._session
         for number, message in enumerate(messages):
             if session.is_overwhelmed():
                 self._kept = messages[number:]
@@ -290,7 +356,7 @@ class Peer:
 
     def is_overwhelmed(self) -> bool:
         """Nothing more is read, from anybody, while too much is asked."""
-        if self._kept or self._router.session.is_overwhelmed():
+        if self._kept or self._session.is_overwhelmed():
             self._router.waiting[self] = None
             return True
         return False
@@ -305,28 +371,39 @@ class Peer:
         self._router.forget(self)
         if self.connection.output:
             for undelivered in self._unsent:
-                self._router.loop.call_soon(undelivered)
+                if undelivered is not None:
+                    self._router.loop.call_soon(undelivered)
 
     def hear(self, signal: Signal) -> None:
         """News of a job: sessions of sockets hear what is committed instead."""
 
     # The socket's side.
 
-    def send(self, data: bytes, undelivered: Callable[[], None] | None) -> bool:
+    def send(
+        self, route: tuple[bytes, ...], body: bytes, undelivered: Callable[[], None] | None
+    ) -> bool:
         """False: it has not taken what was said before."""
         connection = self.connection
-        if not connection.output:
+        output = connection.output
+        size = len(body)
+        if size < 256 and not output and not connection.writing_paused and route == self._route:
+            # As nearly all: the only word of this turn, and a short one.
+            output.append(HEADS[size] + body)
+            connection.listener.flush_later(connection)
+            self._unsent_bytes = HEAD_BYTES + size
+            self._unsent = [undelivered]
+            return True
+        if not output:
             self._unsent_bytes = 0
-            if self._unsent:
-                self._unsent.clear()
+            self._unsent = []
         if self._unsent_bytes > _UNREAD_BYTES_MAX or (
             connection.writing_paused
             and connection.unread_bytes() + self._unsent_bytes > _UNREAD_BYTES_MAX
         ):
             return False
+        data = encode(route, body)
         self._unsent_bytes += len(data)
-        if undelivered is not None:
-            self._unsent.append(undelivered)
+        self._unsent.append(undelivered)
         connection.send(data)
         return True
 
@@ -357,6 +434,7 @@ class Peer:
         """It is let go, without a word."""
         self._router.forget(self)
         self._handshake = self._decoder = None
+        self._at_rest = False
         self.connection.abort()
 
     def _refuse(self, sentence: str) -> None:
@@ -374,3 +452,4 @@ class Peer:
         self._router.report_refused(self, sentence)
         self._router.forget(self)
         self._handshake = self._decoder = None
+        self._at_rest = False

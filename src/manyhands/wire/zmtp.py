@@ -28,6 +28,11 @@ _OLD_COMPATIBLE: Final = (3, 5, 6)  # the same ones
 _LAST: Final = tuple(bytes((0, size)) for size in range(256))
 _MORE: Final = tuple(bytes((1, size)) for size in range(256))
 
+# What nearly everybody sends, and gets: an empty delimiter and one frame of fewer bytes than there
+# are heads. This is all that comes before the body, by its size.
+HEADS: Final = tuple(b"\x01\x00" + last for last in _LAST)
+HEAD_BYTES: Final = 4
+
 
 class RefusedError(ValueError):
     """This peer cannot be served. The text is a sentence for the log; ``answer`` is for the peer,
@@ -68,8 +73,6 @@ PING: Final = command(b"PING", b"\0\0")
 def encode(route: Sequence[bytes], body: bytes) -> bytes:
     """A message. The first of the route names the connection and is not sent."""
     size = len(body)
-    if len(route) == 2 and not route[1] and size < 256:  # as nearly all
-        return b"".join((b"\x01\x00", _LAST[size], body))
     parts = []
     for frame in route[1:]:
         length = len(frame)
@@ -221,6 +224,10 @@ class Decoder:
         self._thrown_bytes = 0
         self._held = bytearray()
         self._needed = 2  # bytes that must be there before another look is worth it
+
+    def is_at_rest(self) -> bool:
+        """Whether the next bytes begin a message: nothing is held of another."""
+        return not self._held and len(self._frames) == 1 and self.fault is None
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Take what has arrived and return the messages it completes, in order."""

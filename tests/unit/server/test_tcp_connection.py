@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from manyhands.server.amqp import _WatcherConnection
-from manyhands.server.tcp import Connection
+from manyhands.server.tcp import OUTPUT_BYTES_MAX, Connection
 from tests.unit.server.transport import Transport
 
 
@@ -16,6 +16,7 @@ class Session:
     def __init__(self) -> None:
         self.turns: list[int] = []
         self.heard = b""
+        self.answers: list[bytes] = []
         self.overwhelmed = False
 
     def receive(self, data):
@@ -25,6 +26,8 @@ class Session:
             self.peer.close()
         if b"more" in data:
             self.peer.come_back()
+        for answer in self.answers:
+            self.peer.send(answer)
 
     def is_overwhelmed(self):
         return self.overwhelmed
@@ -53,6 +56,9 @@ def opened(loop, request):
         loop=loop,
         make_session=lambda _connection: session,
         forget=lambda _connection: None,
+        flush_later=lambda connection: loop.call_soon(connection.flush),
+        name="test",
+        tls=None,
     )
     connection = request.param(listener)
     session.peer = connection
@@ -146,6 +152,45 @@ def test_a_small_request_is_looked_at_at_once(opened):
     connection.data_received(b"small")
 
     assert session.turns == [5]
+    assert transport.reading
+
+
+def test_all_that_is_said_in_one_turn_is_one_write(loop, opened, monkeypatch):
+    connection, session, transport = opened
+    writes: list[bytes] = []
+    monkeypatch.setattr(transport, "write", writes.append)
+    for _ in range(2):
+        session.answers = [b"a", b"b"]
+        connection.data_received(b"asked")
+        connection.send(b"c")
+        assert writes == []
+        run_once(loop)
+        assert writes == [b"abc"]
+        writes.clear()
+
+
+def test_a_peer_that_leaves_more_unread_than_it_may_is_closed(loop, opened):
+    connection, _, transport = opened
+    connection.pause_writing()
+    transport.unread_bytes = OUTPUT_BYTES_MAX
+    connection.send(b"at most")
+    run_once(loop)
+    assert transport.state == "open"
+
+    transport.unread_bytes += 1
+    connection.send(b"too much")
+    run_once(loop)
+    assert transport.state == "aborted"
+
+
+def test_a_peer_is_read_again_after_an_answer_that_it_was_owed(loop, opened):
+    connection, session, transport = opened
+    session.overwhelmed = True
+    connection.data_received(b"asked")
+    assert not transport.reading
+    session.overwhelmed = False
+    connection.send(b"answer")
+    run_once(loop)
     assert transport.reading
 
 

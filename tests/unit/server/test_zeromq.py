@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.config import Address
@@ -70,8 +70,8 @@ class House:
 
     def connect(self, first: bytes = b"") -> Transport:
         transport = Transport()
-        transport.connection = Connection(self.router._listener)
-        transport.connection.connection_made(transport)
+        transport.protocol = transport.connection = Connection(self.router._listener)
+        transport.protocol.connection_made(transport)
         self.say(transport, first)
         self.transports.append(transport)
         return transport
@@ -82,7 +82,7 @@ class House:
         return transport
 
     def say(self, transport: Transport, data: bytes) -> None:
-        transport.connection.data_received(data)
+        transport.protocol.data_received(data)
         self.turn()
 
     def look(self, count: int) -> None:
@@ -173,12 +173,21 @@ def test_z4_who_comes_back_takes_its_place_and_its_former_self_is_closed(house):
 
 def test_z4_a_former_self_is_not_heard_any_more(house):
     former = house.join(b"me")
-    former.connection.data_received(message(b"", b"x" * 200) * 500)  # more than one turn takes
+    former.protocol.data_received(message(b"", b"x" * 200) * 500)  # more than one turn takes
     heard = len(house.session.heard)
     assert heard < 500
     house.join(b"me")
     house.turn(10)
     assert len(house.session.heard) == heard
+
+
+def test_z4_a_former_self_that_was_heard_before_is_not_heard_any_more(house):
+    former = house.join(b"me")
+    for _ in range(2):
+        house.say(former, message(b"", b"x"))
+    house.join(b"me")
+    house.say(former, message(b"", b"y"))
+    assert [heard[-1] for heard in house.session.heard] == [b"x", b"x"]
 
 
 def test_z5_a_message_of_too_many_frames_is_told_and_the_next_one_is_heard(house):
@@ -298,7 +307,7 @@ def test_z9_nobody_is_read_while_too_much_is_asked_and_everything_is_heard_in_th
     house.say(second, message(b"", b"x"))
     assert [heard[-1] for heard in house.session.heard] == [b"0", b"1", b"2"]
     third = house.join(b"3")
-    third.connection.data_received(b"\1")
+    third.protocol.data_received(b"\1")
     assert (first.reading, second.reading, third.reading) == (False, False, False)
     house.look(20)
     states = {transport.state for transport in (first, second, third)}
@@ -317,6 +326,26 @@ def test_z9_nobody_is_read_while_too_much_is_asked_and_everything_is_heard_in_th
     assert (first.reading, second.reading, third.reading) == (True, True, True)
 
 
+def test_z9_a_peer_whose_request_was_one_too_many_is_not_read_further(house):
+    first, second = house.join(b"1"), house.join(b"2")
+    house.session.room = 4
+    for transport in (first, second, first):
+        house.say(transport, message(b"", b"x"))
+        assert transport.reading
+    house.say(first, message(b"", b"y"))
+    assert len(house.session.heard) == 4
+    assert (first.reading, second.reading) == (False, True)
+    house.say(second, message(b"", b"z"))
+    assert len(house.session.heard) == 4
+    assert (first.reading, second.reading) == (False, False)
+
+    house.session.room = 100
+    house.router.send((b"1", b""), b"reply", None)
+    house.turn()
+    assert house.session.heard[4:] == [[b"2", b"", b"z"]]
+    assert (first.reading, second.reading) == (True, True)
+
+
 def test_z9_a_fault_behind_messages_that_wait_is_met_after_them(house):
     transport = house.join(b"1")
     house.session.room = 1
@@ -331,8 +360,8 @@ def test_z9_a_fault_behind_messages_that_wait_is_met_after_them(house):
 
 def test_z10_a_flood_is_heard_in_slices(house):
     flood, other = house.join(b"1"), house.join(b"2")
-    flood.connection.data_received(message(b"", b"x") * 100_000)
-    other.connection.data_received(message(b"", b"y"))
+    flood.protocol.data_received(message(b"", b"x") * 100_000)
+    other.protocol.data_received(message(b"", b"y"))
     assert house.session.heard[-1] == [b"2", b"", b"y"]
     assert len(house.session.heard) < 10_000
     house.turn(100)
@@ -375,12 +404,34 @@ def test_replies_of_one_turn_to_one_peer_are_one_write(house, monkeypatch):
     assert heard == [[b"", b"", b"x"], [b"", b"hop" * 100, b"", b"y" * 300]]
 
 
+def test_replies_and_pongs_of_one_turn_are_one_write(house, monkeypatch):
+    transport = house.join(b"me")
+    writes: list[bytes] = []
+    monkeypatch.setattr(transport, "write", writes.append)
+    transport.protocol.data_received(command(b"PING", b"\0\0a") + command(b"PING", b"\0\0b"))
+    house.router.send((b"me", b""), b"x", None)
+    assert writes == []
+    house.turn()
+
+    pongs = command(b"PONG", b"a") + command(b"PONG", b"b")
+    assert writes == [pongs + message(b"", b"x")]
+
+
 def test_a_defect_of_ours_harms_neither_the_peer_nor_others(house, capsys):
     first, second = house.join(b"1"), house.join(b"2")
     house.say(first, message(b"defect") + message(b"fine"))
     house.say(second, message(b"fine"))
-    assert house.session.heard == [[b"1", b"fine"], [b"2", b"fine"]]
-    assert "internal error" in capsys.readouterr().out
+    for body in (b"fine", b"defect", b"fine"):
+        house.say(first, message(b"", body))
+    assert house.session.heard == [
+        [b"1", b"fine"],
+        [b"2", b"fine"],
+        [b"1", b"", b"fine"],
+        [b"1", b"", b"fine"],
+    ]
+    assert capsys.readouterr().out.count("listener=test") == 2
+    assert first.reading
+    assert first.state == "open"
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.sampled_from([b"", GREETING, HELLO]))
@@ -402,9 +453,74 @@ def test_z5_any_bytes_are_heard_or_end_the_connection(pieces, first):
         loop.close()
 
 
+short = st.binary(max_size=3).map(lambda body: message(b"", body))
+parts = (
+    short
+    | short.map(lambda one: one * 2)
+    | st.integers(250, 260).map(lambda size: message(b"", bytes(size)))
+    | st.lists(st.binary(max_size=2), min_size=1, max_size=4).map(lambda some: message(*some))
+    | st.sampled_from(
+        [
+            command(b"PING", b"\0\0"),
+            b"\1\0" * 65,
+            b"\1\1x",
+            b"\0\0",
+            b"\2" + bytes(7) + b"\1",
+            message(b"", b"defect"),
+            message(b"", b"x" * 50_000),
+        ]
+    )
+    | st.binary(max_size=6)
+)
+
+
+@given(
+    st.lists(st.tuples(parts, st.integers(0, 12), st.integers(0, 2), st.booleans()), max_size=12),
+    st.integers(0, 6),
+)
+@example([(message(b"", b"") * 9_000, 0, 0, True), (message(b"", b"x"), 0, 0, True)], 10_000)
+@example([(message(b"", b"kept"), 0, 1, True), (message(b"", b"x"), 0, 0, True)], 0)
+def test_z5_the_short_way_of_usual_messages_leads_where_the_long_one_does(steps, room):
+    loop = asyncio.new_event_loop()
+    houses = House(loop), House(loop)
+    try:
+        transports = [house.join(b"me") for house in houses]
+        ways = transports[0].protocol, transports[1].connection
+        assert ways[0] is not transports[0].connection
+
+        def told(house: House) -> tuple:
+            (transport,) = house.transports
+            session, peers = house.session, len(house.router.waiting)
+            seen = (transport.written, transport.reading, transport.state)
+            return (session.heard, session.overflows, peers, *seen)
+
+        for house in houses:
+            house.session.room = room
+        for part, cut, more_room, at_once in steps:
+            for piece in (part[:cut], part[cut:]):
+                for way in ways if piece else ():
+                    way.data_received(piece)
+                houses[0].turn(0 if at_once else 3)
+                assert told(houses[0]) == told(houses[1])
+            for house in houses:
+                house.session.room += more_room
+                if more_room > 1:  # else nobody is told yet
+                    house.router._go_on()
+        for house in houses:
+            house.session.room = 1_000_000
+            house.router._go_on()
+        houses[0].turn(10)
+        assert told(houses[0]) == told(houses[1])
+        for transport in transports:
+            transport.protocol.connection_lost(None)
+        assert [house.router.connections_count for house in houses] == [0, 0]
+    finally:
+        loop.close()
+
+
 def test_a_peer_that_hangs_up_is_forgotten_at_once(house):
     transport = house.join(b"me")
-    transport.connection.eof_received()
+    transport.protocol.eof_received()
     assert house.router.connections_count == 0
     assert transport.state == "closed"
 

@@ -1,5 +1,7 @@
 """The network's end of a connection, without a network."""
 
+from typing import Any
+
 from manyhands.server.tcp import Connection
 
 
@@ -11,6 +13,7 @@ class Transport:
         self.written = b""
         self.unread_bytes = 0
         self.connection: Connection | None = None
+        self.protocol: Any = None  # whom the network tells what happens
         self.state = "open"
 
     def get_extra_info(self, _name):
@@ -18,6 +21,9 @@ class Transport:
 
     def set_write_buffer_limits(self, high):
         pass
+
+    def set_protocol(self, protocol):
+        self.protocol = protocol
 
     def pause_reading(self):
         self.reading = False

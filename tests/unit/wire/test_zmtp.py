@@ -11,6 +11,8 @@ from manyhands.wire.zmtp import (
     COMMAND_BYTES_MAX,
     FRAMES_MAX,
     GREETING,
+    HEAD_BYTES,
+    HEADS,
     Decoder,
     Handshake,
     RefusedError,
@@ -221,6 +223,40 @@ def test_z5_what_is_written_is_read(messages, size):
 
     assert told == [[ID, *frames] for frames in messages]
     assert one.fault is None
+
+
+def test_z5_a_head_is_all_that_comes_before_a_short_body():
+    for size, head in enumerate(HEADS):
+        assert len(head) == HEAD_BYTES
+        assert head + bytes(size) == message(b"", bytes(size))
+        assert decoder().feed(head + bytes(size)) == [[ID, b"", bytes(size)]]
+    assert len(HEADS) == 256
+
+
+@given(
+    st.lists(frames_of_a_message.map(lambda frames: message(*frames)) | st.binary(max_size=5)),
+    st.integers(1, 400),
+)
+@example([b"\1\0" * 70], 400)
+def test_z5_a_decoder_at_rest_takes_what_comes_for_a_new_message(parts, size):
+    text = b"".join(parts)
+    one = decoder()
+    for at in range(0, len(text), size):
+        one.feed(text[at : at + size])
+    if one.is_at_rest():
+        assert one.feed(HEADS[1] + b"x") == [[ID, b"", b"x"]]
+        assert one.is_at_rest()
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_z5_in_a_message_a_decoder_is_not_at_rest(cut):
+    text = message(b"", b"abc", b"def")
+    one = decoder()
+    assert one.is_at_rest()
+    one.feed(text[:cut])
+    assert not one.is_at_rest()
+    one.feed(text[cut:])
+    assert one.is_at_rest()
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))
