@@ -45,11 +45,20 @@ _LINGER_SECONDS: Final = 10.0
 _FAREWELL_SECONDS: Final = 0.2
 
 
+ReceiveShort = Callable[[tuple[bytes, ...], bytes], None]
+
+
 class Session(Protocol):
     """What a socket needs of a protocol's session."""
 
     def receive(self, frames: list[bytes]) -> None:
         """A message: the peer's identity and all its frames."""
+
+    @property
+    def receive_short(self) -> ReceiveShort | None:
+        """Takes a message of an empty delimiter and a short body, with the route back: where nearly
+        all are like that.
+        """
 
     def overflowed(self, peer: bytes) -> None:
         """A message of more frames than any can have; what else it has is thrown away."""
@@ -194,6 +203,10 @@ class RouterSocket:
         await self._listener.drain()
 
 
+def _take_nothing(_route: tuple[bytes, ...], _body: bytes) -> None:
+    """Hands are not shaken yet."""
+
+
 class Peer:
     """One connection, as the session of its TCP connection. Once hands are shaken it hears asyncio
     before that one does: what nearly everybody sends takes a short way.
@@ -206,6 +219,7 @@ class Peer:
         "_handshake_looks",
         "_has_pings",
         "_kept",
+        "_receive_short",
         "_route",
         "_router",
         "_session",
@@ -222,6 +236,7 @@ class Peer:
         self._route: tuple[bytes, ...] = ()  # back to it, if nobody stands between
         self._router = router
         self._session = router.session
+        self._receive_short: ReceiveShort = _take_nothing
         self._at_rest = False  # the next bytes begin a message, and nothing waits before it
         self._handshake: Handshake | None = Handshake()
         self._decoder: Decoder | None = None
@@ -248,7 +263,7 @@ class Peer:
         ):
             self._silent_looks = 0
             try:
-                session.receive([self.identity, b"", data[HEAD_BYTES:]])
+                self._receive_short(self._route, data[HEAD_BYTES:])
             except Exception:  # noqa: BLE001 - as in `_deliver`
                 _log.exception("internal error", listener=self._router.name)
             if session.is_overwhelmed():
@@ -328,7 +343,9 @@ class Peer:
         self._decoder = Decoder(
             self.identity, router.message_bytes_max, has_commands=handshake.has_commands
         )
-        self.connection.hear_first(self)
+        if self._session.receive_short is not None:
+            self._receive_short = self._session.receive_short
+            self.connection.hear_first(self)
         return rest
 
     def _deliver(self, messages: list[list[bytes]]) -> None:

@@ -34,6 +34,9 @@ class Session:
             raise RuntimeError("a defect of ours")
         self.heard.append(frames)
 
+    def receive_short(self, route, body):
+        self.receive([*route, body])
+
     def overflowed(self, peer):
         self.overflows.append(peer)
 

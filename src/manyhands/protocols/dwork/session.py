@@ -84,23 +84,24 @@ class DworkSession:
 
     def receive(self, frames: list[bytes]) -> None:
         """A message: the peer's identity, perhaps more of an envelope, a delimiter, a body."""
-        if len(frames) == 3 and not frames[1]:  # as nearly all
-            route: Route = (frames[0], b"")
+        end = frames.index(b"", 1) + 1 if b"" in frames[1:] else len(frames)
+        if end == len(frames):
+            # Nobody could tell where a reply is to go (D2).
+            self.overflowed(frames[0])
+        elif end + 1 < len(frames):
+            self._begin(tuple(frames[:end])).refuse("a request has one body frame")
         else:
-            end = frames.index(b"", 1) + 1 if b"" in frames[1:] else len(frames)
-            if end == len(frames):
-                # Nobody could tell where a reply is to go (D2).
-                self.overflowed(frames[0])
-                return
-            route = tuple(frames[:end])
+            self.receive_short(tuple(frames[:end]), frames[end])
+
+    def _begin(self, route: Route) -> Turn:
         if self._stealing.held:
             # Whoever goes on talking does not wait for work: its steal is answered first.
             self._stealing.let_go(self.turns.last(route))
-        turn = self.turns.take(route)
-        if len(frames) != len(route) + 1:
-            turn.refuse("a request has one body frame")
-            return
-        body = frames[-1]
+        return self.turns.take(route)
+
+    def receive_short(self, route: Route, body: bytes) -> None:
+        """A message whose way back is known."""
+        turn = self.turns.take(route) if not self._stealing.held else self._begin(route)
         steal = self._steals.get(body)
         if steal is not None:
             self._heard(steal.holder.name or "")

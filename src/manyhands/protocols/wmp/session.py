@@ -68,6 +68,8 @@ class WmpSession:
 
     # The listener's side.
 
+    receive_short = None  # messages have more frames
+
     def receive(self, frames: list[bytes]) -> None:
         """A message: the peer's routing id and all its frames. What is wrong with it is counted
         and harms nobody (W9).
