@@ -54,6 +54,8 @@ class Hub:
     ) -> None:
         self.sent.append((route, body, undelivered))
 
+    send_alone = send
+
     def job_id(self) -> str:
         return self._ids.job_id(self.now())
 

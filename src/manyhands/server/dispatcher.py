@@ -42,8 +42,8 @@ Settle = Callable[[Reply], None]
 Refused = Callable[[], Settle | None]
 
 _log = structlog.get_logger("manyhands.dispatcher")
-# More waiting answers than this, and the next commit keeps its distance from the last.
-_BUSY_COUNT: Final = 8
+# So many answers in a commit, and the next one keeps its distance from it.
+_BUSY_COUNT: Final = 4
 # As many waiting answers as this are sent on, whatever else is to come: the writer commits all
 # batches that have reached it together, and works while the rest is still being decided.
 _FULL_COUNT: Final = 64
@@ -139,10 +139,10 @@ class Dispatcher:
         self._telling = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
-        # While a commit keeps its distance: as many waiting answers as the last one had end that.
-        # Whoever was answered then has asked again, and nobody is left to wait for.
+        # While a commit keeps its distance: as many waiting answers as this end that. Whoever was
+        # answered lately has asked again, and nobody is left to wait for.
         self._awaited_count = _NOT_AWAITED
-        self._answered_count = 0
+        self._answered_count = 0  # the most in a commit, lately
         # While a commit is put off to listen: how often, and what was heard by the last time.
         self._looks_count = 0
         self._heard_count = 0
@@ -363,8 +363,10 @@ class Dispatcher:
                 self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
-        self._answered_count = len(gathering.answers)
-        self._was_busy = self._answered_count > _BUSY_COUNT
+        # Some of those who ask again are late for one commit; if they are late for the next ones,
+        # too, they are not expected any more.
+        self._answered_count = max(len(gathering.answers), self._answered_count * 7 // 8)
+        self._was_busy = self._answered_count >= _BUSY_COUNT
         self._in_flight.append(gathering)
         if batch.is_durable:
             if self._send_timer is None and self.store.has_unsent():

@@ -55,6 +55,7 @@ class DworkHub:
         self._ids = server.ids
         self.socket = RouterSocket(server, endpoint.address, f"dwork {endpoint.name}")
         self.send = self.socket.send
+        self.send_alone = self.socket.send_alone
         self.ask: Ask = server.dispatcher.ask
         self.now = server.clock.now
         self.token = server.ids.token

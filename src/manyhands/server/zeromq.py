@@ -188,6 +188,18 @@ class RouterSocket:
         if self.waiting:
             self._go_on_soon()
 
+    def send_alone(
+        self, route: tuple[bytes, ...], body: bytes, undelivered: Callable[[], None] | None
+    ) -> None:
+        """Send at once: nothing else is owed to that peer, and it can go on while others are still
+        being answered.
+        """
+        peer = self._peers.get(route[0])
+        if peer is None or not peer.write(route, body):
+            self.send(route, body, undelivered)
+        elif self.waiting:
+            self._go_on_soon()
+
     # The end.
 
     async def drain(self) -> None:
@@ -224,6 +236,7 @@ class Peer:
         "_router",
         "_session",
         "_silent_looks",
+        "_transport",
         "_unsent",
         "_unsent_bytes",
         "connection",
@@ -237,6 +250,7 @@ class Peer:
         self._router = router
         self._session = router.session
         self._receive_short: ReceiveShort = _take_nothing
+        self._transport: asyncio.Transport | None = None  # once we may write at once
         self._at_rest = False  # the next bytes begin a message, and nothing waits before it
         self._handshake: Handshake | None = Handshake()
         self._decoder: Decoder | None = None
@@ -246,7 +260,7 @@ class Peer:
         self._handshake_looks = 0
         # Since the last write: how much, and whom to tell if it never leaves.
         self._unsent_bytes = 0
-        self._unsent: list[Callable[[], None] | None] = []
+        self._unsent: list[Callable[[], None]] = []
         connection.send(GREETING)
 
     # asyncio's side.
@@ -345,7 +359,7 @@ class Peer:
         )
         if self._session.receive_short is not None:
             self._receive_short = self._session.receive_short
-            self.connection.hear_first(self)
+            self._transport = self.connection.hear_first(self)
         return rest
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
@@ -388,31 +402,37 @@ class Peer:
         self._router.forget(self)
         if self.connection.output:
             for undelivered in self._unsent:
-                if undelivered is not None:
-                    self._router.loop.call_soon(undelivered)
+                self._router.loop.call_soon(undelivered)
 
     def hear(self, signal: Signal) -> None:
         """News of a job: sessions of sockets hear what is committed instead."""
 
     # The socket's side.
 
+    def write(self, route: tuple[bytes, ...], body: bytes) -> bool:
+        """Write a short message at once; False: it has to take the long way."""
+        transport, connection = self._transport, self.connection
+        size = len(body)
+        if (
+            transport is None
+            or size > 255
+            or connection.output
+            or connection.writing_paused
+            or route != self._route
+        ):
+            return False
+        transport.write(HEADS[size] + body)
+        return not transport.is_closing()
+
     def send(
         self, route: tuple[bytes, ...], body: bytes, undelivered: Callable[[], None] | None
     ) -> bool:
         """False: it has not taken what was said before."""
         connection = self.connection
-        output = connection.output
-        size = len(body)
-        if size < 256 and not output and not connection.writing_paused and route == self._route:
-            # As nearly all: the only word of this turn, and a short one.
-            output.append(HEADS[size] + body)
-            connection.listener.flush_later(connection)
-            self._unsent_bytes = HEAD_BYTES + size
-            self._unsent = [undelivered]
-            return True
-        if not output:
+        if not connection.output:
             self._unsent_bytes = 0
-            self._unsent = []
+            if self._unsent:
+                self._unsent.clear()
         if self._unsent_bytes > _UNREAD_BYTES_MAX or (
             connection.writing_paused
             and connection.unread_bytes() + self._unsent_bytes > _UNREAD_BYTES_MAX
@@ -420,7 +440,8 @@ class Peer:
             return False
         data = encode(route, body)
         self._unsent_bytes += len(data)
-        self._unsent.append(undelivered)
+        if undelivered is not None:
+            self._unsent.append(undelivered)
         connection.send(data)
         return True
 

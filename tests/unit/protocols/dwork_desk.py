@@ -47,6 +47,9 @@ class Desk:
         assert route[-1] == b""
         self.replies.setdefault(route[0], []).append(body)
 
+    def send_alone(self, route, body, undelivered) -> None:
+        self.send(route, body, undelivered)
+
     def report_dropped(self, count: int) -> None:
         self.dropped_reported = count
 

@@ -17,6 +17,9 @@ class Hub(Backing, Protocol):
         if it cannot be reached.
         """
 
+    def send_alone(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
+        """The same at once, since nothing else is owed along that route."""
+
     def report_dropped(self, count: int) -> None:
         """Messages that nobody can be answered for, so far."""
 

@@ -86,7 +86,7 @@ class Turns:
         """The reply to the only request of a route."""
         del self._last[route]
         self.awaited_count -= 1
-        self.hub.send(route, body, undelivered)
+        self.hub.send_alone(route, body, undelivered)
 
     def settle(self, turn: Turn) -> None:
         """Send what is known, up to the first reply that is not."""
