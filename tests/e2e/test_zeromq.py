@@ -41,6 +41,12 @@ class Echo:
         body = frames[0] if frames[-1] == b"who am I?" else frames[-1]
         self.router.send(tuple(frames[:-1]), body, None)
 
+    def receive_short(self, route, body):
+        if body.startswith(b"quiet"):
+            self.quiet_count += 1
+            return
+        self.router.send_alone(route, route[0] if body == b"who am I?" else body, None)
+
     def overflowed(self, peer):
         self.router.send((peer,), b"too many frames", None)
 
@@ -108,6 +114,21 @@ def echoing(request):
     echoing = Echoing(request.param)
     yield echoing
     echoing.stop()
+
+
+def test_z12_the_only_reply_that_is_owed_leaves_while_the_loop_is_still_busy(echoing):
+    with socket.create_connection(tuple(str(echoing.address).rsplit(":", 1))) as peer:
+        peer.settimeout(SECONDS_MAX)
+        peer.sendall(HELLO + ready(b"REQ", b"me"))
+        answer = b""
+        while not answer.endswith(ready(b"ROUTER", b"")):
+            answer += peer.recv(1000)
+
+        def answer_and_wait() -> bytes:
+            echoing.router.send_alone((b"me", b""), b"now", None)
+            return peer.recv(1000)  # in the loop's own thread: nothing else can write it
+
+        assert echoing.call(answer_and_wait) == encode((b"", b""), b"now")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """dwork beyond its edge cases: order of replies, holding, leases, failures, other fronts."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from manyhands.model.commands import (
 from manyhands.model.job import Holder, State
 from manyhands.model.outcome import Why
 from manyhands.model.payload import Encoding
+from manyhands.protocols.dwork.turns import Turns
 from manyhands.protocols.dwork.words import ANSWERS
 from manyhands.wire.dwork import Kind, Query, Task, encode
 from tests.unit.protocols.dwork_desk import Desk, a_task
@@ -70,6 +73,24 @@ def test_d1_further_frames_of_an_envelope_come_back(desk):
     desk.tell([b"p", b"proxy", b"", b"\x08\x01\x32\x00"])
 
     assert sent[0][:3] == (b"p", b"proxy", b"")
+
+
+def test_d3_a_reply_leaves_alone_if_nothing_else_is_owed_along_its_route():
+    sent: list[tuple[str, bytes]] = []
+    hub = SimpleNamespace(
+        send=lambda _route, body, _undelivered: sent.append(("together", body)),
+        send_alone=lambda _route, body, _undelivered: sent.append(("alone", body)),
+    )
+    turns = Turns(hub)
+    first, second, other = [turns.take((peer, b"")) for peer in (b"p", b"p", b"q")]
+    second.answer(b"2")
+    other.answer(b"other")
+    assert sent == [("alone", b"other")]
+    first.answer(b"1")
+    turns.take((b"p", b"")).answer(b"3")
+
+    assert sent[1:] == [("together", b"1"), ("together", b"2"), ("alone", b"3")]
+    assert turns.awaited_count == 0
 
 
 def test_d3_replies_of_a_peer_come_in_the_order_of_its_requests(desk):

@@ -136,6 +136,48 @@ def test_the_distance_ends_when_all_have_asked_again_who_were_answered():
     assert [one.at_ms for one in told] == [COMMIT_MS + 1 + COMMIT_MS] * 20
 
 
+def have_answered(desk: Desk, count: int) -> float:
+    """As many ask at once, and are answered; gives how long that took."""
+    began_ms = desk.clock.monotonic_ms()
+    told = [desk.ask(desk.a_submit()) for _ in range(count)]
+    for _ in range(200):
+        if told[-1].at_ms is not None:
+            return told[-1].at_ms - began_ms
+        desk.run(1)
+    raise AssertionError("nobody was answered")
+
+
+def test_who_is_late_for_a_commit_is_waited_for_by_the_next():
+    desk = Desk(pace_ms=50.0)
+    have_answered(desk, 8)
+    assert have_answered(desk, 5) > COMMIT_MS  # three are late
+
+    told = [desk.ask(desk.a_submit()) for _ in range(6)]
+    desk.run(1)
+    told.append(desk.ask(desk.a_submit()))
+    desk.run(COMMIT_MS)
+
+    assert [len(batch.jobs) for batch in desk.batches] == [8, 5, 7]
+
+
+def test_who_does_not_come_back_is_not_waited_for_any_more():
+    desk = Desk(pace_ms=50.0)
+    have_answered(desk, 8)
+
+    took_ms = [have_answered(desk, 5) for _ in range(4)]
+
+    assert took_ms[0] > COMMIT_MS
+    assert took_ms[-1] == COMMIT_MS
+
+
+def test_three_at_a_time_are_few():
+    desk = Desk(pace_ms=50.0)
+    for _ in range(4):
+        told = [desk.ask(desk.a_submit()) for _ in range(3)]
+        desk.run(COMMIT_MS)
+        assert None not in [one.at_ms for one in told]
+
+
 def test_a_server_with_few_clients_keeps_no_distance():
     desk = Desk(pace_ms=50.0)
     desk.ask(desk.a_submit())

@@ -420,6 +420,84 @@ def test_replies_and_pongs_of_one_turn_are_one_write(house, monkeypatch):
     assert writes == [pongs + message(b"", b"x")]
 
 
+def test_z12_the_only_reply_that_is_owed_leaves_at_once(house):
+    transport = house.join(b"me")
+    house.router.send_alone((b"me", b""), b"x", None)
+
+    assert transport.written == message(b"", b"x")
+
+
+def test_z12_behind_what_is_said_in_this_turn_a_reply_keeps_its_place(house, monkeypatch):
+    transport = house.join(b"me")
+    writes: list[bytes] = []
+    monkeypatch.setattr(transport, "write", writes.append)
+    house.router.send((b"me", b""), b"x", None)
+    house.router.send_alone((b"me", b""), b"y", None)
+    assert writes == []
+    house.turn()
+
+    assert writes == [message(b"", b"x") + message(b"", b"y")]
+
+
+@pytest.mark.parametrize("route", [(b"me", b""), (b"me", b"hop", b"")])
+@pytest.mark.parametrize("size", [0, 255, 256, 70_000])
+def test_z12_a_reply_is_the_same_whichever_way_it_leaves(house, route, size):
+    transport = house.join(b"me")
+    house.router.send_alone(route, b"x" * size, None)
+    house.turn()
+
+    assert transport.written == message(*route[1:], b"x" * size)
+
+
+def test_z12_a_peer_that_does_not_read_is_written_to_as_before(house):
+    transport = house.join(b"me")
+    transport.protocol.pause_writing()
+    house.router.send_alone((b"me", b""), b"x", None)
+    assert transport.written == b""
+    house.turn()
+
+    assert transport.written == message(b"", b"x")
+
+
+def test_z12_a_protocol_without_a_short_way_is_written_to_as_before(house):
+    house.session.receive_short = None
+    transport = house.join(b"me")
+    assert transport.protocol is transport.connection
+    house.router.send_alone((b"me", b""), b"x", None)
+    assert transport.written == b""
+    house.turn()
+
+    assert transport.written == message(b"", b"x")
+
+
+def test_z12_a_reply_that_cannot_be_written_any_more_is_told_as_undelivered(house):
+    told: list[str] = []
+    transport = house.join(b"me")
+    house.router.send_alone((b"nobody", b""), b"x", lambda: told.append("never there"))
+    transport.state = "closed"  # by the system, which nobody has heard of yet
+    house.router.send_alone((b"me", b""), b"x", lambda: told.append("just gone"))
+    transport.protocol.connection_lost(None)
+    house.router.send_alone((b"me", b""), b"x", lambda: told.append("gone"))
+    assert told == []
+    house.turn()
+
+    assert told == ["never there", "just gone", "gone"]
+
+
+def test_z12_peers_that_wait_are_read_again_when_a_reply_leaves_at_once(house):
+    first, second = house.join(b"1"), house.join(b"2")
+    house.session.room = 1
+    house.say(first, message(b"", b"x"))
+    house.say(second, message(b"", b"y"))
+    assert (first.reading, second.reading) == (False, False)
+
+    house.session.room = 100
+    house.router.send_alone((b"1", b""), b"reply", None)
+    house.turn()
+    assert (first.reading, second.reading) == (True, True)
+    assert house.session.heard[1:] == [[b"2", b"", b"y"]]
+
+
 def test_a_defect_of_ours_harms_neither_the_peer_nor_others(house, capsys):
     first, second = house.join(b"1"), house.join(b"2")
     house.say(first, message(b"defect") + message(b"fine"))
