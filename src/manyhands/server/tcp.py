@@ -225,13 +225,11 @@ class Connection(asyncio.Protocol):
 
     def hear_first(self, protocol: object) -> asyncio.Transport:
         """From now on what asyncio says goes to this one, which passes on what is for us. It may
-        write by itself while we have no output and writing is not paused; that goes out at once.
+        write by itself while we have no output.
         """
         transport = self._transport
         assert transport is not None  # this is called while something is received
         transport.set_protocol(cast(asyncio.BaseProtocol, protocol))
-        # The loop gathers writes until its turn ends, except those that reach its limit.
-        transport.set_write_buffer_limits(high=0)
         return transport
 
     def is_at_rest(self) -> bool:
