@@ -74,6 +74,7 @@ class DworkSession:
             settings.queue, strict=settings.strict, wait_for_unknown=settings.wait_for_unknown
         )
         self._stealing = Stealing(hub, settings.queue, settings.exit_when, settings.lease_ms)
+        self._has_terms = settings.lease_ms is not None
         # Workers that were heard, and when their leases were last renewed.
         self._locations: dict[str, int] = {}
         # A worker's steals are all the same: they are read once.
@@ -96,7 +97,7 @@ class DworkSession:
     def _begin(self, route: Route) -> Turn:
         if self._stealing.held:
             # Whoever goes on talking does not wait for work: its steal is answered first.
-            self._stealing.let_go(self.turns.last(route))
+            self._stealing.let_go(self.turns.latest.get(route))
         return self.turns.take(route)
 
     def receive_short(self, route: Route, body: bytes) -> None:
@@ -104,13 +105,16 @@ class DworkSession:
         turn = self.turns.take(route) if not self._stealing.held else self._begin(route)
         steal = self._steals.get(body)
         if steal is not None:
-            self._heard(steal.holder.name or "")
+            location = steal.holder.name or ""
+            if self._has_terms or location not in self._locations:
+                self._heard(location)
             self._stealing.steal(turn, steal)
             return
         plain = self._read_plain(body)
         if plain is not None:
             name, (origin, location) = plain
-            self._heard(location)
+            if self._has_terms or location not in self._locations:
+                self._heard(location)
             report_plain(self.hub, self.settings.queue, turn, name, origin, location)
             return
         try:
@@ -304,16 +308,13 @@ class DworkSession:
     def _heard(self, location: str) -> None:
         """D32: a worker that sends anything is alive, and keeps what it holds."""
         locations = self._locations
-        lease_ms = self.settings.lease_ms
-        if location in locations:
-            if lease_ms is None:
-                return
-        else:
+        if location not in locations:
             if len(locations) >= _LOCATIONS_COUNT_MAX:
                 del locations[next(iter(locations))]
             locations[location] = 0
-            if lease_ms is None:
-                return
+        lease_ms = self.settings.lease_ms
+        if lease_ms is None:
+            return
         now = self.hub.now()
         # Often enough, without a write for each message.
         if now - locations[location] < lease_ms // 4:

@@ -27,7 +27,10 @@ class Turn(Struct, eq=False, gc=False):
     def answer(self, body: bytes, undelivered: Callable[[], None] | None = None) -> None:
         """Reply, now or behind the replies that are owed before it."""
         if self.is_first and self.follower is None:  # as nearly always
-            self.turns.send_only(self.route, body, undelivered)
+            turns, route = self.turns, self.route
+            del turns.latest[route]
+            turns.awaited_count -= 1
+            turns.hub.send_alone(route, body, undelivered)
             return
         self.body = body
         self.undelivered = undelivered
@@ -65,28 +68,19 @@ class Turns:
         self.hub = hub
         self.awaited_count = 0
         self.errors_count = 0
-        self._last: dict[Route, Turn] = {}
-
-    def last(self, route: Route) -> Turn | None:
-        """The latest request of a route that is still without a reply."""
-        return self._last.get(route)
+        self.latest: dict[Route, Turn] = {}  # of each route that is owed a reply
 
     def take(self, route: Route) -> Turn:
         """A request arrived."""
         turn = Turn(self, route)
-        last = self._last.get(route)
-        if last is not None:
-            last.follower = turn
+        latest = self.latest
+        before = latest.get(route)
+        if before is not None:
+            before.follower = turn
             turn.is_first = False
-        self._last[route] = turn
+        latest[route] = turn
         self.awaited_count += 1
         return turn
-
-    def send_only(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
-        """The reply to the only request of a route."""
-        del self._last[route]
-        self.awaited_count -= 1
-        self.hub.send_alone(route, body, undelivered)
 
     def settle(self, turn: Turn) -> None:
         """Send what is known, up to the first reply that is not."""
@@ -94,7 +88,7 @@ class Turns:
         while first is not None and first.body is not None:
             follower = first.follower
             if follower is None:
-                del self._last[first.route]
+                del self.latest[first.route]
             self.awaited_count -= 1
             self.hub.send(first.route, first.body, first.undelivered)
             first = follower
