@@ -141,7 +141,11 @@ class TcpListener:
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
         for connection in unsent:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:  # noqa: BLE001 - a defect of ours: that peer is let go, others go on
+                _log.exception("internal error", listener=self.name, peer=connection.address)
+                connection.abort()
 
 
 class Connection(asyncio.Protocol):

@@ -420,6 +420,21 @@ def test_replies_and_pongs_of_one_turn_are_one_write(house, monkeypatch):
     assert writes == [pongs + message(b"", b"x")]
 
 
+def test_a_write_that_fails_by_a_defect_of_ours_keeps_nobody_else_waiting(house, monkeypatch):
+    first, second = house.join(b"1"), house.join(b"2")
+
+    def fail(_data):
+        raise RuntimeError("a defect of ours")
+
+    monkeypatch.setattr(first, "write", fail)
+    house.router.send((b"1", b""), b"x", None)
+    house.router.send((b"2", b""), b"y", None)
+    house.turn()
+
+    assert first.state == "aborted"
+    assert (second.state, second.written) == ("open", message(b"", b"y"))
+
+
 def test_z12_the_only_reply_that_is_owed_leaves_at_once(house):
     transport = house.join(b"me")
     house.router.send_alone((b"me", b""), b"x", None)
