@@ -19,16 +19,16 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
-TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl php-cli php-gearman \
-	rabbitmq-server openssl chromium gcc libc6-dev python3-dev
-TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium cc
+TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl libanyevent-rabbitmq-perl php-cli php-gearman \
+	rabbitmq-server openssl chromium nginx-light gcc libc6-dev python3-dev
+TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium nginx cc
 
 # Packages from npm that some tests talk to or check pages with, and where they are put.
-TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 axe-core@4.14.0
+TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 @cloudamqp/amqp-client@4.1.1 axe-core@4.14.0
 TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.
-GENERATORS := $(wildcard tools/lifecycle.py)
+GENERATORS := $(wildcard tools/lifecycle.py tools/vocabulary.py)
 
 TESTS_IN_CHECK := tests/unit tests/tidy
 TESTS_BEYOND := $(filter-out $(TESTS_IN_CHECK) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
@@ -67,7 +67,7 @@ check: setup-test ## lint, types, import directions, unit and tidy tests; under 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q -n auto $(TESTS_IN_CHECK)
 
 .PHONY: test

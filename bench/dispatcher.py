@@ -1,8 +1,8 @@
-"""The whole dispatcher in one process, durable, with the event log on: no protocol, no network.
+"""Benchmark the dispatcher in one process, durable, with the event log: no protocol, no network.
 
     python bench/dispatcher.py                  life cycles, with 1,000 and 1,000,000 jobs queued
     python bench/dispatcher.py --backlog 100000
-    python bench/dispatcher.py --store memory   the same without a disk, to see its share
+    python bench/dispatcher.py --store memory   the same without a disk, for comparison
 
 A life cycle is submit, claim, complete; it counts when its completion is on disk. Many are in
 flight at once, so batches are as full as a busy server's.
@@ -24,21 +24,21 @@ import uvloop
 from rich.console import Console
 from rich.progress import track
 
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
 from manyhands.model.commands import ByConnection, Claim, Complete, NewJob, Submit
 from manyhands.model.job import Holder, Job
-from manyhands.model.outcome import Claimed, Reply
 from manyhands.model.policy import TERMS
-from manyhands.server.clock import Clock
-from manyhands.server.dispatcher import Dispatcher
-from manyhands.server.ids import Ids
-from manyhands.server.tallies import Tallies
-from manyhands.server.uncounted import Uncounted
+from manyhands.model.replies import Claimed, Reply
+from manyhands.observe.facts import Facts
+from manyhands.observe.tallies import Tallies
 from manyhands.store.memory import MemoryStore
-from manyhands.store.sqlite import SqliteStore
+from manyhands.store.sqlite.store import SqliteStore
 
 HOLDER = Holder("gearman", "worker-1", "127.0.0.1")
 TERMS_OF_JOBS = TERMS["gearman"]
-SLICE = 500  # submits between two looks at the loop, as a busy listener would do
+SLICE = 500  # submits between two turns of the loop, as in a busy listener
 
 
 def cpu_seconds(pid: int) -> float:
@@ -130,7 +130,7 @@ class Driver:
         }
 
     async def fill(self, count: int) -> dict[str, float]:
-        """Queue jobs, and note how long the loop was ever held."""
+        """Queues jobs, and measures the longest time that the loop was blocked."""
         gc.collect()
         before = rss_bytes()
         worst = 0.0
@@ -153,16 +153,16 @@ class Driver:
 
 
 def _ignore(_: Reply) -> None:
-    """The jobs are counted elsewhere."""
+    """Does nothing: the jobs are counted elsewhere."""
 
 
 async def measure(options: argparse.Namespace, directory: Path) -> dict[str, dict[str, float]]:
     store = MemoryStore() if options.store == "memory" else SqliteStore(directory)
     clock = Clock()
     dispatcher = Dispatcher(store, clock, asyncio.get_running_loop())
-    uncounted = Uncounted()
-    Tallies(uncounted)
-    dispatcher.on_batch.append(uncounted.note)  # as in every server
+    facts = Facts()
+    Tallies(facts)
+    dispatcher.on_batch.append(facts.note)  # as in every server
     driver = Driver(dispatcher, clock)
     gc.set_threshold(50_000, 20, 1_000)
     results: dict[str, dict[str, float]] = {}
@@ -178,13 +178,13 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, dic
 
 
 def restart(directory: Path) -> dict[str, float]:
-    """Open the store in a process of its own, as a restarted server does."""
+    """Opens the store in a process of its own, as a restarted server does."""
     code = (
         "import sys, time, pathlib\n"
-        "from manyhands.store.sqlite import SqliteStore\n"
+        "from manyhands.store.sqlite.store import SqliteStore\n"
         "started = time.perf_counter()\n"
         "store = SqliteStore(pathlib.Path(sys.argv[1]))\n"
-        "print(time.perf_counter() - started, len(store.index.jobs))\n"
+        "print(time.perf_counter() - started, len(list(store.live.live_jobs())))\n"
         "store.close()\n"
     )
     output = subprocess.run(

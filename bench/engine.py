@@ -1,4 +1,4 @@
-"""The engine and its index alone, with no store behind them: microseconds a decision.
+"""Benchmark the engine and its index without a store: microseconds per decision.
 
 python bench/engine.py
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from manyhands.engine.decide import decide
 from manyhands.model.commands import ByConnection, Claim, Command, Complete, NewJob, Submit
 from manyhands.model.job import Holder
-from manyhands.model.outcome import Claimed, Reply
 from manyhands.model.policy import TERMS
-from manyhands.store.collect import Collector
+from manyhands.model.replies import Claimed, Reply
+from manyhands.store.collector import Collector
 
 NOW = 1_760_000_000_000
 HOLDER = Holder("gearman", "worker-1", "127.0.0.1")
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    # The best round is the one that others disturbed least; the work is the same in each.
+    # The best round is the least disturbed one; the work is the same in each.
     rounds = [measure(options.jobs) for _ in range(options.rounds)]
     submit, claim, complete = (min(column) for column in zip(*rounds, strict=True))
     figures = {

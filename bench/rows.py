@@ -1,11 +1,11 @@
-"""What rows cost: CPU to pack batches into frames, and to bring frames into the database.
+"""Benchmark rows: CPU to pack batches into frames, and to apply frames to the database.
 
     python bench/rows.py
     python bench/rows.py --a-frame 5      life cycles in each frame
     python bench/rows.py --profile pack   or apply
 
-Life cycles as Gearman has them. Submit, claim and completion of a job are in three frames that
-follow each other, as on a busy server: each frame holds as many of each.
+Life cycles as Gearman has them. Submit, claim and completion of a job are in three consecutive
+frames, as on a busy server, and each frame holds as many of each.
 """
 
 import argparse
@@ -21,24 +21,24 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from manyhands.dispatch.ids import Ids
 from manyhands.engine.decide import decide
 from manyhands.model.commands import ByConnection, Claim, Command, Complete, NewJob, Submit
 from manyhands.model.job import Holder, Origin
-from manyhands.model.outcome import Claimed, Reply
 from manyhands.model.policy import TERMS
-from manyhands.server.ids import Ids
-from manyhands.store import schema
-from manyhands.store.applying import Applier, PackedFrame
+from manyhands.model.replies import Claimed, Reply
 from manyhands.store.batch import Batch
-from manyhands.store.collect import Collector
-from manyhands.store.frames import Counters, Frame, cut
-from manyhands.store.packing import Packer, Removals, TermsBook
+from manyhands.store.collector import Collector
+from manyhands.store.sqlite import schema
+from manyhands.store.sqlite.writer.apply import Applier, PackedFrame
+from manyhands.store.sqlite.writer.frames import Counters, Frame, cut
+from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 
 NOW = 1_760_000_000_000
 HOLDER = Holder("gearman", "127.0.0.1:50001", "127.0.0.1:50001")
 ORIGIN = Origin("gearman", "", "127.0.0.1:50000")
 PROOF = ByConnection("0a1b2c3d/17")
-WINDOW_BYTES = 1024 * 1024  # as in `writer.py`
+WINDOW_BYTES = 1024 * 1024  # as in `writer/process.py`
 FRAME_HEAD_BYTES = 16
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -106,7 +106,7 @@ def pack_all(made: Sequence[tuple[Batch, Counters]]) -> list[bytes]:
 
 
 def windows(frames: Sequence[bytes]) -> list[list[PackedFrame]]:
-    """Frames as the writer brings them into the database together."""
+    """Frames grouped into windows, as the writer applies them."""
     made: list[list[PackedFrame]] = [[]]
     weight = 0
     for data in frames:
@@ -134,7 +134,7 @@ def cpu_us(step: Callable[[], object], jobs: int) -> float:
 
 
 def sizes(frames: Sequence[bytes], jobs: int) -> dict[str, float]:
-    """Bytes of frames for each job, by field."""
+    """Bytes of frames per job, by field."""
     names = [field.name for field in msgspec.structs.fields(Frame)]
     found: dict[str, float] = {"frames": sum(map(len, frames)) / jobs}
     for data in frames:
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=("pack", "apply"))
     parser.add_argument("--directory", type=Path, help="where to write; a temporary one is made")
     options = parser.parse_args()
-    # The best round is the one that others disturbed least; the work is the same in each.
+    # The best round is the least disturbed one; the work is the same in each.
     best: dict[str, float] = {}
     for _ in range(1 if options.profile else options.rounds):
         with tempfile.TemporaryDirectory(dir=options.directory) as directory:

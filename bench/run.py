@@ -1,10 +1,10 @@
-"""All benchmarks of the server itself, one after the other: engine, store, dispatcher.
+"""Runs all benchmarks of the server itself, one after the other: engine, store, dispatcher.
 
     python bench/run.py           about five minutes
     python bench/run.py --quick   with 100,000 jobs instead of a million
 
 The comparison with other servers is ``bench/gearman/run.py``. Close other programs first: on two
-cores everything that runs beside it shows.
+cores they would affect the figures.
 """
 
 import argparse

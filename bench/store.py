@@ -1,4 +1,4 @@
-"""The SQLite store alone: what a commit costs by itself, and how it bears a million jobs.
+"""Benchmark the SQLite store alone: the cost of a commit, and the effect of a million jobs.
 
     python bench/store.py            a table
     python bench/store.py --json     the same for machines
@@ -26,12 +26,12 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
+from manyhands.dispatch.ids import Ids
 from manyhands.engine.effects import Effects
+from manyhands.model.filter import Filter
 from manyhands.model.job import Attempt, EndReason, Holder, Job, Lease, Origin, State
 from manyhands.model.policy import TERMS, Queue
-from manyhands.server.ids import Ids
-from manyhands.store.sqlite import SqliteStore
-from manyhands.store.store import Filter
+from manyhands.store.sqlite.store import SqliteStore
 
 NOW = 1_760_000_000_000
 QUEUE = "resize"
@@ -44,17 +44,17 @@ FILL_BATCH = 500
 
 def new_jobs(store: SqliteStore, count: int) -> Iterator[Effects]:
     for _ in range(count):
-        effects = Effects(store.index, NOW)
-        if store.index.queue(QUEUE) is None:
+        effects = Effects(store.live, NOW)
+        if store.live.queue(QUEUE) is None:
             effects.put_queue(Queue(QUEUE))
         job = Job(
-            job_id=IDS.job_id(NOW + store.index.position // 100),
+            job_id=IDS.job_id(NOW + store.live.position // 100),
             queue=QUEUE,
             state=State.READY,
             payload=os.urandom(50).hex().encode(),
             terms=TERMS["gearman"],
             origin=ORIGIN,
-            position=store.index.take_position(),
+            position=store.live.view.take_position(),
             submitted_at=NOW,
             entered_at=NOW,
             unique_key=os.urandom(18).hex().encode(),
@@ -64,14 +64,14 @@ def new_jobs(store: SqliteStore, count: int) -> Iterator[Effects]:
 
 
 def leased(store: SqliteStore, job: Job) -> Effects:
-    effects = Effects(store.index, NOW)
+    effects = Effects(store.live, NOW)
     lease = Lease(os.urandom(16).hex(), 1, HOLDER, NOW, connection="server/17")
     effects.enter(replace(job, state=State.LEASED, lease=lease, lease_number=1), NOW)
     return effects
 
 
 def finished(store: SqliteStore, job: Job) -> Effects:
-    effects = Effects(store.index, NOW)
+    effects = Effects(store.live, NOW)
     lease = job.lease
     assert lease is not None
     attempt = Attempt(1, HOLDER, NOW, NOW, EndReason.COMPLETED, lease.token)
@@ -88,7 +88,7 @@ def finished(store: SqliteStore, job: Job) -> Effects:
 
 
 class Meter:
-    """Time and CPU of the server's side and of the writer, while it is on."""
+    """Measures time, and CPU of the server's side and of the writer."""
 
     def __init__(self) -> None:
         self.seconds = self.cpu = self.worst = 0.0
@@ -112,7 +112,7 @@ class Meter:
 
 
 def writer_cpu_seconds() -> float:
-    """Of the one child of this process."""
+    """The CPU time of the only child of this process."""
     return (
         sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children()) / 1e9
     )
@@ -129,7 +129,7 @@ def measure_phase(
     writer = writer_cpu_seconds()
     for make in parts:
         meter.commit(store, make())
-    store.partials("")  # whoever asks for records is shown all: the writer's work is over then
+    store.partials("")  # a query waits until the writer has applied everything
     return {
         "jobs_per_second": count / meter.seconds,
         "main_us": meter.cpu / count * 1e6,
@@ -146,12 +146,14 @@ def measure_batch(directory: Path, size: int, count: int) -> dict[str, dict[str,
         store, [lambda: list(new_jobs(store, size)) for _ in rounds], count
     )
     for name, change in (("lease", leased), ("finish", finished)):
-        ids = list(store.index.jobs)
+        ids = list(store.live.jobs)
         slices = [ids[i * size : (i + 1) * size] for i in rounds]
         phases[name] = measure_phase(
             store,
             [
-                lambda part=part, change=change: [change(store, store.index.jobs[i]) for i in part]
+                lambda part=part, change=change: [
+                    change(store, store.live.live_job(i)) for i in part
+                ]
                 for part in slices
             ],
             count,
@@ -170,11 +172,11 @@ def measure_fill(directory: Path, count: int) -> dict[str, float]:
     meter = Meter()
     for _ in range(count // FILL_BATCH):
         meter.commit(store, list(new_jobs(store, FILL_BATCH)))
-    sample = list(store.index.jobs)[:10_000]
+    sample = list(store.live.jobs)[:10_000]
     cycle = Meter()
     for part in (sample[i : i + 100] for i in range(0, len(sample), 100)):
-        cycle.commit(store, [leased(store, store.index.jobs[job_id]) for job_id in part])
-        cycle.commit(store, [finished(store, store.index.jobs[job_id]) for job_id in part])
+        cycle.commit(store, [leased(store, store.live.live_job(job_id)) for job_id in part])
+        cycle.commit(store, [finished(store, store.live.live_job(job_id)) for job_id in part])
     figures = {
         "fill_jobs_per_second": count / meter.seconds,
         "fill_worst_pause_ms": meter.worst * 1e3,
@@ -191,13 +193,13 @@ def measure_fill(directory: Path, count: int) -> dict[str, float]:
 
 
 def measure_reload(directory: Path, count: int) -> dict[str, float]:
-    """In a process of its own, so that its memory is that of the load alone."""
+    """Loads the store in a process of its own, to measure the memory of the load alone."""
     before = rss_bytes()
     started = time.perf_counter()
     store = SqliteStore(directory)
     seconds = time.perf_counter() - started
     figures = {"seconds": seconds, "memory_bytes_per_job": (rss_bytes() - before) / count}
-    # A change, and no clean stop: the next start finds a journal, checks the file and applies it.
+    # A change without a clean stop: the next start finds a journal, checks the file and applies it.
     Meter().commit(store, list(new_jobs(store, 1)))
     for pid in children():
         os.kill(pid, signal.SIGKILL)

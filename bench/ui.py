@@ -1,12 +1,12 @@
-"""The pages at /ui/ with many jobs: server time of each, size of a first load, cost of watching.
+"""Benchmark pages at /ui/ with many jobs: time per page, size of a first load, cost of watching.
 
     python bench/ui.py                    about three minutes, with a million jobs
     python bench/ui.py --jobs 100000      a first look
 
-Server time is what the server itself says about a request (``Server-Timing``): from its head to
-its last byte, reading the store included. The effect of an open page is measured as jobs a second
-through the native API, with and without a page that hears of every change and fetches itself each
-time, in turns. Jobs are spread over queues and states; some are being worked on.
+Server time is what the server reports for a request (``Server-Timing``): from its head to its last
+byte, including reads of the store. The effect of an open page is measured as jobs per second
+through the native API, in turn with and without a page that is notified of every change and reloads
+each time. Jobs are spread over queues and states; some are being worked on.
 """
 
 import argparse
@@ -76,7 +76,9 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 def fill(peer: Peer, count: int) -> dict[str, str]:
-    """So many jobs: most ready, a tenth finished or failed, some leased, delayed and blocked."""
+    """Submits this many jobs: most ready, a tenth finished or failed, some leased, delayed and
+    blocked.
+    """
     started = time.perf_counter()
     sample: dict[str, str] = {}
     for first in range(0, count, BATCH):
@@ -110,7 +112,7 @@ def fill(peer: Peer, count: int) -> dict[str, str]:
 
 
 def pages(sample: dict[str, str]) -> dict[str, str]:
-    """What is looked at, by what it shows."""
+    """The paths to measure, by what they show."""
     return {
         "overview": "",
         "overview, 7 days": "?range=7d",
@@ -136,7 +138,7 @@ def pages(sample: dict[str, str]) -> dict[str, str]:
 
 
 def server_ms(peer: Peer, path: str) -> float | None:
-    """What the server says about one request; None: there is no such page."""
+    """The server time of one request; None if there is no such page."""
     peer.connection.request("GET", f"/ui/{path}", headers={"Accept-Encoding": "gzip"})
     answer = peer.connection.getresponse()
     answer.read()
@@ -174,7 +176,7 @@ def first_load(peer: Peer) -> None:
 
 
 def throughput(address: str, seconds: float) -> float:
-    """Jobs a second: submitted, claimed and completed in hundreds."""
+    """Jobs per second: submitted, claimed and completed in hundreds."""
     peer = Peer(address)
     count = 0
     started = time.perf_counter()
@@ -188,7 +190,7 @@ def throughput(address: str, seconds: float) -> float:
 
 
 class Watcher:
-    """An open page: it fetches itself whenever it hears of a change, and no faster."""
+    """An open page: reloads whenever it is notified of a change, and no faster."""
 
     def __init__(self, address: str, path: str) -> None:
         self._address = address

@@ -3,30 +3,31 @@
     python examples/cancellable_worker.py amqp://guest:guest@127.0.0.1:5673/ \
         http://127.0.0.1:7700 mail worker-1
 
-Prints `started TASK`, and `stopped TASK REASON` when it hears that it should.
+Prints `started TASK`, and `stopped TASK REASON` when it is told to stop.
 """
 
 import json
 import sys
 import urllib.request
+from uuid import UUID
 
 import pika
 
 # Workers of the native API are one group; with a binding to `*.*.<group>.#` a super-worker would
-# hear of all of them.
+# get the events of all of them.
 GROUP = "native"
 
 
 def claim(server: str, queue: str, worker: str) -> str:
-    """One job, waited for if need be; gives its task id."""
+    """Claim one job, waiting for it if necessary, and return its task id."""
     body = {"queue": queue, "worker": worker, "wait": 300, "term_ms": 0}
     request = urllib.request.Request(
         f"{server}/api/claim", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request) as answer:
         [job] = json.load(answer)["results"]
-    uid = job["id"]
-    return f"{uid[:8]}-{uid[8:12]}-{uid[12:16]}-{uid[16:20]}-{uid[20:]}"
+    # Made from the uid, not from the id, which may be shorter if the submitter chose it.
+    return str(UUID(job["uid"]))
 
 
 def main(url: str, server: str, queue_name: str, worker: str) -> None:

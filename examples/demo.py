@@ -1,9 +1,9 @@
-"""A server with lively sample work over every protocol, to look at in a browser.
+"""A server with sample work over every protocol, to look at in a browser.
 
     python examples/demo.py                          # until Ctrl-C, on the usual ports
     python examples/demo.py --free-ports --seconds 20
 
-Its data is in a temporary folder and goes when it ends. `make demo` starts it.
+Its data is in a temporary folder that is removed at the end. `make demo` starts it.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import zmq
 
 from manyhands.client import wmp
 from manyhands.client.wmp_submitter import Submitter
-from manyhands.wire.dwork import Dep, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
 
 FAILURES = (
     ("Timeout", "upstream at 10.1.4.7:443 did not answer in 30 s"),
@@ -45,7 +45,7 @@ STOP_SECONDS_MAX = 5.0  # for all parts together
 
 
 class Demo:
-    """What all parts share: where the server is, dice, and whether to go on."""
+    """What all parts share: the server's addresses, dice, and whether to continue."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         self.addresses = addresses
@@ -54,11 +54,11 @@ class Demo:
         self.dice = random.Random(7)  # noqa: S311 - sample work, no secrets
 
     def rest(self, low: float, high: float) -> bool:
-        """A while; False: it is over."""
+        """Wait a while; False when the demonstration is over."""
         return not self.over.wait(self.dice.uniform(low, high))
 
     def call(self, path: str, body: Any = None, method: str | None = None) -> Any:  # noqa: ANN401
-        """A request with JSON, and what it gave; None if it was refused."""
+        """Send a request with JSON and return its results; None if it was refused."""
         text = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.http + path, text, {"Content-Type": "application/json"}, method=method
@@ -71,7 +71,7 @@ class Demo:
         return found.get("results", found)
 
 
-# The native API: orders with priorities, tags, delays, limits and what depends on them.
+# The native API: orders with priorities, tags, delays, limits and dependants.
 
 
 def orders(demo: Demo) -> None:
@@ -124,13 +124,13 @@ def orders(demo: Demo) -> None:
 
 
 def native_worker(demo: Demo, name: str, queues: list[str], seconds: float, fails: float) -> None:
-    """Claims, reports how far it is, completes, at times fails or falls silent."""
+    """Claims, reports progress, completes, at times fails or stops reporting."""
     while not demo.over.is_set():
         claim = {"queues": queues, "worker": name, "wait": 2, "term_ms": 15_000}
         for job in demo.call("/api/claim", claim) or ():
             proof = {"id": job["id"], "token": job["token"]}
             if demo.dice.random() < 0.01:
-                continue  # it fell asleep: the lease runs out
+                continue  # stopped reporting: the lease expires
             for step in range(1, 5):
                 if not demo.rest(seconds / 8, seconds / 3):
                     return
@@ -247,7 +247,7 @@ def gearman_worker(demo: Demo, name: bytes) -> None:
 
 @contextlib.contextmanager
 def dwork_peer(demo: Demo) -> Iterator[Callable[[Query], Query]]:
-    """A socket to ask with."""
+    """A REQ socket."""
     context = zmq.Context()
     peer = context.socket(zmq.REQ)
     peer.setsockopt(zmq.RCVTIMEO, 60_000)
@@ -297,7 +297,7 @@ def dwork_worker(demo: Demo, name: str) -> None:
 
 
 def letters(demo: Demo) -> None:
-    """Hands in letters to be translated."""
+    """Submits letters to translate."""
     submitter = Submitter(demo.addresses["wmp"])
     try:
         while demo.rest(0.5, 2.5):
@@ -323,7 +323,7 @@ def translator(demo: Demo, name: str) -> None:
     worker.run()
 
 
-# Taskcluster: tasks by its REST API, worked over the native one and told of over AMQP.
+# Taskcluster: tasks over its REST API, worked over the native one, and watched over AMQP.
 
 
 def tasks(demo: Demo) -> None:
@@ -348,7 +348,7 @@ def tasks(demo: Demo) -> None:
 
 
 def watcher(demo: Demo) -> None:
-    """Hears of everything over AMQP."""
+    """Gets every event over AMQP."""
     import pika  # noqa: PLC0415 - only where it is installed
 
     patience = "socket_timeout=60&stack_timeout=60"
@@ -391,7 +391,7 @@ def parts() -> Iterator[tuple[Callable[..., None], tuple[Any, ...]]]:
 
 
 def run(demo: Demo, part: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """One part, started again when it falls over."""
+    """One part, restarted when it fails."""
     while not demo.over.is_set():
         try:
             part(demo, *arguments)

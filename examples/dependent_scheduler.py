@@ -1,10 +1,10 @@
-"""A scheduler of dependent tasks: each step is submitted when the one before it was completed.
+"""A scheduler of dependent tasks: each step is submitted when the previous one has completed.
 
     python examples/dependent_scheduler.py amqp://guest:guest@127.0.0.1:5673/ \
         http://127.0.0.1:7700 my-scheduler fetch build publish
 
-Its tasks carry a routing of its own, so it hears of no others. Prints `submitted STEP TASK` for
-each step and `finished` or `gave up: REASON` at the end.
+Its tasks carry their own routing, so it gets no other events. Prints `submitted STEP TASK` for each
+step and `finished` or `gave up: REASON` at the end.
 """
 
 import json

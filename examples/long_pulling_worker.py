@@ -1,4 +1,4 @@
-"""A worker that asks for work once, and after that only when it hears that there is some.
+"""A worker that asks for work once, and after that only when it is notified of some.
 
     python examples/long_pulling_worker.py amqp://guest:guest@127.0.0.1:5673/ \
         http://127.0.0.1:7700 default mail
@@ -23,13 +23,13 @@ def ask(server: str, path: str, **body: object) -> list[dict[str, object]]:
 
 
 async def work_off(server: str, queue: str) -> None:
-    """Take what there is, one at a time."""
+    """Take all available tasks, one at a time."""
     while True:
         claimed = await asyncio.to_thread(ask, server, "claim", queue=queue, worker="puller")
         if not claimed:
             return
         [job] = claimed
-        # Here the work would be done.
+        # The real work would go here.
         await asyncio.to_thread(ask, server, "complete", id=job["id"], token=job["token"])
         print("completed", job["id"], flush=True)
 
@@ -42,7 +42,7 @@ async def main(url: str, server: str, provisioner: str, worker_type: str) -> Non
         exchange = await channel.declare_exchange("task_pending_v1", "topic", durable=True)
         queue = await channel.declare_queue(exclusive=True)
         await queue.bind(exchange, f"*.*.*.*.{provisioner}.{worker_type}.#")
-        # First listen, then look: nothing can come in between unseen.
+        # Listen first, then look, so that no task is missed in between.
         print("listening", flush=True)
         await work_off(server, queue_name)
         async with queue.iterator() as messages:

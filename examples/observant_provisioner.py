@@ -10,7 +10,7 @@ import sys
 
 import pika
 
-# A task leaves the pending ones when it runs, and also when it fails without having run.
+# A task is no longer pending when it runs, and also when it fails without having run.
 EXCHANGES = ("task_pending_v1", "task_running_v1", "task_failed_v1")
 
 

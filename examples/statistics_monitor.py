@@ -2,8 +2,8 @@
 
     python examples/statistics_monitor.py amqp://guest:guest@127.0.0.1:5673/
 
-Its queue is durable: what happens while the monitor is away is counted when it comes back, and a
-message that comes twice is counted once. Prints one line of JSON after each resolution.
+Its queue is durable: events that happen while the monitor is stopped are counted when it is back,
+and a message that comes twice is counted once. Prints one line of JSON after each resolution.
 """
 
 import json

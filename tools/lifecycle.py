@@ -10,33 +10,33 @@ PAGE = Path(__file__).parents[1] / "docs" / "lifecycle.md"
 
 ABOUT_STATES = {
     State.BLOCKED: "It waits for other jobs. When the last of them completes it becomes `ready`, "
-    "or `delayed` if its time has not come. When one of them is lost, its own policy says whether "
-    "it is held, cancelled, failed, or run all the same.",
-    State.DELAYED: "It waits for its time: a delay asked for by its submitter, or the rest before "
-    "a retry.",
-    State.READY: "Nothing is in its way; the next worker that asks for its queue gets it, higher "
+    "or `delayed` if its time has not come. When one of them fails for good or is cancelled, its "
+    "own policy says whether it is held, cancelled, failed, or run anyway.",
+    State.DELAYED: "It waits for a set time: a delay that its submitter asked for, or the backoff "
+    "before a retry.",
+    State.READY: "Nothing blocks it; the next worker that claims from its queue gets it, higher "
     "priority first, then by position. A job whose lease lapsed is ready too, and its last holder "
-    "may take it up again until somebody else claims it.",
-    State.LEASED: "A worker has it, and nobody else. The lease ends by the worker's word, by "
-    "expiry, with the connection it is bound to, or because somebody cancels or moves the job.",
-    State.COMPLETED: "The work is finished; dependants are set free.",
-    State.FAILED: "It will not be tried again by itself: a worker said so, its budget of attempts "
-    "is spent, its deadline passed, or a dependency was lost.",
-    State.CANCELLED: "It is not wanted any more: somebody said so, the last one who waited for it "
-    "left, another job took its place, or a dependency was lost.",
+    "may resume it until another worker claims it.",
+    State.LEASED: "Exactly one worker has it. The lease ends when the worker reports, when it "
+    "expires, with the connection it is bound to, or when the job is cancelled or moved.",
+    State.COMPLETED: "The work is finished; dependants are released.",
+    State.FAILED: "It will not be retried automatically: a worker reported a final failure, its "
+    "budget of attempts is spent, its deadline passed, or a dependency failed or was cancelled.",
+    State.CANCELLED: "It is no longer wanted: it was cancelled by request, the last client "
+    "waiting for it left, another job replaced it, or a dependency failed or was cancelled.",
 }
 
 ABOUT_TRIGGERS = {
     Trigger.HELD: "it has to wait for other jobs",
-    Trigger.POSTPONED: "it has to wait for its time",
-    Trigger.READIED: "nothing is in its way, any more or again",
-    Trigger.CLAIMED: "a worker takes it, or takes it up again",
+    Trigger.POSTPONED: "it has to wait for a set time",
+    Trigger.READIED: "nothing blocks it, any more or again",
+    Trigger.CLAIMED: "a worker takes it, or resumes it",
     Trigger.COMPLETED: "the work is finished",
     Trigger.FAILED: "it is given up",
-    Trigger.CANCELLED: "it is called off",
+    Trigger.CANCELLED: "it is no longer wanted",
 }
 
-# How a job comes into being: not a move between states, so not in the table.
+# How a job begins: not a transition between states, so not in the table.
 FIRST_STATES = (State.BLOCKED, State.DELAYED, State.READY)
 
 
@@ -46,24 +46,24 @@ def page() -> str:
         "# The life of a job",
         "<!-- Written by tools/lifecycle.py from the table in engine/transitions.py: "
         "change that, then run `make docs`. -->",
-        "Every change of a job's state is one line of a table; what is not in the table cannot "
+        "Every change of a job's state is one entry of a table; anything not in the table cannot "
         "happen. Each change is published as one event.",
         diagram(),
-        "The drawing leaves out one thing: a finished job that is put to work again goes wherever "
-        "a new one would go, under the same id.",
+        "The diagram leaves out one thing: a finished job that is requeued goes wherever a new one "
+        "would go, under the same id.",
         "## States",
         "\n".join(f"- **{state}**: {ABOUT_STATES[state]}" for state in State),
         "## Triggers",
         "\n".join(f"- **{trigger}**: {ABOUT_TRIGGERS[trigger]}." for trigger in Trigger),
         "## The table",
-        "Where a trigger leads from each state. A dash: this cannot happen.",
+        "Where each trigger leads from each state. A dash means that it cannot happen.",
         table(),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def diagram() -> str:
-    """A state diagram of all moves between unfinished jobs and into their ends."""
+    """A state diagram of all transitions."""
     lines = ["```mermaid", "stateDiagram-v2"]
     lines += [f"    [*] --> {state}: submitted" for state in FIRST_STATES]
     moves: dict[tuple[State, State], list[str]] = {}
@@ -78,7 +78,7 @@ def diagram() -> str:
 
 
 def table() -> str:
-    """States down, triggers across."""
+    """A table with a row per state and a column per trigger."""
     rows = [
         "| | " + " | ".join(trigger.value for trigger in Trigger) + " |",
         "|---" * (len(Trigger) + 1) + "|",
@@ -91,7 +91,7 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it."""
+    """Writes the page, or checks it."""
     if arguments not in ([], ["--check"]):
         print("usage: lifecycle.py [--check]", file=sys.stderr)
         return 2

@@ -1,9 +1,9 @@
-"""Where compiled code would believe something that may have changed.
+"""Finds places where compiled code relies on a type that may have changed.
 
-mypy keeps what it learned of an attribute (`if self.fault is None: …`) over calls that may set the
-attribute, and mypyc compiles that in: the attribute is read again, the value is not what mypy
-thinks, and that is a TypeError, where the interpreter would just go on. Such places are found in
-the operations that mypyc writes down beside its C, one function after the other.
+mypy keeps what it learned about an attribute (`if self.fault is None: …`) across calls that may set
+the attribute, and mypyc compiles that in: when the attribute is read again and has another type,
+the compiled code raises a TypeError, where the interpreter would just continue. Such places are
+found in the operations that mypyc writes beside its C code, function by function.
 """
 
 import itertools
@@ -21,10 +21,10 @@ _CAST: Final = re.compile(r"(\w+) = (?:borrow )?(?:cast|unbox)\((.*), (\w+)\)$")
 _CALL: Final = re.compile(r"(?:\w+ = )?([\w.<>]+)\(")
 _ASSIGNED: Final = re.compile(r"(\w+) = ")
 _WHERE: Final = re.compile(r"\(error at (.*?)\)")
-# Of the functions that C code has for Python's own types only these run code of ours.
+# Of the C functions for Python's own types, only these call back into our code.
 _BUILT_IN: Final = re.compile(r"_?C?Py|(cast|unbox|box|load_address|fabs)$")
 _CALLS_BACK: Final = re.compile(r"[Cc]all|PyObject_GetIter|PyIter_Next|Iter_Send")
-# What functions and generators keep their own variables in: nobody else changes those.
+# Where functions and generators keep their own variables, which no other code changes.
 _FRAME: Final = re.compile(r"_(env|gen|obj)$")
 
 Fact = tuple[str, str]
@@ -55,7 +55,7 @@ class _Function:
                 block = self._blocks[label[1]] = []
 
     def findings(self) -> Iterator[str]:
-        """What is wrong with it."""
+        """Sentences about what is wrong with the function."""
         known: dict[str, frozenset[Fact]] = {}
         found: dict[str, None] = {}
         ahead = [(label, frozenset[Fact]()) for label in list(self._blocks)[:1]]
@@ -73,12 +73,12 @@ class _Function:
     def _walk(
         self, label: str, facts: frozenset[Fact], found: dict[str, None]
     ) -> Iterator[tuple[str, frozenset[Fact]]]:
-        """Go through a block; gives where it leads, with what is known there: which attributes
-        nobody can have changed since they were looked at, and which of them a register holds.
+        """Walks over a block; yields the blocks it leads to, with what is known there: which
+        attributes cannot have changed since they were checked, and which of them a register holds.
         """
         paths = {name: path for name, path in facts if name}
         fresh = {path for name, path in facts if not name}
-        stale = ""  # the register that the operation before has read an attribute into
+        stale = ""  # the register that the previous operation has read an attribute into
         operations = self._blocks[label]
         for place, line in enumerate(operations):
             if line.startswith(("inc_ref", "dec_ref")):
@@ -105,7 +105,7 @@ class _Function:
                 self._go_on(line, paths, fresh)
 
     def _go_on(self, line: str, paths: dict[str, str], fresh: set[str]) -> None:
-        """What an operation leaves of what was known."""
+        """Updates what is known after an operation."""
         if (write := _WRITE.match(line)) and write[1] in self._kinds:
             for path in [path for path in fresh if write[2] in path.split(".")]:
                 fresh.discard(path)
@@ -128,6 +128,8 @@ class _Function:
 
 
 def find_narrowings(operations: Path, values: Collection[str]) -> list[str]:
-    """What is wrong with compiled functions. The values are classes whose fields never change."""
+    """What is wrong with the compiled functions. ``values`` are classes whose fields never
+    change.
+    """
     functions = re.split(r"(?m)^def ", operations.read_text())[1:]
     return [said for text in functions for said in _Function(text, values).findings()]

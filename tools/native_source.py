@@ -1,8 +1,8 @@
-"""The source as a compiler wants it.
+"""Prepares a copy of the source for the compiler.
 
-Most values are msgspec structs, whose fields a compiled program can reach through the interpreter
-only. So those that every job passes through become classes with typed fields, and where they are
-copied with a change (`replace`) that becomes a method of theirs. All of this happens to a copy.
+Most values are msgspec structs, whose fields compiled code can reach only through the interpreter.
+So those that every job passes through become classes with typed fields, and copies with changes
+(`replace`) become a method of theirs. All of this is done to a copy.
 """
 
 import ast
@@ -11,29 +11,29 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# The struct of a job has a module of its own in the copy, which can be compiled: the others beside
-# it are what is stored.
+# In the copy, the struct of a job has a module of its own, which can be compiled; the other structs
+# of its module are stored as they are.
 JOB: Final = "Job"
 JOB_MODULE: Final = "model/job.py"
 MOVED_JOB_MODULE: Final = "model/native_job.py"
-# As a struct it is what is encoded; this module has the ways there and back.
+# The struct of a job, as it is encoded, and the conversions to it and from it.
 STORED_MODULE: Final = "model/stored.py"
 STORED_JOB_MODULE: Final = "model/stored_job.py"
-# All structs of these become classes.
+# All structs of these modules become classes.
 VALUE_MODULES: Final = (
     "model/commands.py",
-    "model/outcome.py",
+    "model/replies.py",
     "engine/effects.py",
     "protocols/dwork/session.py",
     "protocols/dwork/turns.py",
-    "wire/dwork.py",
+    "protocols/dwork/codec.py",
 )
-# What the engine asks, and who answers.
+# The interface that the engine reads, and its implementation.
 VIEW_MODULE: Final = "engine/view.py"
-INDEX_MODULE: Final = "store/index.py"
-# What is copied with changes.
+INDEX_MODULE: Final = "store/index/live.py"
+# Structs that are copied with changes.
 COPIED: Final = (JOB, "NewJob")
-# What tests put something of their own in the place of, which is not compiled.
+# Classes that tests replace by subclasses, which are not compiled.
 INHERITED: Final = ("Clock", "Ids")
 
 HEADER: Final = """
@@ -43,7 +43,7 @@ from manyhands.native import are_alike, shown
 _SAME: Final = object()
 """
 
-# What the copy has instead of msgspec's own functions.
+# What the copy uses instead of msgspec's own functions.
 NATIVE_MODULE: Final = '''"""What msgspec does for structs, for compiled values as well."""
 
 from typing import Any, TypeVar
@@ -83,11 +83,11 @@ class _Field(NamedTuple):
     default: str | None
 
     def parameter(self) -> str:
-        """As an argument of the constructor."""
+        """The field as an argument of the constructor."""
         return f"{self.name}: {self.kind}" + ("" if self.default is None else f" = {self.default}")
 
     def is_made_anew(self) -> bool:
-        """Whether every value has one of its own."""
+        """Whether every value gets a new object as its default."""
         return self.default in ("{}", "[]")
 
 
@@ -106,7 +106,7 @@ def _fields_of(node: ast.ClassDef) -> list[_Field]:
 
 
 def _as_class(node: ast.ClassDef, source: str) -> str:
-    """A struct as a class with typed fields, which the compiler keeps outside of any dict."""
+    """A struct as a class with typed fields, which the compiler stores without a dict."""
     fields = _fields_of(node)
     given = [field for field in fields if not field.is_made_anew()]
     all_names = tuple(field.name for field in fields)
@@ -152,7 +152,7 @@ def _as_class(node: ast.ClassDef, source: str) -> str:
             ]
         lines += ["        return new", ""]
     text = source.split("\n")
-    for item in kept[1:]:  # behind the docstring
+    for item in kept[1:]:  # after the docstring
         lines += [*text[_first_line(item) - 1 : item.end_lineno], ""]
     return "\n".join(lines)
 
@@ -168,14 +168,14 @@ def _last_line(node: ast.stmt) -> int:
 
 
 def _is_struct(node: ast.stmt) -> bool:
-    """Whether this defines a struct."""
+    """Whether this statement defines a struct."""
     return isinstance(node, ast.ClassDef) and any(
         isinstance(base, ast.Name) and base.id == "Struct" for base in node.bases
     )
 
 
 def _replace_lines(source: str, changes: Sequence[tuple[int, int, str]]) -> str:
-    """Put other text in the place of some lines, which are counted from 1."""
+    """Replaces lines, which are counted from 1, by other text."""
     lines = source.split("\n")
     for first, last, text in sorted(changes, reverse=True):
         lines[first - 1 : last] = text.split("\n")
@@ -183,7 +183,7 @@ def _replace_lines(source: str, changes: Sequence[tuple[int, int, str]]) -> str:
 
 
 def _after_imports(source: str, text: str) -> str:
-    """Add text behind the last import at the top, once."""
+    """Adds text after the last import at the top, once."""
     if text in source:
         return source
     last = max(
@@ -195,8 +195,8 @@ def _after_imports(source: str, text: str) -> str:
 
 
 def _mark_classes(path: Path) -> None:
-    """What the compiler has to know of some classes: it can make no error that is more special
-    than Exception, and none that others inherit from unless it is told so.
+    """Marks classes for the compiler: errors derived from other errors cannot be native classes,
+    and interpreted subclasses have to be allowed.
     """
     source = path.read_text()
     changes = []
@@ -215,7 +215,7 @@ def _mark_classes(path: Path) -> None:
 
 
 def _make_classes(package: Path) -> None:
-    """Structs become classes."""
+    """Turns structs into classes."""
     for name in VALUE_MODULES:
         path = package / name
         source = path.read_text()
@@ -228,7 +228,7 @@ def _make_classes(package: Path) -> None:
 
 
 def _move_job(package: Path) -> set[str]:
-    """The job, in a module of its own; gives its fields."""
+    """Moves the job to a module of its own; returns its fields."""
     path = package / JOB_MODULE
     source = path.read_text()
     tree = ast.parse(source)
@@ -238,6 +238,7 @@ def _move_job(package: Path) -> set[str]:
     header = [
         "from manyhands.model.payload import Encoding",
         "from manyhands.model.policy import TERMS, Terms",
+        "from manyhands.model.reasons import Reason",
         f"from manyhands.model.job import {', '.join(others)}",
         "",
     ]
@@ -252,7 +253,7 @@ def _move_job(package: Path) -> set[str]:
 
 
 def _as_struct(fields: Sequence[_Field]) -> str:
-    """The struct that has the fields of a job."""
+    """A struct with the fields of a job."""
     return "\n".join(
         [
             "from msgspec import Struct",
@@ -279,7 +280,7 @@ def restored(job: StoredJob) -> Job:
 
 
 def _declare_view(package: Path) -> None:
-    """What the engine asks is found in the index without a search by name."""
+    """Makes the engine's queries direct calls of the index, without a lookup by name."""
     path = package / VIEW_MODULE
     source = path.read_text()
     changes = []
@@ -297,12 +298,11 @@ def _declare_view(package: Path) -> None:
             ]
     path.write_text(_after_imports(_replace_lines(source, changes), HEADER))
     path = package / INDEX_MODULE
-    source = path.read_text().replace("class Index:", "class Index(View):")
-    path.write_text(_after_imports(source, "from manyhands.engine.view import View"))
+    path.write_text(path.read_text().replace("class Index:", "class Index(View):"))
 
 
 def _calls_of_replace(source: str, fields: set[str]) -> Iterator[ast.Call]:
-    """Where a job is copied with changes that are written there."""
+    """The calls that copy a job with changes given by keyword."""
     for node in ast.walk(ast.parse(source)):
         if (
             isinstance(node, ast.Call)
@@ -322,7 +322,7 @@ _STRUCT_IMPORT: Final = re.compile(
 
 
 def _rewrite_copies(package: Path, modules: set[Path], fields: set[str]) -> None:
-    """`replace(job, …)` becomes `job.changed(…)`."""
+    """Rewrites `replace(job, …)` to `job.changed(…)`."""
     for path in package.rglob("*.py"):
         source = path.read_text()
         if not _STRUCT_IMPORT.search(source):
@@ -352,7 +352,7 @@ def _as_method(source: str, call: ast.Call) -> str:
 
 
 def value_names(package: Path) -> set[str]:
-    """The classes of the copy whose fields never change, by their full names."""
+    """The full names of the classes in the copy whose fields never change."""
     names = {(MOVED_JOB_MODULE, JOB)}
     for module in VALUE_MODULES:
         names |= {
@@ -369,7 +369,7 @@ def value_names(package: Path) -> set[str]:
 
 
 def prepare(package: Path, modules: Sequence[str]) -> list[Path]:
-    """Change a copy of the source so that these modules can be compiled; gives their files."""
+    """Changes a copy of the source so that these modules can be compiled; returns their files."""
     fields = _move_job(package)
     _make_classes(package)
     _declare_view(package)

@@ -1,5 +1,5 @@
-"""What watchers cost: a delivery by the endpoint, a confirmed publish by the relay with aio-pika's
-beside it in the same run, and the speed of the engine while they listen, or have stopped to.
+"""Benchmark AMQP: a delivery by the endpoint, a confirmed publish by the relay beside aio-pika's
+in the same run, and the speed of the engine while watchers read, or have stopped reading.
 
     python bench/amqp/run.py                            about ten minutes
     python bench/amqp/run.py --cycles-only --rounds 9
@@ -65,7 +65,7 @@ def run_in_thousands(served: Served, count: int) -> None:
 
 
 def measure_deliveries(folder: Path, jobs: int, number: int, ack_every: int) -> list[float]:
-    """Replay of a log that is there: nothing else happens meanwhile."""
+    """Replays an existing log, with nothing else going on."""
     with serving(folder, *ENDPOINT) as served:
         run_in_thousands(served, jobs)
         count = jobs * 3
@@ -127,7 +127,7 @@ def measure_cycle(
         with serving(Path(folder), *arguments) as served:
             port = int(str(served.addresses["gearman"]).rpartition(":")[2])
             server = gearman.Server(served.process, port)
-            # Who does not read cannot acknowledge: then nothing but its socket holds it back.
+            # A watcher that does not read cannot acknowledge, so only its socket holds it back.
             count, ack_every = (0, "0") if kind == STOPPED else (10**9, "500")
             with watchers(served, WATCHERS[kind], count, "next", ack_every):
                 cell = gearman.generate(generator, server, work, 60.0)
@@ -179,7 +179,7 @@ def spread(figures: list[float], form: str) -> str:
 
 
 def measure_round(cells: Cells, root: Path, number: int, jobs: int, rabbit: Rabbit) -> None:
-    """Publishers side by side: their order changes from round to round."""
+    """Measures the publishers side by side, in an order that changes from round to round."""
     for watching, ack_every in ((1, 0), (1, 1), (1, 100), (10, 100)):
         acks = f"acks by {ack_every}" if ack_every else "no acks"
         with tempfile.TemporaryDirectory(dir=root) as folder:
@@ -202,7 +202,9 @@ def measure_cycles(
     rabbit: Rabbit,
     work: gearman.Workload,
 ) -> None:
-    """What listening costs the engine: each kind once a round, each time another one first."""
+    """Measures what watchers cost the engine: each kind once per round, starting with another one
+    each time.
+    """
     first = number % len(KINDS)
     found = {
         kind: measure_cycle(root, generator, rabbit, kind, work)

@@ -1,9 +1,9 @@
-"""A watcher that costs little: reads deliveries from a socket and counts them. Prints `ready`, then
+"""A cheap watcher: reads deliveries from a socket and counts them. Prints `ready`, then
 the count once it is reached.
 
     python bench/amqp/watcher.py HOST:PORT COUNT OFFSET [ACK_EVERY]
 
-With a COUNT of 0 it is ready and then never reads again, until somebody ends it.
+With a COUNT of 0 it prints `ready` and never reads again, until it is killed.
 """
 
 import signal

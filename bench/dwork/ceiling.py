@@ -1,11 +1,11 @@
-"""The ceiling: the least that a dwork server in Python can do. Memory only, one socket, one loop.
+"""The ceiling: a minimal dwork server in Python. Memory only, one socket, one loop.
 
-Nothing is checked and nothing can be read back; it exists to be measured beside a server that does
+Nothing is checked and nothing can be read back; it exists to be compared with a server that does
 both. It binds a free port and writes its address into FILE.
 
     python bench/dwork/ceiling.py FILE            in memory
-    python bench/dwork/ceiling.py FILE JOURNAL    what changes tasks is in JOURNAL, and synced,
-                                                  before it is answered; steals do not wait
+    python bench/dwork/ceiling.py FILE JOURNAL    changes of tasks are synced to JOURNAL before
+                                                  they are answered; steals do not wait
 """
 
 import os
@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import zmq
 
-from manyhands.wire.dwork import BARE, Kind, QueryMsg
+from manyhands.protocols.dwork.codec import BARE, Kind, QueryMsg
 
 JOURNAL_BYTES: Final = 64 << 20
 
 
 class Graph:
-    """Tasks by name: how many predecessors are left, and who comes after."""
+    """Tasks by name: how many predecessors are left, and the successors."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -69,7 +69,7 @@ def answer(graph: Graph, body: bytes) -> bytes:
 
 
 class Journal:
-    """Round and round in a file whose blocks are there already."""
+    """Writes round and round in a preallocated file."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -93,7 +93,7 @@ def serve(router: Any) -> None:  # noqa: ANN401 - a pyzmq socket
 
 
 def serve_durable(router: Any, journal: Journal) -> None:  # noqa: ANN401 - a pyzmq socket
-    """All that has come by then shares one sync."""
+    """Serves requests; all that have arrived share one sync."""
     graph = Graph()
     rows: list[bytes] = []
     waiting: list[list[bytes]] = []

@@ -2,7 +2,7 @@
  *
  *   load URL create N BATCH            N tasks without dependencies, BATCH in a message
  *   load URL stencil WIDTH STEPS BATCH WIDTH x STEPS tasks, each after up to three of the step before
- *   load URL work WORKERS n            steal n, complete what came, until told to exit
+ *   load URL work WORKERS n            steal n and complete them, until EXIT
  *
  * Prints one line of JSON.
  */

@@ -1,5 +1,5 @@
-"""Benchmark dwork: manyhands, durable, beside the least that a server in Python can do in memory,
-and the least that it can do with a journal.
+"""Benchmark dwork: manyhands, durable, beside a minimal server in Python (`ceiling.py`), in memory
+and with a journal.
 
 Each workload is a fresh server on a free loopback port. All servers of a workload run one after
 the other, and in reversed order every other round, so that a slow minute of the machine hits all;
@@ -38,7 +38,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Workload(NamedTuple):
-    """What is measured, and what fills the server before that."""
+    """What is measured, and what fills the server before."""
 
     name: str
     about: str
@@ -65,7 +65,7 @@ WORKLOADS = (
 
 
 class Cell(NamedTuple):
-    """One run: tasks a second, latency of a pair, processor time of the server a task."""
+    """One run: tasks per second, latency of a pair, CPU time of the server per task."""
 
     rate: float
     p50_us: float
@@ -84,7 +84,7 @@ def compile_load(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def serving(kind: str) -> Iterator[tuple[int, str]]:
-    """A fresh server: its process id and its address."""
+    """Starts a fresh server; yields its process id and its address."""
     folder = Path(tempfile.mkdtemp(prefix="bench-dwork-"))
     ready = folder / "ready"
     if kind in CEILINGS:
@@ -113,7 +113,7 @@ def serving(kind: str) -> Iterator[tuple[int, str]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and its children."""
+    """The CPU time of a process and its children."""
     pids = [pid]
     with contextlib.suppress(OSError):
         pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

@@ -1,4 +1,4 @@
-"""What dwork's life cycle costs the server's process without a socket: message to message.
+"""Benchmark a dwork life cycle in the server process without a socket: message to message.
 
     python bench/dwork/session.py
 
@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
 from manyhands.model.job import Holder, Job, State
+from manyhands.protocols.dwork.codec import Kind, Query, Task, decode, encode
 from manyhands.protocols.dwork.session import DworkSession, Settings
-from manyhands.server.clock import Clock
-from manyhands.server.dispatcher import Dispatcher
-from manyhands.server.ids import Ids
-from manyhands.wire.dwork import Kind, Query, Task, decode, encode
 
 WORKERS = 8
 
@@ -47,7 +47,7 @@ class Hub:
         self.token = ids.token
         self.sent: list[tuple[tuple[bytes, ...], bytes, Callable[[], None] | None]] = []
         self._ids = ids
-        self._index = dispatcher.store.index
+        self._index = dispatcher.store.live
 
     def send(
         self, route: tuple[bytes, ...], body: bytes, undelivered: Callable[[], None] | None
@@ -68,8 +68,8 @@ class Hub:
 
 
 def measure(count: int, n: int) -> tuple[float, float, float]:
-    """Microseconds of CPU a task: create, steal, complete; each with its answer. Workers keep in
-    step, so that as many completions meet in a commit as there are workers.
+    """Microseconds of CPU per task: create, steal, complete, each with its answer. Workers keep in
+    step, so that a commit has as many completions as there are workers.
     """
     clock, ids, loop, store = Clock(), Ids(), _gearman.Loop(), _gearman.Store()
     dispatcher = Dispatcher(store, clock, loop)
@@ -119,7 +119,9 @@ def measure(count: int, n: int) -> tuple[float, float, float]:
 
 
 def _usual(seconds: list[float], each: int) -> float:
-    """Microseconds a task in a turn that nothing disturbed: others may use the machine, too."""
+    """Microseconds per task in an undisturbed turn, because other programs may use the
+    machine too.
+    """
     return sorted(seconds)[len(seconds) // 10] / each * 1e6
 
 

@@ -1,7 +1,7 @@
-"""The ceiling: the least that a Gearman server in Python can do. One queue, one loop, nothing else.
+"""The ceiling: a minimal Gearman server in Python. One queue, one loop, nothing else.
 
 No priorities, no keys, no leases, no events, no limits; nothing is checked and nothing can be read
-back. It exists to be measured beside a server that does all of that.
+back. It exists to be compared with a server that does all of that.
 
     python bench/gearman/ceiling.py FILE            in memory
     python bench/gearman/ceiling.py FILE JOURNAL    a second process writes JOURNAL and syncs it
@@ -20,14 +20,14 @@ from typing import Any, Final
 
 import uvloop
 
-from manyhands.wire import gearman as wire
+from manyhands.protocols.gearman import codec as wire
 
 JOURNAL_BYTES: Final = 64 << 20
 _READ_BYTES: Final = 1 << 20
 
 
 def write_journal(path: Path, link: socket.socket) -> None:
-    """Sync whatever comes, and say so; round and round in a file whose blocks are there already."""
+    """Syncs what arrives and acknowledges it, round and round in a preallocated file."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     os.write(file, bytes(JOURNAL_BYTES))
     os.fsync(file)
@@ -42,7 +42,7 @@ def write_journal(path: Path, link: socket.socket) -> None:
 
 
 class Hub:
-    """The queue, and what has to leave at the end of a turn."""
+    """The queue, and what has to be sent at the end of a turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, link: socket.socket | None) -> None:
         self.loop = loop
@@ -81,7 +81,7 @@ class Hub:
         if client is not None:
             self.send(client, wire.encode_response(wire.WORK_COMPLETE, body))
         if self.link is not None:
-            self.rows.append(body)  # nobody waits for it: it leaves with the next commit
+            self.rows.append(body)  # no reply is due: it is written with the next commit
 
     def soon(self) -> None:
         if not self._soon:

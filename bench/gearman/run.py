@@ -98,7 +98,7 @@ class Server(NamedTuple):
 
 
 def gearmand(*options: str) -> Callable[[Path], Setup]:
-    """Set up gearmand; ``{data}`` in an option becomes the cell's own directory."""
+    """Sets up gearmand; ``{data}`` in an option becomes the cell's own directory."""
 
     def set_up(data: Path) -> Setup:
         with socket.socket() as probe:
@@ -189,7 +189,7 @@ def wait_for_port(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server by its pid, with force if it does not go."""
+    """Ends the server by its pid; kills it if it does not exit."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -200,7 +200,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """List the process and all its living descendants."""
+    """The process and all its living descendants."""
     pids = [pid]
     for parent in pids:
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -210,7 +210,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Add up what all threads of the family have run; finer than the clock ticks of `stat`."""
+    """Adds up the run time of all threads of the family; finer than the clock ticks of `stat`."""
     total = 0
     for member in family(pid):
         for thread in Path(f"/proc/{member}/task").glob("*/schedstat"):
@@ -228,7 +228,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def machine_seconds() -> float:
-    """Return the CPU time that everything on this machine has used."""
+    """The CPU time that everything on this machine has used."""
     user, nice, system, _idle, _wait, irq, softirq, *_ = (
         int(value) for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:]
     )
@@ -236,7 +236,7 @@ def machine_seconds() -> float:
 
 
 def generate(generator: Path, server: Server, workload: Workload, seconds: float) -> Cell:
-    """Run the generator once, and add what the server spent meanwhile."""
+    """Runs the generator once, and adds the CPU time of the server."""
     options = {
         "mode": workload.mode,
         "port": server.port,
@@ -288,7 +288,7 @@ def serving(name: str, root: Path) -> Iterator[Server]:
 
 
 def measure(generator: Path, name: str, workload: Workload, seconds: float, root: Path) -> Cell:
-    """Fill one cell with a server of its own; a failure is a result too."""
+    """Fills one cell with a server of its own; a failure is a result too."""
     try:
         with serving(name, root) as server:
             if workload.fill:
@@ -308,7 +308,7 @@ def measure_backlog(
     seconds: float,
     root: Path,
 ) -> dict[str, Cell]:
-    """Queue many jobs, then see what they cost everything else."""
+    """Queues many jobs, then measures what they cost everything else."""
     cells: dict[str, Cell] = {}
     fill = Workload("fill", "", "submit", backlog, 4, 64)
     try:
@@ -316,7 +316,7 @@ def measure_backlog(
             cells["fill"] = generate(generator, server, fill, FILL_LIMIT)
             for workload in workloads:
                 if workload.mode == "foreground":
-                    # Who waits for a job behind all those waits for all those.
+                    # A client that waits for a job behind all of these would wait for all of them.
                     workload = workload._replace(function="aside")  # noqa: PLW2901
                 cells[workload.name] = generate(generator, server, workload, seconds)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
@@ -325,7 +325,7 @@ def measure_backlog(
 
 
 def summarise(rounds: list[dict[str, Cell]]) -> dict[str, Cell]:
-    """Reduce the rounds of one workload to medians, spread and ratio for each server."""
+    """Reduces the rounds of one workload to medians, spread and ratio for each server."""
     summary: dict[str, Cell] = {}
     for name in rounds[0]:
         good = [cells for cells in rounds if "error" not in cells[name]]
@@ -349,7 +349,7 @@ def summarise(rounds: list[dict[str, Cell]]) -> dict[str, Cell]:
 
 
 def short(number: float) -> str:
-    """Write a figure in at most five characters or so: a table with twelve columns is wide."""
+    """A figure in about five characters, because a table with twelve columns is wide."""
     return f"{number:,.0f}" if number < 9_999.5 else f"{number / 1000:,.1f}k"
 
 
@@ -437,7 +437,7 @@ def chosen_workloads(arguments: argparse.Namespace) -> list[Workload]:
 
 
 def refuse_memory_disk(root: Path) -> None:
-    """A durable queue on a disk that is memory would make every figure a lie."""
+    """Refuses a RAM disk, where figures of a durable queue would be meaningless."""
     done = subprocess.run(
         ["stat", "--file-system", "--format=%T", str(root)],
         capture_output=True,
@@ -531,7 +531,7 @@ def main() -> None:
                 name: summarise(rounds) for name, rounds in report["rounds"].items()
             }
             title = f"medians of {arguments.rounds} rounds"
-    # Cut-off figures are useless: on a narrow terminal, or in a file, let the lines be long.
+    # Truncated figures are useless, so lines may be long on a narrow terminal or in a file.
     Console(width=max(console.width, TABLE_WIDTH)).print(make_table(title, report["summary"]))
     for workload, servers in report["summary"].items():
         for name, row in servers.items():

@@ -1,4 +1,4 @@
-"""What a Gearman life cycle costs the server's process without a socket: bytes to bytes.
+"""Benchmark a Gearman life cycle in the server process without a socket: bytes to bytes.
 
     python bench/gearman/session.py
 
@@ -12,41 +12,41 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
+from manyhands.dispatch.sleepers import Sleeper
+from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.shipped import GearmanSession
-from manyhands.server.clock import Clock
-from manyhands.server.dispatcher import Dispatcher
-from manyhands.server.ids import Ids
-from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch
-from manyhands.store.collect import Collector
-from manyhands.store.frames import Counters
-from manyhands.store.packing import Packer, Removals, TermsBook
-from manyhands.wire import gearman as wire
+from manyhands.store.collector import Collector
+from manyhands.store.sqlite.writer.frames import Counters
+from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 
 IN_FLIGHT = 32
 
 
 class Store:
-    """Packs each batch as the SQLite store does, and calls it durable and applied when asked."""
+    """Packs each batch as the SQLite store does, and calls it durable and applied on request."""
 
     alive_at = None
 
     def __init__(self) -> None:
         self._collector = Collector(lambda _: None)
-        self.index = self._collector.index
+        self.live = self._collector.index
         self.write = self._collector.write
         self.is_unsaved = self._collector.is_unsaved
         self._packer = Packer(TermsBook(), None, 0)
         self._number = 0
 
     def load(self, _: object) -> object:
-        return self.index
+        return self.live
 
     def begin_commit(self, now: int, *, at_once: bool) -> Batch | None:  # noqa: ARG002
         batch = self._collector.seal(now)
         if batch is not None:
-            counters = Counters(now, self.index.serial, self._collector.seq, self.index.position)
+            counters = Counters(now, self.live.serial, self._collector.seq, self.live.position)
             self._packer.pack(batch, counters, Removals())
             self._number = batch.number
         return batch
@@ -67,7 +67,7 @@ class Store:
 
 
 class Loop:
-    """Runs what is due when told to."""
+    """Runs what is due on request."""
 
     def __init__(self) -> None:
         self.soon: deque[Callable[[], None]] = deque()
@@ -81,7 +81,7 @@ class Loop:
         return self
 
     def cancel(self) -> None:
-        """Timers run in the next turn here."""
+        """Does nothing: timers run in the next turn here."""
 
     def add_reader(self, _: int, callback: Callable[[], None]) -> None:
         self.readable = callback
@@ -110,23 +110,27 @@ class Peer:
     def job_id(self) -> str:
         return self._ids.job_id(self._clock.now())
 
+    @property
+    def owed_bytes(self) -> int:
+        return self._dispatcher.owed_bytes
+
     def stay_awake(self) -> None:
-        """It never slept."""
+        """Does nothing: it never sleeps."""
 
     def is_asleep(self) -> bool:
         return False
 
 
 def measure(count: int, submit: int) -> tuple[float, float]:
-    """Microseconds of CPU for a submit with its answer, and for a completion with the next grab,
-    and the result to whoever waits for it.
+    """Microseconds of CPU for a submit with its answer, and for a completion with the next grab and
+    the result to the waiter.
     """
     clock, ids, loop, store = Clock(), Ids(), Loop(), Store()
     dispatcher = Dispatcher(store, clock, loop)  # type: ignore[arg-type]
     hall = Hall("bench", "0", 1, "info")
     client, worker = Peer(dispatcher, ids, clock), Peer(dispatcher, ids, clock)
-    submitting = GearmanSession(client, hall, packet_bytes_max=1 << 20)  # type: ignore[arg-type]
-    working = GearmanSession(worker, hall, packet_bytes_max=1 << 20)  # type: ignore[arg-type]
+    submitting = GearmanSession(client, hall, payload_bytes_max=1 << 20)  # type: ignore[arg-type]
+    working = GearmanSession(worker, hall, payload_bytes_max=1 << 20)  # type: ignore[arg-type]
     dispatcher.on_signal[client.connection] = submitting.hear
     working.receive(wire.encode_request(wire.CAN_DO, b"resize"))
     grab = wire.encode_request(wire.GRAB_JOB_UNIQ)

@@ -1,4 +1,4 @@
-"""The qless API of manyhands beside shipped qless on a private Redis, in one run.
+"""Benchmark the qless API of manyhands beside the original qless on a private Redis.
 
     python bench/qless/run.py --lua PATH_TO/qless.lua        about two minutes
     python bench/qless/run.py --rounds 1 --jobs 500          a first look
@@ -7,8 +7,8 @@ The Lua is that of PyPI's ``reqless`` (the one in ``qless-py`` does not load on 
 ``--lua`` it is taken from the installed package. Redis is Debian's ``redis-server``, once with
 ``appendfsync always`` and once without persistence. All servers run one after the other in each
 round; figures are medians over the rounds, ratios are taken within a round. The load is the same
-for all, `load.c`, compiled on the spot: requests made before the clock starts and answers read
-after it stops, one request in flight on each connection.
+for all, `load.c`, compiled on the spot: requests are prepared before the clock starts and answers
+parsed after it stops, with one request in flight on each connection.
 """
 
 import argparse
@@ -34,7 +34,7 @@ OPERATIONS = ("add", "get", "complete")
 
 
 class Shape(NamedTuple):
-    """How the load comes: so many connections, so many jobs a request."""
+    """The shape of the load: the number of connections, and of jobs per request."""
 
     name: str
     connections: int
@@ -49,7 +49,7 @@ SHAPES = (
 
 
 class Dialect(Protocol):
-    """How a server is talked to."""
+    """How to talk to a server."""
 
     def request(self, operation: str, batch: list[str]) -> bytes: ...
     def replies_count(self, operation: str, batch: int) -> int: ...
@@ -72,7 +72,7 @@ class Http:
         return head % operation.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
     def replies_count(self, _operation: str, _batch: int) -> int:
-        return 0  # an answer says how long it is
+        return 0  # an answer has a Content-Length
 
     def ids(self, answer: bytes, _batch: int) -> list[str]:
         assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
@@ -134,7 +134,7 @@ def compile_load(folder: Path) -> Path:
 def drive(
     load: Path, running: "Running", operation: str, shape: Shape, jobs: list[str]
 ) -> tuple[float, list[str]]:
-    """Seconds, and the ids that came back."""
+    """The seconds it took, and the ids in the answers."""
     dialect = running.dialect
     batches = [jobs[at : at + shape.batch] for at in range(0, len(jobs), shape.batch)]
     requests = [dialect.request(operation, batch) for batch in batches]
@@ -175,7 +175,7 @@ def wait_for(port: int) -> None:
 
 
 class Running(NamedTuple):
-    """A server that accepts."""
+    """A server that accepts connections."""
 
     pid: int
     port: int
@@ -227,7 +227,7 @@ def qless(lua: Path, sync: str) -> Callable[[Path], contextlib.AbstractContextMa
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and its children."""
+    """The CPU time of a process and its children."""
     pids = [str(pid)]
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         pids += thread.read_text().split()
@@ -242,7 +242,7 @@ Cell = dict[tuple[str, str], tuple[float, float]]
 
 
 def measure(load: Path, running: Running, jobs: int) -> Cell:
-    """Jobs a second and microseconds of server CPU a job, by shape and operation."""
+    """Jobs per second and microseconds of server CPU per job, by shape and operation."""
     found: Cell = {}
     warm = Shape("warm", 1, 10)
     for shape in (warm, *SHAPES):

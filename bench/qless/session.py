@@ -1,4 +1,4 @@
-"""What a request of the qless API costs the server's process without a socket: bytes to bytes.
+"""Benchmark a qless request in the server process without a socket: bytes to bytes.
 
     python bench/qless/session.py
     python bench/qless/session.py --profile
@@ -18,17 +18,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
-from uvicorn.server import ServerState
-
+from manyhands.app import Server
 from manyhands.config import Address, Config
-from manyhands.server.app import Server
-from manyhands.server.handing_out import HandingOut
-from manyhands.server.http_connection import Connection, ErrorCount
-from manyhands.server.http_exchange import Defences
-from manyhands.server.http_peer import Proxies
-from manyhands.server.naps import Naps
-from manyhands.server.qless import QlessRoutes
+from manyhands.net.http import HttpConnection, HttpSession, Site
+from manyhands.net.http_peer import Proxies
+from manyhands.net.tcp import TcpListener
+from manyhands.protocols.qless.routes import QlessRoutes
+from manyhands.web.exchange import Defences
+from manyhands.web.handout import HandingOut
+from manyhands.web.naps import Naps
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bench.gearman import session as gearman
@@ -36,7 +34,7 @@ from bench.qless.run import OPERATIONS, Http
 
 
 class Loop(gearman.Loop):
-    """Also tells the time, as connections ask for it. What is due in a second is never due."""
+    """Also has the time, which connections read. Timers of a second never fire."""
 
     time = staticmethod(time.monotonic)
 
@@ -45,10 +43,18 @@ class Loop(gearman.Loop):
 
 
 class Store(gearman.Store):
-    """Without a past."""
+    """A store without records."""
+
+    behind_ms = 0
 
     def samples(self, *_: object) -> tuple[()]:
         return ()
+
+    def backlog_bytes(self) -> int:
+        return 0
+
+    def held_bytes(self) -> dict[str, int]:
+        return {}
 
 
 class Socket(asyncio.Transport):
@@ -62,10 +68,10 @@ class Socket(asyncio.Transport):
         self.written = data
 
     def pause_reading(self) -> None:
-        """The next request of a peer comes after the answer anyway."""
+        """Does nothing: the next request of a peer comes after the answer anyway."""
 
     def resume_reading(self) -> None:
-        """See above."""
+        """Does nothing, see above."""
 
     def is_closing(self) -> bool:
         return False
@@ -73,9 +79,8 @@ class Socket(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
-
-async def _app(_scope: object, _receive: object, _send: object) -> None:
-    """The long way is not taken here."""
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Does nothing: there is no buffer."""
 
 
 class Desk:
@@ -85,29 +90,27 @@ class Desk:
         self.loop = Loop()
         server = self.server = Server(Config(), Store(), self.loop)  # type: ignore[arg-type]
         naps = Naps()
-        routes = QlessRoutes(server, HandingOut(server.dispatcher, naps), naps)
+        routes = QlessRoutes(server.sources(), HandingOut(server.dispatcher, naps), naps)
         routes.answering.defences = Defences(Address("127.0.0.1", 7700), ())
         short_way = routes.short_way()
         short_way.set_date(b"Thu, 01 Jan 1970 00:00:00 GMT")
-        config = uvicorn.Config(_app, interface="asgi3", ws="none", log_config=None)
-        state, proxies, errors = ServerState(), Proxies(None), ErrorCount()
+        site = Site(short_way, Proxies(None), print, server.clock.monotonic_ms, 1 << 30)
+        site.date = b"Thu, 01 Jan 1970 00:00:00 GMT"
+
+        def make_session(connection: HttpConnection) -> HttpSession:
+            return HttpSession(connection, site)
+
+        asyncio.get_running_loop = lambda: self.loop  # type: ignore[assignment,return-value]
+        listener = TcpListener(server.backplane, Address("127.0.0.1", 7700), "http", make_session)  # type: ignore[arg-type]
         self.peers = []
         for _ in range(connections):
-            connection = Connection(
-                short_way=short_way,
-                proxies=proxies,
-                errors=errors,
-                config=config,
-                server_state=state,
-                app_state={},
-                _loop=self.loop,  # type: ignore[arg-type]
-            )
+            connection = HttpConnection(listener)
             socket = Socket()
             connection.connection_made(socket)
             self.peers.append((connection, socket))
 
     def talk(self, requests: list[bytes]) -> list[bytes]:
-        """A request from each peer, and the answers to them."""
+        """Sends a request from each peer; returns the answers."""
         for (connection, _), request in zip(self.peers, requests, strict=True):
             connection.data_received(request)
         while self.loop.soon:
@@ -118,7 +121,7 @@ class Desk:
 def measure(
     connections: int, batch: int, turns: int, profile: cProfile.Profile | None = None
 ) -> dict[str, float]:
-    """Microseconds of CPU a job, by operation."""
+    """Microseconds of CPU per job, by operation."""
     desk, http = Desk(connections), Http()
     used: dict[str, list[float]] = {name: [] for name in OPERATIONS}
     for _ in range(turns):
@@ -134,7 +137,7 @@ def measure(
                 profile.disable()
             ids = [http.ids(answer, batch) for answer in answers]
             assert all(len(some) == batch for some in ids)
-    # A turn that the machine interrupted says nothing: one in ten is quick, and that is taken.
+    # A turn that the machine interrupted says nothing, so the tenth percentile is taken.
     return {
         name: round(sorted(each)[turns // 10] / (connections * batch) * 1e6, 2)
         for name, each in used.items()

@@ -1,12 +1,12 @@
 """WMP workers and a submitter for the benchmark, in one process and one thread.
 
-    python bench/wmp/load.py fill  ADDRESS COUNT            submit so many jobs, pipelined
+    python bench/wmp/load.py fill  ADDRESS COUNT            submit COUNT jobs, pipelined
     python bench/wmp/load.py work  ADDRESS WORKERS SLOTS COUNT
     python bench/wmp/load.py idle  ADDRESS WORKERS COUNT MANAGER     jobs one at a time
     python bench/wmp/load.py echo  ADDRESS PEERS DEPTH COUNT
 
-Each prints one line of JSON. The workers are those of the package, with the rules that
-`manyhands wmp work` follows; their work is nothing at all, done on the spot.
+Each prints one line of JSON. The workers are those of the package, as in `manyhands wmp work`;
+their jobs do nothing.
 """
 
 import json
@@ -21,7 +21,7 @@ import zmq
 
 from manyhands.client.wmp_held import End, Held
 from manyhands.client.wmp_rules import Rules
-from manyhands.wire.wmp import Command, Packet, decode, encode, pack, unpack
+from manyhands.protocols.wmp.codec import Command, Packet, decode, encode, pack, unpack
 
 IN_FLIGHT = 500
 PAYLOAD = b"x" * 100
@@ -39,7 +39,7 @@ def dealer(context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Sock
 
 
 class Hand:
-    """One worker: its socket is the outside of its rules."""
+    """One worker: the socket around its rules."""
 
     def __init__(self, link: "zmq.Socket[bytes]", slots: int, number: int) -> None:
         self.link = link
@@ -58,13 +58,13 @@ class Hand:
         self._begun.append(job)
 
     def cancel(self, job: Held) -> None:
-        """There is nothing to stop."""
+        """Does nothing: there is nothing to stop."""
 
     def recorded(self, _job: Held, _reason: bytes) -> None:
         self.recorded_count += 1
 
     def read(self, now: int) -> None:
-        """Everything that is there, then all the work, then what follows from that."""
+        """Reads everything that has arrived, then works, then sends what follows."""
         try:
             while True:
                 frames = self.link.recv_multipart(zmq.DONTWAIT)
@@ -133,7 +133,7 @@ def fill(address: str, count: int) -> dict[str, float]:
 
 
 def idle(address: str, workers: int, count: int, manager: str) -> dict[str, float]:
-    """All workers wait; jobs come one at a time."""
+    """Measures idle workers that get jobs one at a time."""
     hands, poller = make_hands(address, workers, 1)
     deadline = time.monotonic() + 1.0
     run_hands(hands, lambda: time.monotonic() > deadline, poller)
@@ -156,7 +156,7 @@ def idle(address: str, workers: int, count: int, manager: str) -> dict[str, floa
 
 
 def echo(address: str, peers: int, depth: int, count: int) -> dict[str, float]:
-    """Messages of five frames, as many as a GIVE or a DONE has, there and back."""
+    """Measures round trips of messages with five frames, as many as a GIVE or a DONE has."""
     context = zmq.Context()
     poller = zmq.Poller()
     links = [dealer(context, address) for _ in range(peers)]
@@ -192,7 +192,7 @@ def main() -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({**found, "load_cpu": usage.ru_utime + usage.ru_stime}))
     sys.stdout.flush()
-    os._exit(0)  # whatever is on its way need not arrive
+    os._exit(0)  # messages in flight need not arrive
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 Every cell is a fresh server on a free loopback port, filled with jobs, then worked by the workers
 of the package in one process beside it: all of them share the machine. The echo has as many peers
-with as many messages under way; five of its messages are what a job needs at least (READY, WAKE,
-GIVE, TAKE, DONE), so its rate of messages divided by five is the ceiling. Figures are medians over
-the rounds.
+with as many messages in flight; a job needs at least five messages (READY, WAKE, GIVE, TAKE, DONE),
+so the rate of the echo divided by five is the ceiling. Figures are medians over the rounds.
 
     python bench/wmp/run.py --rounds 3
     python bench/wmp/run.py --workloads 16x4,16x4-device --json results.json
@@ -66,17 +65,17 @@ WORKLOADS = (
 class Cell(NamedTuple):
     """One run."""
 
-    rate: float  # jobs a second
-    messages: float  # a job
+    rate: float  # jobs per second
+    messages: float  # per job
     p50_ms: float
-    cpu_us: float  # of the server and its writer, a job
-    load_us: float  # of the workers, a job
-    ceiling: float  # jobs a second that the echo would allow; 0: not measured
+    cpu_us: float  # of the server and its writer, per job
+    load_us: float  # of the workers, per job
+    ceiling: float  # jobs per second that the echo would allow; 0 if not measured
 
 
 @contextlib.contextmanager
 def started(command: list[str], ready: Path) -> Iterator[int]:
-    """A program that writes a file when it is ready: its process id."""
+    """Starts a program that writes a file when it is ready; yields its process id."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -92,7 +91,7 @@ def started(command: list[str], ready: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def serving() -> Iterator[tuple[int, str]]:
-    """A fresh durable server: its process id and its WMP address."""
+    """Starts a fresh durable server; yields its process id and its WMP address."""
     folder = Path(tempfile.mkdtemp(prefix="bench-wmp-"))
     ready = folder / "ready"
     command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
@@ -108,7 +107,7 @@ def serving() -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def carrying(manager: str) -> Iterator[str]:
-    """A device in front of a manager: its address."""
+    """Starts a device in front of a manager; yields its address."""
     command = [sys.executable, "-m", "manyhands", "device", "--listen", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, "--manager", manager], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -122,7 +121,7 @@ def carrying(manager: str) -> Iterator[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process and its children."""
+    """The CPU time of a process and its children."""
     pids = [pid]
     with contextlib.suppress(OSError):
         pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
@@ -140,7 +139,7 @@ def load(*words: object) -> dict[str, float]:
 
 
 def echo_rate(peers: int, depth: int) -> float:
-    """Jobs a second, if a job were five messages that are only sent back."""
+    """Jobs per second, if a job were five messages that are only sent back."""
     with tempfile.TemporaryDirectory() as folder:
         ready = Path(folder) / "ready"
         with started([sys.executable, str(HERE / "echo.py"), str(ready)], ready):

@@ -8,7 +8,7 @@ from pamqp import base, frame
 from pamqp.commands import Channel, Connection
 from pamqp.heartbeat import Heartbeat
 
-from manyhands.wire.amqp import PROTOCOL_HEADER, FrameReader
+from manyhands.net.amqp import PROTOCOL_HEADER, FrameReader
 from tests.e2e.serving import Served
 
 SECONDS_MAX = 90.0

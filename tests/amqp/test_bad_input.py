@@ -2,12 +2,13 @@
 
 import struct
 
+import httpx
 import pytest
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
 from pamqp.heartbeat import Heartbeat
 
+from manyhands.net.amqp import HEARTBEAT
 from manyhands.protocols.amqp.deliveries import UNACKED_COUNT_MAX
-from manyhands.wire.amqp import HEARTBEAT
 from tests.amqp.raw import raw_client
 from tests.amqp.watching import (
     bind_all,
@@ -37,6 +38,33 @@ def test_another_protocol_is_told_which_one_is_spoken(raw):
     raw.send(b"GET / HTTP/1.1\r\n\r\n")
     assert raw.socket.recv(100) == b"AMQP\x00\x00\x09\x01"
     assert raw.socket.recv(100) == b""
+
+
+def test_what_is_no_header_of_this_protocol_is_logged_once_and_counted(tmp_path):
+    """T16."""
+    with serving(tmp_path, "--amqp", "127.0.0.1:0", "--store", "memory") as served:
+        for _ in range(20):
+            with raw_client(served) as peer:
+                peer.send(b"AMQP\x00\x01\x00\x00")
+                assert peer.socket.recv(100) == b"AMQP\x00\x00\x09\x01"
+        metrics = httpx.get(f"{served.url}/metrics").text
+
+    assert "manyhands_amqp_refused_headers_total 20.0" in metrics
+    assert served.log().count("a peer does not speak AMQP 0-9-1") == 1
+
+
+def test_refused_logins_do_not_fill_the_log(tmp_path):
+    """T16."""
+    with serving(tmp_path, "--amqp", "127.0.0.1:0", "--store", "memory") as served:
+        for _ in range(20):
+            with raw_client(served) as peer:
+                peer.start()
+                peer.log_in("\0guest\0wrong")
+                assert peer.hear() is None
+        metrics = httpx.get(f"{served.url}/metrics").text
+
+    assert "manyhands_amqp_refused_logins_total 20.0" in metrics
+    assert served.log().count("a login was refused") == 1
 
 
 def test_both_mechanisms_are_offered(raw):

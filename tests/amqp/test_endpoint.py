@@ -24,6 +24,7 @@ from tests.amqp.watching import (
 )
 from tests.e2e.serving import Api, serving, start
 
+CLIENTS = Path(__file__).parent / "clients"
 NODE_FOLDER = Path(__file__).parents[2] / ".test-clients"
 PENDING = EXCHANGES[0]
 
@@ -78,16 +79,18 @@ def test_aio_pika_hears_every_event_in_order(served):
     assert asyncio.run(watch()) == list(range(1, 151))
 
 
-def test_amqplib_hears_every_event_in_order(served):
-    """T15."""
-    if shutil.which("node") is None or not (NODE_FOLDER / "node_modules/amqplib").is_dir():
-        reason = "amqplib for node is not installed"
+def need(is_there: object, reason: str) -> None:
+    """Without it there is nothing to test, which is no excuse where everything is installed."""
+    if not is_there:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    script = Path(__file__).parent / "clients" / "watch.js"
+
+
+def check_hears_every_event(served, *command: str) -> None:
+    """A program that prints `ready`, and then each message as a line of JSON."""
     with subprocess.Popen(
-        ["node", script, url_of(served), "150"],
+        command,
         env={**os.environ, "NODE_PATH": str(NODE_FOLDER / "node_modules")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,6 +105,29 @@ def test_amqplib_hears_every_event_in_order(served):
     assert [int(line["id"]) for line in told] == list(range(1, 151))
     assert told[0]["state"] == "pending"
     assert told[-1]["exchange"] == "task_completed_v1"
+
+
+@pytest.mark.parametrize(
+    ("package", "script"),
+    [("amqplib", "watch.js"), ("@cloudamqp/amqp-client", "watch_cloudamqp.mjs")],
+)
+def test_clients_of_node_hear_every_event_in_order(served, package, script):
+    """T15."""
+    installed = shutil.which("node") and (NODE_FOLDER / "node_modules" / package).is_dir()
+    need(installed, f"{package} for node is not installed")
+
+    check_hears_every_event(served, "node", str(CLIENTS / script), url_of(served), "150")
+
+
+def test_anyevent_rabbitmq_of_perl_hears_every_event_in_order(served):
+    """T15."""
+    found = subprocess.run(
+        ["perl", "-MAnyEvent::RabbitMQ", "-e", "1"], check=False, capture_output=True, timeout=90
+    )
+    need(found.returncode == 0, "AnyEvent::RabbitMQ for Perl is not installed")
+    host, _, port = served.addresses["amqp"].rpartition(":")
+
+    check_hears_every_event(served, "perl", str(CLIENTS / "watch.pl"), host, port, "150")
 
 
 # Queues.
@@ -457,6 +483,26 @@ def test_the_channel_closes_with_a_sentence_when(served, what):
         assert refused.value.reply_code == code
         assert len(refused.value.reply_text) > 10
         connection.channel().queue_declare("", exclusive=True)  # the connection goes on
+
+
+NAMES = ["a*b", "$!%{('=&~|;?", "é中", "a\0b", "\x7f\x1b", "x" * 255]
+
+
+def test_a_durable_queue_may_have_any_name_and_keeps_it_over_a_restart(tmp_path):
+    """T17, T18."""
+    options = ("--amqp", "127.0.0.1:0")
+    with serving(tmp_path, *options) as served, connect(url_of(served)) as connection:
+        channel = connection.channel()
+        declared = [channel.queue_declare(name, durable=True).method.queue for name in NAMES]
+        for name in NAMES:
+            channel.queue_bind(name, PENDING, "#")
+    with serving(tmp_path, *options) as served, connect(url_of(served)) as connection:
+        run_jobs(served, "work", 1)
+        channel = connection.channel()
+        found = [collect_count(channel, name, 1) for name in NAMES]
+
+    assert declared == NAMES
+    assert [method.exchange for [(method, _, _)] in found] == [PENDING] * len(NAMES)
 
 
 def test_amqplain_is_understood(served):

@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -93,8 +94,8 @@ def test_the_long_pulling_worker_works_as_soon_as_it_hears_of_work(watched, api)
 
 def test_the_cancellable_worker_stops_when_its_task_is_canceled(watched, api):
     with Program("cancellable_worker", watched[1], watched[0].url, "long", "worker-1") as program:
-        for _ in range(2):
-            made = api.results("submit", queue="long")
+        for chosen in (None, uuid4().hex[:8]):
+            made = api.results("submit", queue="long", id=chosen)
             task = task_id_of(made["id"])
             assert program.line() == f"started {task}"
             api.results("cancel", id=made["id"])

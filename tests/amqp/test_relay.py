@@ -25,6 +25,7 @@ def broker(rabbit):
         for exchange in EXCHANGES:
             channel.exchange_delete(exchange)
         channel.queue_delete("all")
+        channel.queue_delete("full")
     return rabbit
 
 
@@ -151,6 +152,59 @@ def test_a_broker_that_is_out_of_memory_is_waited_for(broker, tmp_path):
 
     assert check_complete(found, 930) == 0
     assert "no broker to relay to" not in served.log()
+
+
+FULL = {"x-max-length": 50, "x-overflow": "reject-publish"}
+
+
+def relay_facts(served) -> dict:
+    return httpx.get(f"{served.url}/api/about").json()["results"]["relay"]
+
+
+def test_a_full_queue_that_rejects_keeps_nobody_else_waiting(broker, tmp_path):
+    """T31, T34."""
+    with (
+        connect(broker.url) as connection,
+        serving(tmp_path, "--amqp-relay", broker.url) as served,
+    ):
+        channel = connection.channel()
+        bind_all(channel, "all", durable=True)
+        bind_all(channel, "full", durable=True, arguments=FULL)
+        until(lambda: relay_facts(served)["connected"], "there was no connection")
+        run_jobs(served, "relayed", 100)
+        until(lambda: relay_facts(served)["refused"] == 250, "they were never given up")
+        run_jobs(served, "later", 10)
+        found = collect(channel, "all", all_seen(330))
+        facts = relay_facts(served)
+        refused = figure(served, "manyhands_relay_refused_events_total")
+        page = httpx.get(f"{served.url}/ui/about").text
+
+    assert check_complete(found, 330) <= 6  # five tries of the oldest, and perhaps one more
+    assert facts["connected"]
+    assert refused >= 250
+    assert "refused for good" in page
+    assert served.log().count("the broker refused messages; they are sent again") == 1
+    assert served.log().count("the broker refused messages for good") == 1
+    assert "no broker to relay to" not in served.log()
+
+
+def test_a_queue_that_has_room_again_gets_what_it_had_rejected(broker, tmp_path):
+    """T34."""
+    with (
+        connect(broker.url) as connection,
+        serving(tmp_path, "--amqp-relay", broker.url) as served,
+    ):
+        channel = connection.channel()
+        bind_all(channel, "full", durable=True, arguments=FULL)
+        until(lambda: relay_facts(served)["connected"], "there was no connection")
+        run_jobs(served, "relayed", 20)
+        until(lambda: relay_facts(served)["retrying"] == 10, "nothing was rejected")
+        found = collect_count(channel, "full", 60)
+        until(lambda: relay_facts(served)["backlog"] == 0, "something is still owed")
+        facts = relay_facts(served)
+
+    assert check_complete(found, 60) == 0
+    assert facts["refused"] == facts["retrying"] == 0
 
 
 def all_completed(found: list[tuple]) -> bool:

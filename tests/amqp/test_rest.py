@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from referencing import Registry, Resource
 
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url_of
 from tests.e2e.serving import Api, serving, wait_until
@@ -109,6 +110,7 @@ def test_schemas_are_served(http):
     schema = http.get("/schemas/task_pending_v1.json").json()
 
     assert schema["$schema"].endswith("2020-12/schema")
+    assert schema["$id"] == str(http.base_url.join("schemas/task_pending_v1.json"))
     assert http.get("/schemas/nothing.json").status_code == 404
 
 
@@ -119,6 +121,34 @@ def test_an_asyncapi_document_names_the_four_exchanges_and_their_schemas(http):
     assert tuple(document["channels"]) == EXCHANGES
     for exchange, message in document["components"]["messages"].items():
         assert message["payload"]["$ref"] == f"schemas/{exchange}.json"
+
+
+def test_a_schema_that_was_fetched_alone_leads_to_those_that_it_refers_to(http):
+    """T5."""
+
+    def fetch(uri: str) -> Resource:
+        fetched.append(uri)
+        return Resource.from_contents(httpx.get(uri).json())
+
+    fetched: list[str] = []
+    schema = http.get("/schemas/task_pending_v1.json").json()
+    validator = jsonschema.Draft202012Validator(schema, registry=Registry(retrieve=fetch))
+
+    assert not validator.is_valid({"version": "0.2.0", "status": {}})
+    assert fetched == [str(http.base_url.join("schemas/task_status.json"))]
+
+
+def test_an_asyncapi_document_names_where_the_endpoint_listens(tmp_path):
+    """T5."""
+    with serving(tmp_path, "--amqp", "127.0.0.1:0", "--store", "memory") as served:
+        with_endpoint = httpx.get(f"{served.url}/0.2.0/asyncapi.json").json()
+    with serving(tmp_path, "--store", "memory") as without:
+        without_endpoint = httpx.get(f"{without.url}/0.2.0/asyncapi.json").json()
+
+    assert [(name, server["host"]) for name, server in with_endpoint["servers"].items()] == [
+        ("amqp", served.addresses["amqp"])
+    ]
+    assert without_endpoint["servers"] == {}
 
 
 def test_a_worker_gets_work_of_its_type_and_204_when_there_is_none(http):
@@ -164,6 +194,16 @@ def test_trap_14_a_get_may_have_a_body_or_parameters_and_204_has_none(http):
 
     assert (body.status_code, body.content) == (204, b"")
     assert (parameters.status_code, parameters.content) == (204, b"")
+
+
+@pytest.mark.parametrize("query", ["", "?worker_group=rack-1"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_for_work_that_names_no_worker_is_refused_as_such(http, method, query):
+    """T36."""
+    answer = http.request(method, f"/claim-work/aws/nobody{query}")
+
+    assert answer.status_code == 400
+    assert "worker_group and worker_id" in answer.json()["message"]
 
 
 def test_trap_15_only_the_worker_of_a_run_may_speak_for_it(http):
@@ -359,6 +399,76 @@ def test_documents_are_uploaded_while_the_run_lasts(http):
 
     assert http.get(f"/store/{task}/runs/1/result.json").json() == result
     assert http.put(claimed["result_url"], json=result).status_code == 410
+
+
+PICKY = b'{"n": [1.10, 3.14159265358979323846, 1e400], "e": "\\u00e9"}'
+
+
+def test_a_payload_comes_back_as_the_text_that_was_posted(http):
+    """T39."""
+    body = json.dumps(a_definition("exact", payload={"here": 1})).encode()
+    body = body.replace(b'{"here": 1}', PICKY)
+    answer = http.post("/task/new", content=body, headers={"Content-Type": "application/json"})
+    task = answer.json()["status"]["task_id"]
+
+    assert PICKY in http.get(f"/store/{task}/task.json").content
+
+
+def test_a_job_of_another_protocol_has_a_definition(http, served):
+    """T38."""
+    with closing(Api(served)) as api:
+        made = api.results("submit", queue="aws/foreign", payload="hello", encoding="text")
+    claimed = http.post("/claim-work/aws/foreign", json=WORKER).json()
+    assert claimed["status"]["task_id"].replace("-", "") == made["id"]
+
+    definition = http.get(f"/store/{claimed['status']['task_id']}/task.json").json()
+    valid("task", definition)
+    assert definition["payload"] == {"value": "hello"}
+
+
+def test_what_a_worker_uploads_is_the_result_for_everybody(http, served):
+    """T41."""
+    with closing(Api(served)) as api:
+        made = api.results("submit", queue="aws/answered", payload="hello", encoding="text")
+        claimed = http.post("/claim-work/aws/answered", json=WORKER).json()
+        task = claimed["status"]["task_id"]
+        early = {"version": "0.2.0", "result": {"value": "too early"}}
+        document = {"version": "0.2.0", "result": {"value": "olleh"}}
+        http.put(claimed["result_url"], json=early)
+        http.put(claimed["result_url"], json=document)
+        done = http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 1})
+        assert done.status_code == 200
+
+        job = api.get(f"jobs/{made['id']}")
+    assert (job["result"], job["result_encoding"]) == ("olleh", "text")
+    assert http.get(f"/store/{task}/runs/1/result.json").json() == document
+
+
+def test_a_result_of_a_run_that_came_to_nothing_does_not_count(http, served):
+    """T41."""
+    task = new(http, "superseded")["task_id"]
+    first = claim(http, task).json()
+    http.put(first["result_url"], json={"result": {"of": "the first run"}})
+    with closing(Api(served)) as api:
+        api.results("expire", id=task.replace("-", ""))
+        assert claim(http, task).json()["run_id"] == 2
+        http.post(f"/task/{task}/completed", json=WORKER | {"run_id": 2})
+
+        assert api.get(f"jobs/{task}")["result"] is None
+
+
+def test_a_worker_says_why_it_gives_up_and_the_resolution_repeats_it(http, served):
+    """T35."""
+    task = new(http, "broken")["task_id"]
+    claim(http, task)
+    report = WORKER | {"run_id": 1, "message": "no such image: größer"}
+    assert http.post(f"/task/{task}/failed", json=report).status_code == 200
+
+    resolution = http.get(f"/store/{task}/resolution.json").json()
+    valid("resolution", resolution)
+    assert resolution["failure"] == {"code": "failed", "message": "no such image: größer"}
+    with closing(Api(served)) as api:
+        assert api.get(f"jobs/{task}")["failure"]["message"] == "no such image: größer"
 
 
 def artifact_urls(http, task: str, **artifacts):

@@ -2,7 +2,7 @@
 
 import random
 
-from manyhands.protocols.amqp.topics import Pattern, words_of
+from manyhands.protocols.topic_patterns import Pattern, words_of
 from tests.amqp.watching import connect
 
 PATTERNS = 60

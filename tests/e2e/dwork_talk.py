@@ -4,7 +4,7 @@ from typing import Any
 
 import zmq
 
-from manyhands.wire.dwork import Dep, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
 from tests.e2e.serving import Served
 
 REPLY_MS_MAX = 90_000

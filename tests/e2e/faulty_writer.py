@@ -20,7 +20,8 @@ from pathlib import Path
 
 import apsw
 
-from manyhands.store import applying, journal, writer
+from manyhands.store.sqlite.writer import apply, journal
+from manyhands.store.sqlite.writer import process as writer
 
 DATABASE = Path(sys.argv[2])
 
@@ -91,7 +92,7 @@ class FaultySystem:
         os.posix_fallocate(descriptor, start, size)
 
 
-class DyingApplier(applying.Applier):
+class DyingApplier(apply.Applier):
     def apply(self, frames):
         for step in super().apply(frames):
             if self._connection.in_transaction:

@@ -5,8 +5,8 @@ import socket
 import time
 from pathlib import Path
 
-from manyhands.wire import gearman as wire
-from manyhands.wire import gearman_draft as draft_wire
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman import draft_codec as draft_wire
 from tests.e2e.serving import SECONDS_MAX, Served
 
 

@@ -72,6 +72,10 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     )
 
 
+# Where time is no object, servers check every change that they make.
+CHECKED = {"MANYHANDS_CHECK_INVARIANTS": "true"} if os.environ.get("CI") else {}
+
+
 def start(folder: Path, *arguments: str) -> Served:
     """Start a server whose files are all in the folder."""
     ready = folder / "ready"
@@ -81,7 +85,7 @@ def start(folder: Path, *arguments: str) -> Served:
             given += [f"--{listener}", "127.0.0.1:0" if listener == "http" else "off"]
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         process = subprocess.Popen(
-            command(*given, *arguments), env=environment(), stdout=out, stderr=err
+            command(*given, *arguments), env=environment() | CHECKED, stdout=out, stderr=err
         )
     deadline = time.monotonic() + SECONDS_MAX
     while (addresses := _addresses_of(process, ready)) is None:
@@ -145,6 +149,19 @@ def connections_count(address: str) -> int:
         row[1].rpartition(":")[2] == wanted and row[3] in (established, closed_by_peer)
         for row in rows
     )
+
+
+def special_file(path: Path, kind: str) -> Path:
+    """Something that is no regular file; of devices, one that everybody has."""
+    if kind == "device":
+        return Path("/dev/null")
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    return path
 
 
 @contextlib.contextmanager

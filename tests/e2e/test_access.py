@@ -47,7 +47,7 @@ def endpoints(api) -> list[tuple[str, str]]:
 
 
 def takes_work(path: str) -> bool:
-    return path.startswith(("/get", "/1/", "/mail/", "/0.2.0/claim-work"))
+    return path.startswith(("/get", "/1/", "/mail/", "/0.2.0/claim-work", "/api/stream"))
 
 
 def code_of(answer: httpx.Response, path: str) -> str:
@@ -191,7 +191,7 @@ def test_commands_show_their_token(guarded, ada, tmp_path):
     wanted = ("cancel", "--queue", "shown", "--dry-run", "--server", guarded.url)
 
     assert run(*wanted).stderr == (
-        "manyhands: this server asks for a token: Authorization: Bearer ….\n"
+        "manyhands: this server requires a token: Authorization: Bearer ….\n"
     )
     assert run(*wanted, "--token-file", str(token)).stdout == "1 job would be tried.\n"
 

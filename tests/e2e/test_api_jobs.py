@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -51,6 +52,80 @@ def test_a_job_is_found_by_its_uid_its_uuid_and_a_handle(api, queue):
         assert api.get(f"jobs/{name}")["id"] == job["id"]
     api.results("complete", id=job["id"], token=job["token"])
     assert api.get(f"jobs/H:server:{uid}")["state"] == "completed"
+
+
+def forms_of(uid: str) -> list[str]:
+    """What peers of other protocols call a job."""
+    return [str(UUID(uid)), str(UUID(uid)).upper(), f"H:server:{uid}", uid]
+
+
+def chosen_ids(count: int) -> list[str | None]:
+    """Ids of jobs: one that the server makes, and some that a submitter chose."""
+    return [None, *(uuid4().hex[:10] for _ in range(count - 1))]
+
+
+def test_bodies_name_jobs_in_every_form_that_paths_do(api, queue):
+    for chosen in chosen_ids(2):
+        made = api.results("submit", queue=queue, id=chosen)
+        later = api.results("submit", queue=queue, delay_ms=3_600_000)
+        uuid, upper, handle, uid = forms_of(made["uid"])
+        told = [
+            api.results("priority", id=uuid, priority=5),
+            api.results("tags", id=handle, add=["seen"]),
+            api.results("dependencies", id=uid, add=[str(UUID(later["uid"]))]),
+            api.results("dependencies", id=upper, remove=[f"H:x:{later['uid']}"]),
+        ]
+        [held] = api.results("claim", id=handle, queue=queue)
+        told += [
+            api.results("renew", id=uuid, token=held["token"]),
+            api.results("progress", id=handle, token=held["token"], numerator=1),
+            api.results("partial", id=upper, token=held["token"], payload=1),
+            api.results("complete", id=handle, token=held["token"]),
+            api.results("requeue", id=uuid),
+            *api.results("cancel", ids=[handle, str(UUID(later["uid"]))]),
+        ]
+
+        told.pop()
+        assert {job["id"] for job in told} == {made["id"]}
+        assert held["id"] == made["id"]
+        assert api.get(f"jobs/{made['id']}")["state"] == "cancelled"
+        assert api.get(f"jobs/{later['id']}")["state"] == "cancelled"
+
+
+def test_dependencies_of_a_submit_have_every_form(api, queue):
+    for chosen in chosen_ids(2):
+        first = api.results("submit", queue=queue, id=chosen)
+        depends_on = forms_of(first["uid"])
+        second = api.results("submit", queue=queue, depends_on=depends_on)
+
+        assert api.get(f"jobs/{second['id']}")["depends_on"] == [first["id"]]
+        api.results("cancel", id=first["id"])
+
+
+@pytest.mark.parametrize("name", ["H:Host:CAFE", "0190E0F0-cafe-7000-8000-000000000000", "Mail-7"])
+def test_a_refusal_names_the_job_as_the_request_did(api, name):
+    sentence = f"there is no job {name}"
+    for path, body in (
+        ("cancel", {"id": name}),
+        ("expire", {"id": name}),
+        ("claim", {"id": name}),
+    ):
+        response = api.post(path, **body)
+        assert response.status_code == 404
+        assert response.json()["error"]["message"] == sentence
+    batch = api.post("requeue", items=[{"id": name}]).json()
+    assert [(error["id"], error["message"]) for error in batch["errors"]] == [(name, sentence)]
+
+
+def test_answers_about_a_job_tell_its_uid(api, queue):
+    for chosen in chosen_ids(2):
+        made = api.results("submit", queue=queue, id=chosen)
+        [held] = api.results("claim", queue=queue)
+        ended = api.results("complete", id=held["id"], token=held["token"])
+        shown = api.get(f"jobs/{made['id']}")
+
+        assert {made["uid"], held["uid"], ended["uid"]} == {shown["uid"]}
+        assert len(shown["uid"]) == 32
 
 
 def test_a_batch_tells_which_items_were_refused(api, queue):

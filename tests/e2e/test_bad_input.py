@@ -1,7 +1,9 @@
 """Whatever a peer sends, it gets a sentence, and the server goes on."""
 
+import gzip
 import socket
 
+import msgspec
 import pytest
 
 JSON = {"content-type": "application/json"}
@@ -57,7 +59,8 @@ def test_an_unknown_path_is_not_found(api, path):
         (b'{"queue": "q", "queues": "q"}', (400, "invalid_body")),
         (b'{"queue": "q", "delay_ms": 1e3}', (400, "invalid_body")),
         (b'{"queue": "q", "delay_ms": -1}', (400, "bad_time")),
-        (b'{"queue": "q", "delay_ms": 99999999999999999999999}', (400, "bad_time")),
+        (b'{"queue": "q", "delay_ms": 99999999999999}', (400, "bad_time")),
+        (b'{"queue": "q", "delay_ms": 99999999999999999999999}', (400, "invalid_body")),
         (b'{"queue": "q", "priority": 1e300}', (400, "bad_priority")),
         (b'{"queue": ".."}', (400, "bad_queue_name")),
         (b'{"queue": "a\\u0000b"}', (400, "bad_queue_name")),
@@ -136,6 +139,9 @@ def test_json_may_have_parameters_and_suffixes(api, queue):
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
         {"sec-purpose": "prefetch"},
+        {"purpose": "prefetch"},
+        {"x-moz": "prefetch"},
+        {"x-purpose": "preview"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
     ],
@@ -200,3 +206,99 @@ def talk(served, request_bytes: bytes) -> bytes:
         while chunk := peer.recv(65536):
             gathered += chunk
     return gathered
+
+
+@pytest.mark.parametrize("path", ["/api/submit", "/add/q", "/0.2.0/task/new"])
+def test_a_compressed_body_is_refused_with_a_sentence(api, path):
+    body = gzip.compress(b'{"queue": "q"}')
+
+    response = api.http.post(path, content=body, headers={**JSON, "content-encoding": "gzip"})
+
+    assert response.status_code == 415
+    assert "compressed" in response.text
+
+
+def test_a_body_that_says_that_it_is_not_compressed_is_read(api, queue):
+    headers = {**JSON, "content-encoding": "identity"}
+
+    response = api.http.post("/api/submit", json={"queue": queue}, headers=headers)
+
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/jobs?state=ready&state=leased",
+        "/api/events?count=1&count=2",
+        "/api/events?count=1&c%6Funt=2",
+        "/get/q?host=a&host=b",
+        "/events?after=0&after=0",
+    ],
+)
+def test_a_parameter_that_is_given_twice_is_refused(api, path):
+    response = api.http.get(path)
+
+    assert code(response) == (400, "invalid_query")
+    assert "given twice" in response.text
+
+
+def test_a_claim_of_a_task_says_who_claims(api):
+    missing = api.http.get("/0.2.0/claim-work/default/t")
+    twice = api.http.get("/0.2.0/claim-work/default/t?worker_group=g&worker_id=w&worker_id=v")
+
+    assert missing.status_code == 400
+    assert "worker_id" in missing.json()["message"]
+    assert twice.status_code == 400
+    assert "given twice" in twice.json()["message"]
+
+
+_HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/api/limits/huge", {"concurrency_max": _HUGE}),
+        ("PUT", "/api/queues/huge", {"policy": {"concurrency_max": _HUGE}}),
+        ("PUT", "/api/queues/huge", {"policy": {"jobs_max": _HUGE}}),
+        ("PUT", "/api/queues/huge", {"policy": {"records_max": _HUGE}}),
+        ("PUT", "/api/queues/huge", {"policy": {"rate": {"count": _HUGE, "per_ms": 1000}}}),
+        ("PUT", "/api/queues/huge", {"policy": {"backoff": {"ms_max": _HUGE}}}),
+        ("PUT", "/api/schedules/huge", {"queue": "q", "interval_ms": 1000, "backlog_max": _HUGE}),
+        ("POST", "/api/submit", {"queue": "huge", "attempts_max": _HUGE}),
+        ("POST", "/api/submit", {"queue": "huge", "deadline_at": _HUGE}),
+        ("POST", "/api/claim", {"queue": "huge", "count": _HUGE}),
+        ("POST", "/api/progress", {"id": "ab", "token": "t", "numerator": _HUGE}),
+        ("POST", "/limits/huge", {"data": {"max": _HUGE}}),
+        ("POST", "/queues/huge", {"data": {"max_concurrency": _HUGE}}),
+    ],
+)
+def test_a_number_that_nobody_can_mean_is_refused_with_a_sentence(api, method, path, body):
+    content = msgspec.json.encode(body)
+
+    response = api.http.request(method, path, content=content, headers=JSON)
+
+    assert response.status_code == 400, response.text
+    assert "9007199254740992" in response.text
+    assert api.http.get("/ui/limits").status_code == 200
+    assert "huge" not in [row["name"] for row in api.get("limits")]
+    assert "huge" not in [row["name"] for row in api.get("queues")]
+
+
+def test_a_completed_job_keeps_its_result(api, queue):
+    api.results("submit", queue=queue)
+    [job] = api.results("claim", queue=queue)
+    proof = {"id": job["id"], "token": job["token"]}
+    api.results("complete", **proof, result=1)
+
+    assert api.results("complete", **proof, result=1)["repeated"] is True
+    assert api.results("complete", **proof)["repeated"] is True
+    assert api.error("complete", **proof, result=2) == (409, "already_completed")
+    assert api.get(f"jobs/{job['id']}")["result"] == 1
+
+
+def test_a_job_that_waits_for_itself_is_refused_as_a_cycle(api, queue):
+    body = {"queue": queue, "id": "7070", "depends_on": ["7070"]}
+
+    assert api.error("submit", **body) == (409, "cycle")

@@ -24,7 +24,7 @@ def test_failed_jobs_are_retried_after_the_number_was_agreed_to(served, api, que
 
     asked = talk(served, "retry", "--queue", queue, "--state", "failed")
     assert (asked.returncode, asked.stdout) == (1, "")
-    assert asked.stderr == "manyhands: 3 jobs: say --yes to go on without being asked.\n"
+    assert asked.stderr == "manyhands: 3 jobs: use --yes to continue without a question.\n"
     assert counts(api, queue) == {"failed": 3}
 
     agreed = talk(served, "retry", "--queue", queue, "--state", "failed", "--yes")
@@ -106,7 +106,7 @@ def test_what_is_no_address_of_a_server_is_told_in_a_sentence(address):
     ended = run("bulk", "--server", address)
 
     assert ended.returncode == 1
-    assert ended.stderr == f"manyhands: {address} is no address of an HTTP server.\n"
+    assert ended.stderr == f"manyhands: {address} is not the address of an HTTP server.\n"
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "a bell\a"])
@@ -190,7 +190,7 @@ def test_time_to_think_and_a_server_that_goes_away_are_survived():
     first, second = said.splitlines()
     assert first.startswith(f"manyhands: {url} does not answer: ")
     assert second == (
-        "manyhands: operation ab12 goes on when the server is back; look at it with "
+        "manyhands: operation ab12 continues when the server is back; watch it with "
         "`manyhands bulk ab12`."
     )
 

@@ -6,6 +6,7 @@ asked, from the outside, for all of it. What was not acknowledged may be there o
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -16,10 +17,13 @@ import time
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import WebSocketException
 
-from manyhands.wire import gearman as wire
-from manyhands.wire.wmp import Command
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.wmp.codec import Command
+from tests.e2e import stream_talk as stream
 from tests.e2e.serving import SECONDS_MAX, Served, start
+from tests.e2e.stream_talk import talking_to
 from tests.e2e.wmp_talk import Heard, Talk
 
 CYCLES = 50
@@ -38,6 +42,8 @@ class Ledger:
         # What WMP workers held when the server died: they have a lease that is still good.
         self.held: list[tuple[Heard, str, str]] = []
         self.broken: set[str] = set()  # leases that were not good any more
+        # Submits with a key, by that; None: the answer was lost, so it is to be sent again.
+        self.keyed: dict[str, str | None] = {}
         self.killed = threading.Event()
         self.count = 0
         self.news = threading.Condition(self.lock)
@@ -98,10 +104,9 @@ class Client:
         host, port = address.rsplit(":", 1)
         self.connection = http.client.HTTPConnection(host, int(port), timeout=90)
 
-    def post(self, path: str, body: object):
-        self.connection.request(
-            "POST", path, json.dumps(body), {"Content-Type": "application/json"}
-        )
+    def post(self, path: str, body: object, **headers: str):
+        headers["Content-Type"] = "application/json"
+        self.connection.request("POST", path, json.dumps(body), headers)
         response = self.connection.getresponse()
         return response.status, json.loads(response.read())
 
@@ -140,6 +145,26 @@ def work_over_http(address: str, ledger: Ledger, seed: int) -> None:
         client.connection.close()
 
 
+def submit_with_keys(address: str, ledger: Ledger, seed: float) -> None:
+    """First what was not answered by the server that died; then more of it."""
+    client = Client(address)
+    lost = [key for key, job_id in ledger.keyed.items() if job_id is None]
+    more = (f"{seed}-{number}" for number in itertools.count())
+    try:
+        for key in itertools.chain(lost, more):
+            ledger.keyed[key] = None
+            body = {"queue": QUEUE, "tags": [key]}
+            status, answer = client.post("/api/submit", body, **{"Idempotency-Key": key})
+            if status != 200:
+                return
+            ledger.keyed[key] = answer["results"]["id"]
+            ledger.note("submitted", answer["results"]["id"])
+    except (OSError, http.client.HTTPException):
+        return
+    finally:
+        client.connection.close()
+
+
 def submit_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
     """One job after the other, until the server is gone."""
     with Talk(address) as talk, contextlib.suppress(GoneError):
@@ -165,6 +190,55 @@ def work_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
                 count -= 1
                 status = "ok" if rng.random() < 0.8 else "fail"
                 ledger.held.append((heard, status, f"by {seed}"))
+
+
+def is_over(error: object, refused: list[list[object]] | None) -> bool:
+    """Whether the server says that its writer is dead; there is no other reason to refuse."""
+    assert all("store_failed" in row for row in refused or ())
+    return error is not None or bool(refused)
+
+
+def submit_over_stream(address: str, ledger: Ledger, seed: float) -> None:
+    """Several jobs a note, until the server is gone."""
+    rng = random.Random(seed)
+    with contextlib.suppress(OSError, WebSocketException, EOFError), talking_to(address) as talk:
+        while True:
+            items = [[f"{rng.getrandbits(128):032x}", QUEUE, b"1"] for _ in range(5)]
+            error, refused = talk.ask(stream.SUBMIT, items)
+            if is_over(error, refused):
+                return
+            for item in items:
+                ledger.note("submitted", item[0])
+
+
+def work_over_stream(address: str, ledger: Ledger, seed: float) -> None:
+    """Complete and fail what comes, several jobs a note."""
+    rng = random.Random(seed)
+    result = f"by {seed}"
+    with (
+        contextlib.suppress(OSError, WebSocketException, EOFError),
+        talking_to(address, f"w{seed}") as talk,
+    ):
+        talk.ask(stream.WANT, [QUEUE])
+        done: list[list[object]] = []
+        failed: list[list[object]] = []
+        credit = 4
+        while True:
+            error, refused = talk.ask(stream.WORK, done, failed, [], [], [credit, 0])
+            if is_over(error, refused):
+                return
+            for row in done:
+                ledger.note("completed", row[0], result)
+            for row in failed:
+                ledger.note("failed", row[0])
+            done, failed = [], []
+            rows = talk.next(stream.JOBS)[1]
+            credit = len(rows)
+            for row in rows:
+                if rng.random() < 0.8:
+                    done.append([row[0], row[2], json.dumps(result).encode(), "json"])
+                else:
+                    failed.append([row[0], row[2], "x", "", b"", False])
 
 
 class GoneError(Exception):
@@ -221,6 +295,16 @@ def check(ledger: Ledger, address: str, rng: random.Random) -> None:
     client.connection.close()
 
 
+def check_keys(ledger: Ledger, address: str) -> int:
+    """What was sent again because its answer was lost ran once; gives how many that were."""
+    client = Client(address)
+    for key in ledger.keyed:
+        found = client.get(f"/api/jobs?tag={key}")["results"]
+        assert len(found) <= 1, f"{key} became {len(found)} jobs"
+    client.connection.close()
+    return len(ledger.keyed)
+
+
 def check_audit(ledger: Ledger, address: str) -> None:
     """Nothing that an operator did and was told of is missing from the log."""
     client = Client(address)
@@ -262,8 +346,11 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
                 (submit_over_gearman, "gearman"),
                 (work_over_http, "http"),
                 (work_over_http, "http"),
+                (submit_with_keys, "http"),
                 (submit_over_wmp, "wmp"),
                 (work_over_wmp, "wmp"),
+                (submit_over_stream, "http"),
+                (work_over_stream, "http"),
             )
         ]
         for thread in threads:
@@ -287,6 +374,7 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
         check(ledger, server.addresses["http"], rng)
 
     check_audit(ledger, server.addresses["http"])
+    assert check_keys(ledger, server.addresses["http"]) > CYCLES
     assert server.stop() == 0
     assert len(ledger.submitted) > CYCLES * 10
     assert ledger.completed

@@ -9,7 +9,7 @@ import threading
 import pytest
 import zmq
 
-from manyhands.wire.dwork import Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Kind, Query, Task, decode, encode
 from tests.e2e.dwork_talk import Talk, a_task, addresses
 from tests.e2e.gearman_talk import wait_until
 from tests.e2e.serving import SECONDS_MAX, Api, Served, connections_count, serving, stopping
@@ -238,3 +238,28 @@ def test_d35_a_gearman_client_is_served_by_a_dwork_worker(tmp_path):
         client.join(SECONDS_MAX)
 
         assert heard == [b"worked: hello"]
+
+
+@pytest.mark.parametrize("queue", ["dwork", "elsewhere"])
+def test_d35_a_task_comes_after_a_job_of_http_also_over_a_restart(tmp_path, queue):
+    with serving(tmp_path, "--dwork", "127.0.0.1:0") as served, Talk(served) as talk:
+        with contextlib.closing(Api(served)) as api:
+            for job_id in ("abc123", "def456"):
+                api.results("submit", queue=queue, id=job_id)
+            [done] = api.results("claim", id="def456")
+            api.results("complete", id=done["id"], token=done["token"])
+        talk.create(a_task("b", "abc123", "def456"))
+        served.process.kill()
+        served.process.wait()
+
+    with serving(tmp_path, "--dwork", "127.0.0.1:0") as served, Talk(served) as talk:
+        before = talk.ask(Kind.LOOKUP, name="b")
+        with contextlib.closing(Api(served)) as api:
+            [job] = api.results("claim", queue=queue)
+            [waited] = [found["state"] for found in api.get("jobs?name=b")]
+            api.results("complete", id=job["id"], token=job["token"])
+
+        assert talk.steal() == ["b"]
+
+    assert [dep.name for dep in before.tasks[0].preds] == ["abc123", "def456"]
+    assert (job["id"], waited) == ("abc123", "blocked")

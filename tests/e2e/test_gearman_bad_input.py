@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manyhands.wire import gearman as wire
-from manyhands.wire import gearman_draft as draft_wire
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman import draft_codec as draft_wire
 from tests.e2e.gearman_talk import (
     DraftTalk,
     GearmanTalk,

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from manyhands.wire import gearman as wire
+from manyhands.protocols.gearman import codec as wire
 from tests.e2e.gearman_talk import GearmanTalk, wait_until
 from tests.e2e.serving import SECONDS_MAX, own_port, serving
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.wire import gearman as wire
-from manyhands.wire.gearman_draft import JobCompleteRes
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman.draft_codec import JobCompleteRes
 from tests.e2e.gearman_talk import DraftTalk, GearmanTalk, wait_until
 from tests.e2e.serving import serving
 

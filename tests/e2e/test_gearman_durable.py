@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from manyhands.wire import gearman as wire
-from manyhands.wire.gearman_draft import (
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman.draft_codec import (
     ASYNC_HANDLE,
     ASYNC_THROW_AWAY,
     JobCompleteRes,

@@ -3,10 +3,10 @@
 import asyncio
 import socket
 
+from manyhands.app import Server
 from manyhands.config import Address, Config
-from manyhands.server.app import Server
+from manyhands.protocols.gearman import codec as wire
 from manyhands.store.memory import MemoryStore
-from manyhands.wire import gearman as wire
 
 
 async def accept_one(config: Config):
@@ -14,7 +14,7 @@ async def accept_one(config: Config):
     server = Server(config, MemoryStore(), asyncio.get_running_loop())
     await server.start()
     (listener,) = server.listeners
-    host, _, port = server.addresses["gearman"].rpartition(":")
+    host, _, port = server.condition.addresses["gearman"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(wire.encode_request(wire.ECHO_REQ, b"x"))
     await reader.readexactly(13)
@@ -56,7 +56,7 @@ async def answer_to_a_bad_draft_packet(*, error_packets: bool) -> bytes:
     )
     server = Server(config, MemoryStore(), asyncio.get_running_loop())
     await server.start()
-    host, _, port = server.addresses["gearman"].rpartition(":")
+    host, _, port = server.condition.addresses["gearman"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"\0GM0\x7f\0\0\0\0\0WAT")
     answer = await reader.read()

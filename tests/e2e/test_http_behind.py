@@ -4,10 +4,10 @@ import asyncio
 
 import httpx
 
+from manyhands.app import Server
 from manyhands.config import Address, Config
-from manyhands.server.app import Server
+from manyhands.store.contract import StoreFailedError
 from manyhands.store.memory import MemoryStore
-from manyhands.store.store import StoreFailedError
 
 
 class BehindStore(MemoryStore):
@@ -22,7 +22,7 @@ async def ask(path: str, *, stalled: bool = False) -> httpx.Response:
     server = Server(config, BehindStore(), asyncio.get_running_loop())
     await server.start()
     server.dispatcher.stalled = stalled  # nobody keeps house here, who would look
-    async with httpx.AsyncClient(base_url=f"http://{server.addresses['http']}") as http:
+    async with httpx.AsyncClient(base_url=f"http://{server.condition.addresses['http']}") as http:
         answer = await http.get(path, headers={"accept": "text/html"}, timeout=90)
     await server.drain()
     return answer

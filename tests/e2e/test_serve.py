@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from manyhands.store import journal
+from manyhands.store.sqlite.writer import journal
 from tests.e2e.gearman_talk import GearmanTalk, address_of
 from tests.e2e.serving import (
     SECONDS_MAX,
@@ -163,6 +163,22 @@ def test_a_server_that_lost_its_writer_ends_with_an_error(tmp_path):
 
         assert served.process.wait(SECONDS_MAX) == 1
     assert "the store failed" in served.log()
+
+
+def test_secrets_are_warned_of_and_not_passed_on_to_the_writer(tmp_path, monkeypatch):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("operator:ada:4f2c9d1b7e3a5860\n")
+    tokens.chmod(0o644)
+    given = {"MANYHANDS_TOKENS_FILE": str(tokens), "MANYHANDS_TOKENS": "read-only:wall:" + "s" * 16}
+    monkeypatch.setattr("tests.e2e.serving.environment", lambda: environment() | given)
+
+    with serving(tmp_path) as served:
+        [writer] = writers_of(served.process.pid)
+        inherited = Path(f"/proc/{writer}/environ").read_bytes()
+
+    assert b"PATH=" in inherited
+    assert b"MANYHANDS_" not in inherited
+    assert f"tokens_file {tokens} can be read by every user of this machine" in served.log()
 
 
 def test_a_server_whose_data_were_removed_ends_with_an_error_instead_of_going_on(tmp_path):

@@ -14,10 +14,10 @@ import apsw
 import pytest
 
 from manyhands.model.job import State
-from manyhands.store import opening, schema
-from manyhands.store.link import WRITER_COMMAND
-from manyhands.store.sqlite import SqliteStore
-from manyhands.store.store import StoreError, StoreFailedError
+from manyhands.store.contract import StoreError, StoreFailedError
+from manyhands.store.sqlite import opening, schema
+from manyhands.store.sqlite.store import SqliteStore
+from manyhands.store.sqlite.writer.link import WRITER_COMMAND
 from tests.conformance.stores.opened import Opened
 from tests.e2e.serving import SECONDS_MAX, is_gone, wait_until
 
@@ -164,6 +164,7 @@ def test_a_database_of_another_program_is_refused(file, data):
 def test_a_record_that_cannot_be_read_is_named(file, data):
     connection = apsw.Connection(str(file))
     connection.execute("""UPDATE jobs SET record = '{"job_id": 5}' WHERE serial = 7""")
+    schema.sum_up(connection)  # it was written like that
     connection.close()
 
     assert "a record cannot be read" in refused(data)
@@ -227,10 +228,49 @@ def test_a_second_server_on_the_same_directory_is_told_who_holds_it(data):
     disk.close()
 
 
+def test_a_lock_file_that_was_removed_does_not_let_a_second_server_in(data):
+    disk = Disk(data)
+    acknowledged = disk.submit_and_commit(3)
+    (data / "manyhands.lock").unlink()
+
+    with pytest.raises(StoreError, match="is in use by the server with process id unknown"):
+        SqliteStore(data)
+
+    acknowledged += disk.submit_and_commit(3)
+    disk.close()
+    again = Disk(data)
+    assert again.ready() == acknowledged
+    again.close()
+
+
 def test_the_data_directory_is_nobody_elses_to_read(data):
     Disk(data).close()
 
     assert data.stat().st_mode & 0o777 == 0o700
+
+
+def test_every_file_in_the_data_directory_is_nobody_elses_to_read(data):
+    data.mkdir(mode=0o755)
+    disk = Disk(data)
+    disk.submit_and_commit(3)
+    disk.store._reader.rows("SELECT 1 FROM jobs")
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in data.iterdir()}
+    disk.close()
+
+    assert {"manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyhands.lock"} < modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+def test_files_that_others_could_read_become_private_at_the_next_start(file, data):
+    copy = data / "manyhands.db.before-v2"
+    copy.touch()
+    for path in (file, copy):
+        path.chmod(0o644)
+
+    Disk(data).close()
+
+    assert {path.stat().st_mode & 0o777 for path in (file, copy)} == {0o600}
 
 
 def test_a_directory_that_cannot_be_made_is_a_sentence(tmp_path):
@@ -323,7 +363,7 @@ def test_a_writer_that_dies_at_any_moment_loses_nothing_acknowledged(data, when)
     assert ready[: len(acknowledged)] == acknowledged
     # What was kept and not yet told is there, too.
     assert len(ready) - len(acknowledged) in ((1,) if when == "kept" else (0, 1))
-    assert disk.store.index.counts_of("q")[State.READY] == len(ready)
+    assert disk.store.live.counts_of("q")[State.READY] == len(ready)
     assert [event.seq for event in disk.store.events_after(0, 1 << 20)] == [
         *range(1, len(ready) + 1)
     ]
@@ -371,7 +411,7 @@ def test_a_killed_server_takes_its_writer_along_and_loses_nothing_acknowledged(d
 
     disk = Disk(data)  # at once: it waits for the last commit of the writer
     assert set(acknowledged) <= set(disk.ready())
-    assert disk.store.index.counts_of("q")[State.READY] - len(acknowledged) in (0, 1)
+    assert disk.store.live.counts_of("q")[State.READY] - len(acknowledged) in (0, 1)
     wait_until(lambda: is_gone(writer_pid))  # it let go of its files a moment before it ends
     disk.close()
 
@@ -472,7 +512,7 @@ def test_a_start_while_the_writer_of_a_killed_server_is_at_work_says_so(data, mo
 FILL = """
 import json, os, sys
 from pathlib import Path
-from manyhands.store.store import StoreFailedError
+from manyhands.store.contract import StoreFailedError
 from tests.e2e.test_sqlite_faults import Disk
 data = Path(sys.argv[1])
 ballast = data.parent / "ballast"
@@ -528,8 +568,8 @@ def test_a_full_disk_ends_all_acknowledgement_and_loses_nothing_acknowledged(tmp
 START_FULL = """
 import json, os, sys
 from pathlib import Path
-from manyhands.store.sqlite import SqliteStore
-from manyhands.store.store import StoreError
+from manyhands.store.sqlite.store import SqliteStore
+from manyhands.store.contract import StoreError
 from tests.e2e.test_sqlite_faults import Disk
 data = Path(sys.argv[1])
 ballast = data.parent / "ballast"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from manyhands.model.commands import ByToken, Cancel, Complete, Fail
 from manyhands.model.job import Failure
 from manyhands.model.policy import TERMS, OnDependencyFailure, Terms
 from tests.conformance.stores.opened import Opened
-from tests.e2e.serving import Api, run, serving, wait_until
+from tests.e2e.serving import Api, run, serving, special_file, wait_until
 
 
 @pytest.fixture
@@ -36,6 +37,17 @@ def worked(tmp_path):
         api.results("submit", queue="work", depends_on=[held["id"]])
         yield served, api
         api.close()
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The data directory of a server that has stopped, with a few jobs."""
+    opened = Opened("sqlite", tmp_path / "stopped")
+    for number in range(3):
+        opened.submit(payload=b"payload %d" % number)
+    opened.commit()
+    opened.close()
+    return opened.directory
 
 
 def shown(api: Api) -> list:
@@ -71,6 +83,22 @@ def test_a_backup_never_writes_over_a_file(worked, tmp_path):
     assert ended.returncode == 1
     assert "exists already" in ended.stderr
     assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["device", "directory", "pipe", "link"])
+@pytest.mark.parametrize(
+    ("command", "words"), [("backup", "exists already"), ("export", "is not a regular file")]
+)
+def test_copies_are_written_to_regular_files_only(stopped, tmp_path, command, kind, words):
+    place = special_file(tmp_path / "place", kind)
+    before = place.lstat()
+
+    ended = run(command, "--data", str(stopped), str(place))
+
+    assert ended.returncode == 1
+    assert f"{place} {words}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert os.path.samestat(place.lstat(), before)
 
 
 def test_an_export_goes_into_a_new_store_unchanged(worked, tmp_path):
@@ -113,7 +141,7 @@ def half_told(tmp_path, monkeypatch):
     """A store that was left while dependants of two jobs heard of their ends: one has completed,
     the other was cancelled together with them. Another one was submitted after that.
     """
-    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 2)
     run_anyway = Terms(on_dependency_failure=OnDependencyFailure.RUN)
     hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
     opened = Opened("sqlite", tmp_path / "first" / "data")
@@ -124,9 +152,9 @@ def half_told(tmp_path, monkeypatch):
         opened.submit("doomed", depends_on=(lost.job_id,), terms=terms)
     [claimed] = opened.claim("work")
     opened.ask(Complete(job_id=done.job_id, proof=ByToken(claimed.lease.token)))
-    opened.ask(Cancel(job_ids=(lost.job_id,), reason="enough"))
+    opened.ask(Cancel(job_ids=(lost.job_id,), detail="enough"))
     opened.submit("late", depends_on=(lost.job_id,), terms=hold)
-    assert sorted(opened.store.index.untold) == sorted((done.job_id, lost.job_id))
+    assert sorted(opened.store.live.unnotified) == sorted((done.job_id, lost.job_id))
     opened.commit()
     opened.close()
     return opened.directory
@@ -175,8 +203,8 @@ def test_names_of_a_graph_that_is_worked_on_mean_the_same_after_an_import(tmp_pa
         assert ended.returncode == 0, ended.stderr
 
     with contextlib.closing(Opened("sqlite", tmp_path / "second")) as again:
-        assert again.store.index.named("n", "before") is None
-        assert again.store.index.named("n", "lost") == lost.job_id
+        assert again.store.live.named("n", "before") is None
+        assert again.store.live.named("n", "lost") == lost.job_id
         heir = again.submit(name="lost", **dwork)
         assert again.job(held.job_id).waits_for == (heir.job_id,)
 
@@ -201,7 +229,7 @@ def test_an_import_refuses_what_is_there_unless_told_to_skip_it(worked, tmp_path
 
     refused = run("import", "--data", str(served.data), str(file))
     assert refused.returncode == 1
-    assert "already. Nothing was imported" in refused.stderr
+    assert "already exists. Nothing was imported" in refused.stderr
     skipped = run("import", "--data", str(served.data), "--skip-existing", "--json", str(file))
     assert json.loads(skipped.stdout)["skipped"] == 7
     with serving(served.folder) as again:

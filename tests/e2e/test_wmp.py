@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from manyhands.client.wmp import Job
+from manyhands.protocols.wmp.codec import Command
 from manyhands.protocols.wmp.readiness import WAKE_SECONDS
-from manyhands.wire.wmp import Command
 from tests.e2e.serving import (
     SECONDS_MAX,
     Api,

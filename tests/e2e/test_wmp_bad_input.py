@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from manyhands.wire.wmp import CONTROL_BYTES_MAX, Command, encode
-from manyhands.wire.zmtp import GREETING, ready
+from manyhands.net.zmtp import GREETING, ready
+from manyhands.protocols.wmp.codec import CONTROL_BYTES_MAX, Command, encode
 from tests.e2e.serving import SECONDS_MAX, Api, Served, serving
 from tests.e2e.wmp_talk import Talk, wait_until
 
@@ -70,6 +70,16 @@ def test_w9_nine_kinds_of_malformed_messages_are_counted_and_logged_once_a_peer(
         wait_until(lambda: dropped(served) == expected, f"all are counted: {expected}")
         assert peer.is_silent(0)
     is_served(served)
+    assert served.log().count("a message was dropped") == 1
+
+
+def test_w9_peers_that_come_again_and_again_do_not_fill_the_log(served):
+    for number in range(1, 21):
+        with Talk(address(served)) as peer:
+            peer.socket.send_multipart([b"", b"", b""])
+            wait_until(lambda n=number: dropped(served) == {"control": n}, "it is counted")
+    is_served(served)
+
     assert served.log().count("a message was dropped") == 1
 
 

@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 
 import pytest
 
-from tests.e2e.serving import SECONDS_MAX, Api, command, environment, run, serving
+from tests.e2e.serving import SECONDS_MAX, Api, command, environment, is_gone, run, serving
 from tests.e2e.wmp_talk import Talk, wait_until
 
 
@@ -57,7 +58,7 @@ def test_w57_submit_work_and_fetch(served):
     assert ended.returncode == 0
     assert p.returncode == 0
     assert out.startswith(f"completed\t{job}\t")
-    assert err == "1 completed, 0 failed, 0 not wanted, 0 running\n"
+    assert err == "1 completed, 0 failed, 0 unwanted, 0 running\n"
 
 
 def test_w57_submit_can_wait_for_the_result_and_read_standard_input(served):
@@ -114,6 +115,57 @@ def test_w57_an_interrupt_lets_the_command_end_and_a_second_one_gives_the_job_ba
     with contextlib.closing(Api(served)) as api:
         shown = api.get(f"jobs/{job}")
     assert (shown["state"], shown["attempts_used"]) == ("ready", 0)
+
+
+def pids_of(served, command: str) -> list[int]:
+    """Of a command that runs and of a process that it has started."""
+    files = [served.folder / word for word in ("command", "started")]
+    wait_until(lambda: all(file.exists() and file.read_text() for file in files), command)
+    return [int(file.read_text()) for file in files]
+
+
+def with_a_child(served) -> str:
+    here = served.folder
+    return f"sh -c 'sleep 55 & echo $! > {here}/started; echo $$ > {here}/command; wait'"
+
+
+def test_w57_all_that_a_command_has_started_ends_when_its_job_is_cancelled(served):
+    job = wmp(served, "submit", "r").stdout.strip()
+    with worker(served, "--role", "r", "--command", with_a_child(served)) as process:
+        pids = pids_of(served, "it runs")
+
+        assert wmp(served, "close", job).returncode == 0
+
+        wait_until(lambda: all(map(is_gone, pids)), "they end")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=SECONDS_MAX)
+
+
+def test_w57_sigterm_to_all_processes_gives_the_job_back_and_charges_nothing(served):
+    job = wmp(served, "submit", "r").stdout.strip()
+    with worker(served, "-r", "r", "-c", with_a_child(served), "--grace", "600") as process:
+        pids = pids_of(served, "it runs")
+
+        for pid in (*pids, process.pid):
+            os.kill(pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=SECONDS_MAX)
+
+    with contextlib.closing(Api(served)) as api:
+        shown = api.get(f"jobs/{job}")
+    assert (shown["state"], shown["attempts_used"]) == ("ready", 0)
+    assert out.startswith(f"returned\t{job}")
+    wait_until(lambda: all(map(is_gone, pids)), "they end")
+
+
+def test_w57_a_command_knows_its_job_and_leaves_logs(served, tmp_path):
+    printed = "$MANYHANDS_JOB $MANYHANDS_TASK $MANYHANDS_QUEUE $MANYHANDS_ATTEMPT"
+    job = wmp(served, "submit", "r", "--name", "n1").stdout.strip()
+    flags = ("--logs", str(tmp_path / "logs"), "-n", "1")
+
+    with worker(served, "-r", "r", "-c", f"sh -c 'echo {printed}'", *flags) as process:
+        process.communicate(timeout=SECONDS_MAX)
+
+    assert (tmp_path / "logs" / f"{job}.1.out").read_text() == f"{job} n1 r 1\n"
 
 
 def test_w57_one_worker_for_two_managers(served, tmp_path):

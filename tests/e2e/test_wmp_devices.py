@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from manyhands.client.wmp import Job
-from manyhands.server.wmp_device import DeviceProgram
-from manyhands.wire.wmp import Command, Packet, decode, encode, pack, unpack
+from manyhands.protocols.wmp.codec import Command, Packet, decode, encode, pack, unpack
+from manyhands.protocols.wmp.device_program import DeviceProgram
 from tests.e2e.serving import (
     SECONDS_MAX,
     Served,
@@ -184,7 +184,7 @@ def test_w50_a_device_needs_a_good_address():
         "manyhands: --listen cannot be nonsense because it is not an address with a port.\n"
     )
     exposed = run("device", "--listen", "0.0.0.0:0", "--manager", "127.0.0.1:1")
-    assert "other machines could reach 0.0.0.0:0; allow that with --insecure" in exposed.stderr
+    assert "other machines could reach 0.0.0.0:0; allow it with --insecure" in exposed.stderr
 
 
 # Many managers.

@@ -14,12 +14,13 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from manyhands.config import Address
-from manyhands.server import tcp, zeromq
-from manyhands.server.ids import Ids
-from manyhands.server.zeromq import RouterSocket
-from manyhands.wire.zmtp import GREETING, Decoder, command, encode, ready
+from manyhands.dispatch.ids import Ids
+from manyhands.net import tcp, zeromq
+from manyhands.net.zeromq import RouterSocket
+from manyhands.net.zmtp import GREETING, Decoder, command, encode, ready
 from tests.e2e.serving import SECONDS_MAX
 from tests.e2e.wmp_talk import wait_until
+from tests.unit.net.transport import ample_budget
 
 MIB = 1024 * 1024
 HELLO = GREETING + b"\1" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -74,17 +75,23 @@ class Echoing:
 
     async def _start(self, address):
         dispatcher = SimpleNamespace(
-            ask=None, on_signal={}, on_batch=[], draining=False, when_idle=lambda then: then()
+            ask=None,
+            on_signal={},
+            on_batch=[],
+            draining=False,
+            failed=None,
+            owed_bytes=0,
+            when_idle=lambda then: then(),
+            clock=None,
         )
-        server = SimpleNamespace(
+        backplane = SimpleNamespace(
             ids=Ids(),
             dispatcher=dispatcher,
-            clock=None,
-            failure=None,
-            config=SimpleNamespace(payload_bytes_max=16 * MIB),
+            budget=ample_budget(),
+            condition=SimpleNamespace(failure=None, on_failure=[]),
         )
         session = Echo()
-        session.router = RouterSocket(server, address, "echo")
+        session.router = RouterSocket(backplane, address, "echo", 16 * MIB)
         return session.router, await session.router.start(session)
 
     def run(self, coroutine):
@@ -363,14 +370,23 @@ def test_z6_a_peer_that_gets_no_signs_of_life_leaves(echoing, context, monkeypat
     assert await_event(monitor(peer, zmq.EVENT_DISCONNECTED)) == zmq.EVENT_DISCONNECTED
 
 
-def test_z6_a_peer_answers_our_pings(echoing, context):
-    peer = connect(context, zmq.DEALER, echoing.url)
-    peer.send(b"hello")
-    assert peer.recv() == b"hello"
+def test_z6_a_peer_with_heartbeats_answers_our_pings(echoing, context, monkeypatch):
+    received: list[bytes] = []
+    take = Decoder._take_command
+
+    def note(decoder, data, at):
+        received.append(data[at:])
+        return take(decoder, data, at)
+
+    monkeypatch.setattr(Decoder, "_take_command", note)
+    options = {"HEARTBEAT_IVL": 3_000, "HEARTBEAT_TIMEOUT": 60_000, "HEARTBEAT_TTL": 60_000}
+    connect(context, zmq.DEALER, echoing.url, **options)
+    wait_until(lambda: echoing.peers() and echoing.peers()[0]._decoder, "it is there")
     (known,) = echoing.peers()
+    wait_until(lambda: known._decoder.pings_count > 0, "it asks for a sign of life")
     for _ in range(2):
         echoing.call(known.look)
-    wait_until(lambda: known._decoder.pongs_count > 0, "it answers")
+    wait_until(lambda: any(b"\x04PONG" in said for said in received), "it answers")
 
 
 # Peers that cannot be served.

@@ -13,7 +13,7 @@ from typing import Any
 import zmq
 
 from manyhands.client.wmp import Job, Worker
-from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
+from manyhands.protocols.wmp.codec import Command, Control, Packet, decode, encode, pack, unpack
 from tests.e2e.serving import SECONDS_MAX, command, environment
 
 REPLY_MS_MAX = 90_000

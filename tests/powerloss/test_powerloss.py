@@ -11,13 +11,15 @@ import pytest
 from manyhands.engine.effects import Effects
 from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.model.policy import Queue
-from manyhands.store import applying, journal, recovery, schema, writer
-from manyhands.store.collect import Collector
-from manyhands.store.frames import Counters, FrameBuffer, mark_kept
-from manyhands.store.journal import Place, Tip
-from manyhands.store.packing import Packer, Removals, TermsBook
-from manyhands.store.store import StoreError
-from manyhands.store.writer import Writer
+from manyhands.store.collector import Collector
+from manyhands.store.contract import StoreError
+from manyhands.store.sqlite import recovery, schema
+from manyhands.store.sqlite.writer import apply, journal
+from manyhands.store.sqlite.writer import process as writer
+from manyhands.store.sqlite.writer.frames import Counters, FrameBuffer, mark_kept
+from manyhands.store.sqlite.writer.journal import Place, Tip
+from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
+from manyhands.store.sqlite.writer.process import Writer
 from tests.copies import replace
 from tests.powerloss.disk import Disk, System, crashes
 
@@ -125,8 +127,8 @@ def record(tmp_path, monkeypatch, without=frozenset()):
     content = {file.name: file.read_bytes()}
     # Many checkpoints, many files and many steps in a short time.
     monkeypatch.setattr(writer, "_LOG_FRAMES_IDLE", 20)
-    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 32 * 1024)
-    monkeypatch.setattr(applying, "_STEP_ROWS", 3)
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 32 * 1024)
+    monkeypatch.setattr(apply, "_STEP_ROWS", 3)
     disk = Disk()
     try:
         with monkeypatch.context() as patch:

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from manyhands.dispatch.sleepers import Sleeper
 from manyhands.model import commands as c
 from manyhands.model.events import Cursor, Signal
 from manyhands.model.job import EndReason, Failure, Holder, Job, Schedule
-from manyhands.model.outcome import Changed, Claimed, Refusal, Reply, Submitted, SubmittedMany
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     DEFAULTS,
@@ -22,7 +22,7 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
-from manyhands.server.waiters import Sleeper
+from manyhands.model.replies import Changed, Claimed, Refusal, Reply, Submitted, SubmittedMany
 
 if TYPE_CHECKING:
     from tests.simulation.simulate import Simulation
@@ -241,7 +241,7 @@ class Submitter(Actor):
                 terms=terms,
                 namespace=namespace,
                 name=name,
-                depends_on=tuple(f"step {rng.randint(1, 30)}" for _ in range(rng.randint(0, 3))),
+                depends_on=tuple(self._any_step() for _ in range(rng.randint(0, 3))),
                 on_unknown_dependency=(
                     OnUnknownDependency.WAIT
                     if rng.random() < 0.5
@@ -254,6 +254,13 @@ class Submitter(Actor):
             for name in names
         )
         self.ask(c.Submit(items, all_or_nothing=together), self._submitted)
+
+    def _any_step(self) -> str:
+        """A name, which may mean nothing yet; now and then the id of a job that has none."""
+        number = self.rng.randint(1, 30)
+        if number > 28:
+            return self.simulation.any_id(self.rng)
+        return f"step {number}"
 
     def _submitted(self, reply: Reply) -> None:
         if isinstance(reply, SubmittedMany):
@@ -315,6 +322,7 @@ class Worker(Actor):
     early = False
     bound = False
     owed = True  # a completion is answered
+    report_drained = c.ReportDrained.NEVER
 
     def __init__(self, simulation: "Simulation", name: str) -> None:
         super().__init__(simulation)
@@ -376,6 +384,7 @@ class Worker(Actor):
             connection=self.connection.name if self.bound and self.connection else None,
             job_id=simulation.any_id(rng) if rng.random() < 0.03 else None,
             early=self.early,
+            report_drained=self.report_drained,
         )
         connection = self.connection
         assert connection is not None
@@ -395,6 +404,8 @@ class Worker(Actor):
         connection.send(lambda: simulation_ask(command, told))
 
     def _nap(self, connection: Connection, queues: tuple[str, ...]) -> None:
+        if self.bound:
+            self.simulation.ask(c.LiftTerms(connection.name), None)
         if not connection.server.dispatcher.has_work(queues):
             self._sleep(connection, queues)
 
@@ -403,7 +414,7 @@ class Worker(Actor):
             return
         self.sleeper = Sleeper(queues, lambda queue: self._woken(connection, queue))
         connection.server.sleepers[self.sleeper] = None
-        connection.server.dispatcher.waiters.sleep(self.sleeper)
+        connection.server.dispatcher.sleepers.sleep(self.sleeper)
 
     def _woken(self, connection: Connection, queue: str) -> None:
         simulation = self.simulation
@@ -526,7 +537,7 @@ class Worker(Actor):
             self.jobs.clear()
         else:
             sleeper, server = self.sleeper, self.connection.server
-            self.connection.send(lambda: sleeper and server.dispatcher.waiters.leave(sleeper))
+            self.connection.send(lambda: sleeper and server.dispatcher.sleepers.leave(sleeper))
             self.connection.close()
 
     def _begin_anew(self) -> None:
@@ -588,6 +599,7 @@ class OpenWorker(Worker):
 
     realm = "dwork"
     early = True
+    report_drained = c.ReportDrained.KNOWN
 
     def term_ms(self) -> int | None:
         return None
@@ -659,9 +671,14 @@ class Operator(Actor):
                 remove = (simulation.any_id(rng),) if rng.random() < 0.6 else ()
                 self.ask(c.SetDependencies(job_id=job_id, add=add, remove=remove))
             case 9:
-                self.ask(c.SetLimit(rng.choice(LIMITS), rng.choice((None, 0, 1, 2))))
+                limit, concurrency_max = rng.choice(LIMITS), rng.choice((None, 0, 1, 2))
+                if concurrency_max is None:
+                    self.ask(c.RemoveLimit(limit))
+                else:
+                    self.ask(c.SetLimit(limit, concurrency_max))
             case 10:
                 self.ask(c.ForgetQueue(queue))
+                self.ask(c.ForgetIdle(tuple(simulation.all_queues())))
             case _:
                 self.ask(c.SetQueue(queue=queue, paused=False))
 
@@ -680,12 +697,12 @@ class Operator(Actor):
     def _clear_up(self) -> None:
         """At the end: nothing holds work back any more, and what can never run is cancelled."""
         simulation = self.simulation
-        index = simulation.server.store.index
+        index = simulation.server.store.live
         for name, known in index.queues.items():
             if known.queue.paused or known.queue.policy != QueuePolicy():
                 self.ask(c.SetQueue(queue=name, paused=False, policy=QueuePolicy()))
         for name in list(index.limits):
-            self.ask(c.SetLimit(name, None))
+            self.ask(c.RemoveLimit(name))
         for schedule_id in list(index.schedules):
             self.ask(c.RemoveSchedule(schedule_id))
         for holder in simulation.vanished:

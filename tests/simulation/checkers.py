@@ -2,6 +2,7 @@
 at what is on disk, and at what clients were told. None of them asks the engine for its opinion.
 """
 
+import enum
 from collections import Counter
 from typing import NamedTuple
 
@@ -9,24 +10,28 @@ from msgspec import json
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
-from manyhands.engine.timers import due_at
 from manyhands.engine.transitions import TABLE
 from manyhands.model import commands
-from manyhands.model.events import Event, Signal
+from manyhands.model.events import KINDS, Event, Signal
 from manyhands.model.job import FINISHED, EndReason, Job, Lease, State
-from manyhands.model.outcome import (
+from manyhands.model.policy import Completion, OnDependencyFailure
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import (
     Changed,
     ChangedMany,
     Claimed,
     Concluded,
+    Found,
     Refusal,
     Submitted,
     SubmittedMany,
     Why,
 )
-from manyhands.model.policy import Completion, OnDependencyFailure
 from manyhands.store.batch import Batch
-from tests.simulation.world import Disk, FaultyStore
+from manyhands.store.index.live import Index
+from manyhands.store.index.recount import check_index as check_index_itself
+from tests.copies import replace
+from tests.simulation.world import SETTINGS, Disk, FaultyStore
 
 _MOVES = {(state, after) for (state, _), after in TABLE.items()}
 _HOLDING = (
@@ -39,15 +44,6 @@ _HOLDING = (
 )
 # A standstill is noticed by a timer: one that is shorter than this may not be noticed at all.
 UNSEEN_MS = 2_100.0
-
-
-# What is set rather than worked on, and what a batch calls the end of it.
-_SETTINGS = {
-    "queues": "forgotten_queues",
-    "limits": "removed_limits",
-    "schedules": "removed_schedules",
-    "cursors": "removed_cursors",
-}
 
 
 class Violation(AssertionError):  # noqa: N818 - it reads as what it is
@@ -80,7 +76,7 @@ class Record:
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}  # as the disk must have them
-        self.settings: dict[str, dict[str, object]] = {kind: {} for kind in _SETTINGS}
+        self.settings: dict[str, dict[str, object]] = {kind: {} for kind in SETTINGS}
         self.events: list[bytes] = []  # as the disk must have them, by sequence number
         self.decided: list[bytes] = []  # the same, with those that are not on disk yet
         self.completed: set[str] = set()  # ids and name keys of jobs that completed, ever
@@ -132,15 +128,15 @@ def check_proof(record: Record, store: FaultyStore, effects: Effects) -> None:
     command = record.command
     if isinstance(command, commands.Conclude):
         for job_id, after in effects.jobs.items():
-            job = store.index.job(job_id)
+            job = store.live.job(job_id)
             if job is not None and job.lease is not None and after.lease is not job.lease:
-                said = [item for item in command.items if store.index.job(item.job_id) is job]
+                said = [item for item in command.items if store.live.job(item.job_id) is job]
                 require(
                     any(_is_allowed(job, item) for item in said),
                     f"{said} changed a job under a foreign lease {job}",
                 )
     elif isinstance(command, _HOLDING):
-        job = store.index.job(command.job_id)
+        job = store.live.job(command.job_id)
         require(job is not None, f"{command} was accepted for a job that is not there")
         assert job is not None
         require(
@@ -182,7 +178,7 @@ def check_transitions(store: FaultyStore, effects: Effects) -> None:
     require(set(entered) <= set(effects.jobs), "an event of a job that did not change")
     for job_id, job in effects.jobs.items():
         check_job(job)
-        old = store.index.job(job_id)
+        old = store.live.job(job_id)
         events = entered.get(job_id, [])
         if old is None:
             require(events, f"{job_id} came into being without an event")
@@ -194,6 +190,8 @@ def check_transitions(store: FaultyStore, effects: Effects) -> None:
             # A submit under an old id begins anew, whatever the state was.
             anew = state is None or (state in FINISHED and event.incarnation == incarnation + 1)
             require(anew or (state, event.state) in _MOVES, f"{job_id}: {state} to {event.state}")
+            known = event.reason in KINDS[event.state].reasons
+            require(known, f"{job_id}: {event.state} for the reason {event.reason!r}")
             state, incarnation = event.state, event.incarnation
         require(state is job.state, f"{job_id} is {job.state}, its last event says {state}")
 
@@ -202,7 +200,7 @@ def check_finished_stay(record: Record, store: FaultyStore, effects: Effects) ->
     """A finished job never moves, except that somebody puts it to work again."""
     command = record.command
     for job_id, job in effects.jobs.items():
-        old = store.index.job(job_id)
+        old = store.live.job(job_id)
         # One batch may replace a job and submit it again: it finishes in between.
         ends = sum(e.job_id == job_id and e.state in FINISHED for e in effects.events)
         more = job.incarnation - (old.incarnation if old is not None else 0)
@@ -228,7 +226,7 @@ def check_leases(store: FaultyStore, effects: Effects) -> None:
     """At most one live lease a job: a claim only takes a ready one, and raises the fence."""
     tokens: set[str] = set()
     for job_id, job in effects.jobs.items():
-        old = store.index.job(job_id)
+        old = store.live.job(job_id)
         lease = job.lease
         if lease is None or (
             old is not None and old.lease is not None and (old.lease.token == lease.token)
@@ -251,7 +249,7 @@ def check_dependencies(record: Record, effects: Effects) -> None:
         job = effects.jobs[event.job_id]
         if event.state is not State.LEASED or event.job_id in record.put_to_work_again:
             continue
-        if event.reason == "renewed":
+        if event.reason is Reason.RENEWED:
             continue  # it had started before the new dependency came
         policy = job.terms.on_dependency_failure or job.terms.defaults.on_dependency_failure
         for key in job.depends_on:
@@ -308,13 +306,13 @@ def _note_doomed(record: Record, store: FaultyStore, job: Job, number: int) -> N
     """
     command = record.command
     if isinstance(command, commands.Cancel) and command.with_dependants:
-        serial_max = store.index.serial
-    elif isinstance(command, commands.TellDependants) and job.job_id in record.doomed:
+        serial_max = store.live.serial
+    elif isinstance(command, commands.NotifyDependants) and job.job_id in record.doomed:
         serial_max = record.doomed[job.job_id].serial_max
     else:
         return
     keys = {job.job_id, f"{job.namespace or ''}\0{job.name}"}
-    for other in store.index.jobs.values():
+    for other in store.live.live_jobs():
         if (
             other.state is State.BLOCKED
             and other.serial <= serial_max
@@ -332,7 +330,9 @@ def check_expiry(record: Record, effects: Effects, awake_ms: float, stalls: list
         if old is None or old.lease is None or old.lease.term_ms is None or old.lease.in_grace:
             continue
         reason = job.attempts[-1].reason if job.attempts else None
-        expired = job.lease is None and reason is EndReason.EXPIRED and job.reason != "deadline"
+        expired = (
+            job.lease is None and reason is EndReason.EXPIRED and job.reason is not Reason.DEADLINE
+        )
         lapsed = job.lease is not None and job.lease.lapsed and not old.lease.lapsed
         if not (expired or lapsed) or old.lease.lapsed:
             continue
@@ -371,11 +371,53 @@ def check_told(
                 "a job that was promised was answered early",
             )
     if isinstance(reply, Claimed):
+        require(not reply.drained, "drained, said before the commit of what was seen")
         for job in reply.jobs:
             require(
                 not job.durable_interest or store.disk.job(job.job_id) == before[job.job_id],
                 f"{job.job_id} was handed out early, but it is not on disk as it was",
             )
+
+
+class Drained(enum.Enum):
+    """What a claim finds."""
+
+    OPEN = "open"
+    EMPTY = "empty"
+    STUCK = "stuck"
+    UNKNOWN = "unknown"
+
+
+def find_drained(store: FaultyStore, command: commands.Command) -> Drained:
+    """Rule 27, by a look at every job."""
+    assert isinstance(command, commands.Claim)
+    index = store.live
+    unknown = [name for name in command.queues if name not in index.queues]
+    live = [
+        job
+        for job in index.jobs.values()
+        if job.queue in command.queues and job.state not in FINISHED
+    ]
+    if any(job.state is not State.BLOCKED for job in live):
+        return Drained.OPEN
+    for job in live:
+        for other in map(index.job, job.waits_for):
+            if other is None or other.state is State.COMPLETED:
+                return Drained.OPEN
+            if other.state not in FINISHED and other.queue != job.queue:
+                return Drained.OPEN
+    if unknown:
+        asked = command.report_drained is commands.ReportDrained.ALWAYS
+        return Drained.UNKNOWN if asked else Drained.OPEN
+    return Drained.STUCK if live else Drained.EMPTY
+
+
+def check_drained(command: commands.Command, reply: Claimed, found: Drained) -> None:
+    """Whoever asks hears that nothing is left exactly when nothing was left."""
+    require(
+        reply.drained == (found is not Drained.OPEN),
+        f"{command} was answered {reply.drained}, the queues were {found.value}",
+    )
 
 
 def note_acknowledged(record: Record, command: commands.Command, reply: object) -> None:
@@ -416,11 +458,20 @@ def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:
 
 def note_durable(record: Record, batch: Batch) -> None:
     """Commits are strict prefixes of decisions, and their numbers have no gaps."""
-    record.jobs.update(batch.jobs)
-    for kind, removed in _SETTINGS.items():
-        record.settings[kind].update(getattr(batch, kind))
-        for name in getattr(batch, removed):
-            record.settings[kind].pop(name, None)
+    for job_id, job in batch.jobs.items():
+        if job.stored_bytes:
+            # The batch does not bring its payload: it is that of the value before.
+            payload = record.jobs[job_id].payload
+            require(len(payload) == job.stored_bytes, f"{job_id}: a payload that was never written")
+            record.jobs[job_id] = replace(job, payload=payload, stored_bytes=0)
+        else:
+            record.jobs[job_id] = job
+    for kind, settings in record.settings.items():
+        for name, value in batch.rows_of(kind).items():
+            if value is None:
+                settings.pop(name, None)
+            else:
+                settings[name] = value
     for seq, event in enumerate(batch.events, batch.events_after + 1):
         require(seq == len(record.events) + 1, f"event {seq} follows event {len(record.events)}")
         body = json.encode(event)
@@ -447,7 +498,7 @@ def check_disk(record: Record, disk: Disk) -> None:
 
 def check_settings(record: Record, store: FaultyStore) -> None:
     """Queues, limits, schedules and cursors are what was committed."""
-    index = store.index
+    index = store.live
     queues = {name: known.queue for name, known in index.queues.items()}
     for name, queue in record.settings["queues"].items():
         require(queues.get(name) == queue, f"queue {name} was {queue} and is {queues.get(name)}")
@@ -480,7 +531,7 @@ def check_names(record: Record, store: FaultyStore) -> None:
         else:
             members.pop(namespace, None)
     for namespace, ids in members.items():
-        names = store.index.namespaces.names.get(namespace, {})
+        names = store.live.namespaces.names.get(namespace, {})
         for name, job_id in names.items():
             require(job_id in ids, f"{name} of {namespace} came back after its graph had ended")
         for job_id in unfinished[namespace]:
@@ -521,7 +572,7 @@ def check_finished_once(record: Record) -> None:
 
 def check_index(record: Record, store: FaultyStore) -> None:
     """The index says what a recount of all jobs says."""
-    index = store.index
+    index = store.live
     jobs = {**record.jobs, **index.jobs}
     counts = Counter((job.queue, job.state) for job in jobs.values())
     for name in index.recorded_queues():
@@ -529,16 +580,6 @@ def check_index(record: Record, store: FaultyStore) -> None:
             wanted = counts.get((name, state), 0)
             got = index.counts_of(name)[state]
             require(got == wanted, f"queue {name} counts {got} {state} jobs, there are {wanted}")
-    for name, queue in index.queues.items():
-        ready = [job.job_id for job in queue.ready]
-        wanted_order = sorted(
-            (job for job in jobs.values() if job.queue == name and job.state is State.READY),
-            key=lambda job: (-job.priority, job.position),
-        )
-        require(ready == [job.job_id for job in wanted_order], f"queue {name} is out of order")
-        require(queue.ready.count == len(ready), f"queue {name} miscounts its ready jobs")
-        first = queue.ready.first()
-        require((first.job_id if first else None) == (ready[0] if ready else None), "first of all")
     holders: dict[tuple[str, bytes], str | None] = {}
     for job in jobs.values():
         if job.unique_key is not None:
@@ -547,47 +588,17 @@ def check_index(record: Record, store: FaultyStore) -> None:
     for (name, key), job_id in holders.items():
         held_by = index.key_holder(name, key)
         require(held_by == job_id, f"key {key!r} is held by {held_by}, not by {job_id}")
-    _check_live(index, {i: job for i, job in jobs.items() if job.state not in FINISHED})
+    recount(index)
     missing = [i for i, job in jobs.items() if job.state not in FINISHED and i not in index.jobs]
     require(not missing, f"unfinished, but not in the index: {missing}")
 
 
-def _check_live(index, live: dict[str, Job]) -> None:
-    def table(pairs) -> dict[object, set[str]]:
-        found: dict[object, set[str]] = {}
-        for key, job_id in pairs:
-            found.setdefault(key, set()).add(job_id)
-        return found
-
-    def equal(kept, wanted: dict[object, set[str]], what: str) -> None:
-        found = {key: set(ids) for key, ids in kept.items()}
-        require(found == wanted, f"{what}: the index has {found}, a recount gives {wanted}")
-
-    leases = [(job, job.lease) for job in live.values() if job.lease is not None]
-    free = [(job, lease) for job, lease in leases if lease.connection is None]
-    by_holder = table(((le.holder.realm, le.holder.name), job.job_id) for job, le in free)
-    equal(index.leases.by_holder, by_holder, "leases by holder")
-    bound = table((le.connection, job.job_id) for job, le in leases if le.connection is not None)
-    equal(index.leases.by_connection, bound, "leases by connection")
-    edges = table((key, job.job_id) for job in live.values() for key in job.waits_for)
-    equal(index._dependants, edges, "dependants")
-    waited = table((waiter, job.job_id) for job in live.values() for waiter in job.waiters)
-    equal(index._by_waiter, waited, "waiters")
-    unwanted = {job.job_id for job in live.values() if not job.durable_interest}
-    require(set(index._unwanted) == unwanted, "jobs that nobody wants durably")
-    held = Counter(
-        name for job in live.values() if job.state is State.LEASED for name in job.limits
-    )
-    used = {name: count for name, count in index.leases.limits_used.items() if count}
-    require(used == dict(held), f"named limits are used {used}, not {held}")
-    for job in live.values():
-        instant = due_at(job)
-        if instant is not None:
-            entry = index.due_times.entries.get(job.job_id)
-            require(entry is not None and entry <= instant, f"{job.job_id} will not be looked at")
-        if job.name is not None:
-            named = index.named(job.namespace or "", job.name)
-            require(named == job.job_id, f"{job.name!r} points to {named}, not to {job.job_id}")
+def recount(index: Index) -> None:
+    """Whatever the index keeps can be worked out again from its jobs."""
+    try:
+        check_index_itself(index)
+    except AssertionError as error:
+        raise Violation(str(error)) from error
 
 
 def check_log(record: Record, seq: int, read) -> None:
@@ -601,8 +612,8 @@ def check_log(record: Record, seq: int, read) -> None:
 
 def check_terms(record: Record, store: FaultyStore, now: int, stalls: list[Stall]) -> None:
     """A lease is prolonged by what it lost, not by more: else a dead worker keeps its job."""
-    for job_id in store.index.leased():
-        lease = store.index.jobs[job_id].lease
+    for job_id in store.live.view.leased():
+        lease = store.live.live_job(job_id).lease
         words = record.spoken.get(lease.token) if lease is not None else None
         if lease is None or lease.expires_at is None or lease.lapsed or lease.in_grace or not words:
             continue
@@ -644,13 +655,21 @@ class Sleepers:
 
 def check_all_ended(store: FaultyStore) -> None:
     """Left alone with honest workers, every job ends, and nothing is left in anybody's hands."""
-    left = [job for job in store.index.jobs.values() if job.state not in FINISHED]
+    left = [job for job in store.live.live_jobs() if job.state not in FINISHED]
     first = [(job.job_id, job.state, job.waits_for, job.lease, job.run_at) for job in left[:3]]
     require(not left, f"{len(left)} jobs did not end, among them {first}")
-    require(not store.index.has_leases(), "somebody still holds something")
+    require(not store.live.has_leases(), "somebody still holds something")
 
 
 def check_reply(reply: object, failed: str | None) -> None:
-    """No command ends in an internal error; when the store has failed, all of them do."""
-    internal = isinstance(reply, Refusal) and reply.why is Why.INTERNAL
-    require(internal == (failed is not None), f"{reply} although the store says {failed!r}")
+    """No command ends in an internal error; when the store has failed, all are refused for that.
+    No job is handed out or shown without its payload.
+    """
+    if isinstance(reply, Claimed):
+        require(not any(job.stored_bytes for job in reply.jobs), "a job without its payload")
+    if isinstance(reply, Found) and reply.job is not None:
+        require(not reply.job.stored_bytes, "a job without its payload")
+    why = reply.why if isinstance(reply, Refusal) else None
+    require(why is not Why.INTERNAL, f"{reply} is a defect")
+    refused = why is Why.STORE_FAILED
+    require(refused == (failed is not None), f"{reply} although the store says {failed!r}")

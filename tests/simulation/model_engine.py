@@ -23,6 +23,7 @@ from manyhands.model.commands import (
     Cancel,
     Complete,
     Fail,
+    LiftTerms,
     Move,
     Release,
     Renew,
@@ -31,12 +32,12 @@ from manyhands.model.commands import (
     SetPriority,
 )
 from manyhands.model.job import EndReason, Failure
-from manyhands.model.outcome import Changed, Refusal, Submitted
 from manyhands.model.policy import OnDependencyFailure, OnDuplicate, OnExpiry, Terms
+from manyhands.model.replies import Changed, Refusal, Submitted
 from tests.unit.engine.world import SECOND, World, a_job, a_worker
 
 QUEUES = ("a", "b")
-TOLD_MAX, SEEN_MAX = limits.DEPENDANTS_TOLD_MAX, limits.DEPENDANTS_SEEN_MAX
+TOLD_MAX, SEEN_MAX = limits.DEPENDANTS_NOTIFIED_MAX, limits.DEPENDANTS_SEEN_MAX
 LIVE = ("blocked", "delayed", "ready", "leased")
 TERM = 20 * SECOND
 LAPSE_GRACE = 10 * SECOND
@@ -230,7 +231,7 @@ class EngineMachine(RuleBasedStateMachine):
         target=ids, count=st.integers(1, 4), lapses=st.booleans(), budget=st.sampled_from([1, 3])
     )
     def begin(self, count, lapses, budget):
-        limits.DEPENDANTS_TOLD_MAX = limits.DEPENDANTS_SEEN_MAX = 2  # so that few are many
+        limits.DEPENDANTS_NOTIFIED_MAX = limits.DEPENDANTS_SEEN_MAX = 2  # so that few are many
         self.world = World()
         self.naive = Naive()
         self.naive.now = self.world.now
@@ -424,6 +425,17 @@ class EngineMachine(RuleBasedStateMachine):
         reply = self.world.run(Complete(job_id=job_id, proof=proof, result=b"late"))
         assert isinstance(reply, Refusal) or (isinstance(reply, Changed) and reply.repeated)
 
+    @rule(connection=st.sampled_from(["s1/1", "s1/2"]))
+    def lift_terms(self, connection):
+        timed = [
+            job
+            for job in self.naive.jobs.values()
+            if job["state"] == "leased" and job["connection"] == connection and job["term"]
+        ]
+        assert self.world.accepted(LiftTerms(connection)) == len(timed)
+        for job in timed:
+            job.update(term=None, expires=None)
+
     @rule(connection=st.sampled_from(["s1/1", "s1/2"]), lost=st.booleans())
     def depart(self, connection, lost):
         held = [
@@ -456,7 +468,9 @@ class EngineMachine(RuleBasedStateMachine):
             naive.end(one, "cancelled")
             assert self.world.job(one).reason == "cancelled", one
         told = {job.job_id for job in reply.jobs}
-        assert told == (set(doomed) if len(doomed) <= 1 + limits.DEPENDANTS_TOLD_MAX else {job_id})
+        assert told == (
+            set(doomed) if len(doomed) <= 1 + limits.DEPENDANTS_NOTIFIED_MAX else {job_id}
+        )
         naive.settle()
 
     @rule(job_id=ids)
@@ -579,7 +593,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def teardown(self):
         """When time goes on and workers complete, everything ends that can."""
-        limits.DEPENDANTS_TOLD_MAX, limits.DEPENDANTS_SEEN_MAX = TOLD_MAX, SEEN_MAX
+        limits.DEPENDANTS_NOTIFIED_MAX, limits.DEPENDANTS_SEEN_MAX = TOLD_MAX, SEEN_MAX
         if not hasattr(self, "world"):
             return
         for queue in QUEUES:

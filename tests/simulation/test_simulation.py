@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from manyhands.engine import graph, holding
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.sleepers import Sleepers
+from manyhands.dispatch.timer import Timekeeper
+from manyhands.engine import claim, graph, lease
 from manyhands.model import commands
 from manyhands.model.events import Signal
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.queues import WatchQueue
-from manyhands.server.dispatcher import Dispatcher
-from manyhands.server.ticking import Timekeeper
-from manyhands.server.waiters import Waiters
-from manyhands.store.collect import Collector
-from manyhands.store.namespaces import Namespaces
-from tests.simulation.checkers import Violation
+from manyhands.store.collector import Collector
+from manyhands.store.index.live import Index
+from manyhands.store.index.namespaces import Namespaces
+from tests.simulation.cautious import CONDITIONS
+from tests.simulation.checkers import Drained, Violation
 from tests.simulation.simulate import FAULTS, simulate
 
 HERE = Path(__file__).parent
@@ -58,6 +60,17 @@ def test_every_command_and_every_fault_really_occurs():
     wanted.update(["delivered", "redelivered"])
     wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
     wanted.update(["wmp take", "wmp recorded", "wmp lost", "wmp cancelled", "wmp lost message"])
+
+    assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"
+
+
+def test_every_condition_of_a_command_is_met_and_not_met():
+    total: Counter[str] = Counter()
+    for seed in SEEDS:
+        total += run(seed)[1]
+
+    wanted = {f"{name}, {outcome}" for name in CONDITIONS for outcome in ("passed", "refused")}
+    wanted.update(f"claim of {found.value} queues" for found in Drained)
 
     assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"
 
@@ -99,7 +112,7 @@ def assert_noticed(words: str) -> None:
 
 @pytest.mark.interpreted
 def test_a_lease_that_anybody_can_claim_to_hold_is_noticed(monkeypatch):
-    monkeypatch.setattr(holding, "proves", lambda *_: True)
+    monkeypatch.setattr(lease, "proves", lambda *_: True)
 
     assert_noticed("under a foreign lease")
 
@@ -150,7 +163,7 @@ def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch
 
 @pytest.mark.interpreted
 def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
-    monkeypatch.setattr(graph, "_tell_dependants", lambda *_: None)
+    monkeypatch.setattr(graph, "_notify_dependants", lambda *_: None)
 
     assert_noticed("did not end|waits for")
 
@@ -162,6 +175,25 @@ def test_a_dependant_that_escapes_when_it_is_cancelled_later_than_the_others_is_
     monkeypatch.setattr(graph, "is_doomed", lambda *_: False)
 
     assert_noticed("although it was cancelled with what it depends on")
+
+
+@pytest.mark.interpreted
+def test_a_queue_that_counts_as_drained_too_soon_is_noticed(monkeypatch):
+    monkeypatch.setattr(claim, "is_stuck", lambda *_: True)
+
+    assert_noticed("was answered True, the queues were open")
+
+
+@pytest.mark.interpreted
+def test_an_answer_about_many_jobs_that_outlives_a_change_is_noticed(monkeypatch):
+    answers: dict[tuple[int, str], bool] = {}
+
+    def remembered(self, question, answer):
+        return answers.setdefault((id(self), question), answer())
+
+    monkeypatch.setattr(Index, "while_unchanged", remembered)
+
+    assert_noticed("the queues were")
 
 
 @pytest.mark.interpreted
@@ -179,7 +211,7 @@ def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
 
 @pytest.mark.interpreted
 def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
-    monkeypatch.setattr(Waiters, "wake", lambda *_: 0)
+    monkeypatch.setattr(Sleepers, "wake", lambda *_: 0)
 
     assert_noticed("although there is work|did not end")
 

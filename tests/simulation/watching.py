@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from manyhands.model import commands as c
+from manyhands.net.amqp import Message
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.queues import Saved, Traits, WatchQueue
-from manyhands.wire.amqp import Message
 from tests.simulation.actors import Actor
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Watcher(Actor):
         self._last = 0
         now = server.clock.now()
         broker = self._broker = Broker(EXCHANGES, Log(server), self._ask, lambda: None)
-        broker.restore(tuple(server.store.index.cursors.values()), now)
+        broker.restore(tuple(server.store.live.cursors.values()), now)
         queue = broker.queues.get(QUEUE)
         if queue is None:
             self.simulation.require(self.since is None, "a durable queue is gone")
@@ -168,9 +168,9 @@ class Watcher(Actor):
     def check_saved(self) -> None:
         """After a crash: what counts as dealt with was acknowledged by this watcher."""
         for name in sorted(self._promised):
-            on_disk = f"amqp.queue:{name}" in self.simulation.disk.cursors
+            on_disk = f"amqp.queue:{name}" in self.simulation.disk.settings["cursors"]
             self.simulation.require(on_disk, f"the durable queue {name} was not on disk")
-        body = self.simulation.disk.cursors.get(CURSOR)
+        body = self.simulation.disk.settings["cursors"].get(CURSOR)
         if body is None:
             self.simulation.require(self.since is None, "a durable queue was not on disk")
             return

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from manyhands.client.wmp_held import End, Held
 from manyhands.client.wmp_rules import Rules
+from manyhands.dispatch.sleepers import Sleeper
 from manyhands.protocols.wmp.session import Settings, WmpSession
-from manyhands.server.waiters import Sleeper
 from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _LEASE_MS = 4_000
 
 
 class Manager:
-    """What ``server/wmp.py`` puts together: the hub of a session, in one server process."""
+    """What the WMP listener puts together: the hub of a session, in one server process."""
 
     def __init__(self, server: "Server") -> None:
         self.server = server
@@ -73,11 +73,11 @@ class Manager:
         return self.server.dispatcher.has_work((queue,))
 
     def queues_with_work(self) -> list[str]:
-        return [name for name in self.server.store.index.queues if self.ready_count(name)]
+        return [name for name in self.server.store.live.queues if self.ready_count(name)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
         sleeper = Sleeper(queues or None, wake)
-        waiters = self.server.dispatcher.waiters
+        waiters = self.server.dispatcher.sleepers
         waiters.sleep(sleeper)
         return lambda: waiters.leave(sleeper)
 

@@ -4,27 +4,30 @@ and a disk that is slow, fails, and forgets what was not flushed.
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.ids import Ids
 from manyhands.engine.effects import Effects
 from manyhands.model.commands import Command
 from manyhands.model.events import Cursor, Event
-from manyhands.model.job import FINISHED, Job, Schedule, State, Untold
+from manyhands.model.filter import Filter
+from manyhands.model.job import FINISHED, Job, Schedule, State, Unnotified
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.stored import stored
-from manyhands.server.clock import Clock
-from manyhands.server.ids import Ids
-from manyhands.store.batch import GRAPH_PREFIX, UNTOLD_PREFIX, Batch
-from manyhands.store.collect import Collector
-from manyhands.store.ready import entry_order
-from manyhands.store.rows import decode_job
-from manyhands.store.store import Filter, Page, PartialResult, StoredEvent, StoreFailedError
+from manyhands.store.batch import GRAPH_PREFIX, UNNOTIFIED_PREFIX, Batch
+from manyhands.store.collector import Collector
+from manyhands.store.contract import Page, PartialResult, StoredEvent, StoreFailedError
+from manyhands.store.index.ready import entry_order
+from manyhands.store.index.recount import check_index
+from manyhands.store.sqlite.rows import decode_job
 from tests.copies import replace
 
 START_AT = 1_800_000_000_000
+SETTINGS = ("queues", "limits", "schedules", "cursors")
 
 
 class Handle:
@@ -181,21 +184,22 @@ _decode_cursor = msgspec.json.Decoder(Cursor).decode
 class Row:
     """A job on disk. What it keeps for life is only written where the batch says so."""
 
-    __slots__ = ("kept", "record", "result")
+    __slots__ = ("kept", "payload", "record", "result")
 
-    def __init__(self, record: bytes, kept: bytes, result: bytes | None) -> None:
+    def __init__(self, record: bytes, kept: bytes, payload: bytes, result: bytes | None) -> None:
         self.record = record
         self.kept = kept
+        self.payload = payload
         self.result = result
 
     def job(self) -> Job:
-        job = replace(decode_job(self.record), result=self.result)
+        job = replace(decode_job(self.record), payload=self.payload, result=self.result)
         assert _kept(job) == self.kept, f"{job.job_id}: what it keeps was not written"
         return job
 
 
 def _kept(job: Job) -> bytes:
-    return _encode((job.payload, job.terms, job.tags, job.submitted_at, job.unique_key, job.origin))
+    return _encode((job.terms, job.tags, job.submitted_at, job.unique_key, job.origin))
 
 
 class Disk:
@@ -205,10 +209,7 @@ class Disk:
         self.rows: dict[str, Row] = {}
         self.events: list[tuple[int, bytes]] = []
         self.partials: dict[int, list[tuple[int, int, bytes, bool]]] = {}
-        self.queues: dict[str, bytes] = {}
-        self.limits: dict[str, bytes] = {}
-        self.schedules: dict[str, bytes] = {}
-        self.cursors: dict[str, bytes] = {}
+        self.settings: dict[str, dict[str, bytes]] = {name: {} for name in SETTINGS}
         self.alive_at: int | None = None
         self.counters = (0, 0)  # the last serial and the last position that were given
 
@@ -227,8 +228,8 @@ class Image:
         self.jobs = [
             (
                 job.job_id,
-                _encode(stored(replace(job, result=None))),
-                _kept(job) if job.job_id in batch.full else None,
+                _encode(stored(replace(job, payload=b"", stored_bytes=0, result=None))),
+                (_kept(job), job.payload) if job.job_id in batch.full else None,
                 job.result,
             )
             for job in batch.jobs.values()
@@ -236,35 +237,29 @@ class Image:
         self.events = [
             (seq, _encode(event)) for seq, event in enumerate(batch.events, batch.events_after + 1)
         ]
-        self.queues = [(queue.name, _encode(queue)) for queue in batch.queues.values()]
-        self.limits = [(limit.name, _encode(limit)) for limit in batch.limits.values()]
-        self.schedules = [(key, _encode(value)) for key, value in batch.schedules.items()]
-        self.cursors = [(key, _encode(value)) for key, value in batch.cursors.items()]
+        self.settings = [
+            (table, key, None if value is None else _encode(value))
+            for table in SETTINGS
+            for key, value in batch.rows_of(table).items()
+        ]
 
     def apply(self, disk: Disk) -> None:
         batch = self.batch
         for job_id, record, kept, result in self.jobs:
             if kept is not None:
-                disk.rows[job_id] = Row(record, kept, result)
+                disk.rows[job_id] = Row(record, *kept, result)
             else:
                 row = disk.rows[job_id]
                 row.record, row.result = record, result
         disk.events.extend(self.events)
-        for serial, partial in batch.partials:
+        for (serial, _), partial in batch.rows_of("partials").items():
             piece = (partial.number, partial.at, partial.payload, partial.warning)
             disk.partials.setdefault(serial, []).append(piece)
-        disk.queues.update(self.queues)
-        disk.limits.update(self.limits)
-        disk.schedules.update(self.schedules)
-        disk.cursors.update(self.cursors)
-        for name in batch.forgotten_queues:
-            disk.queues.pop(name, None)
-        for name in batch.removed_limits:
-            disk.limits.pop(name, None)
-        for name in batch.removed_schedules:
-            disk.schedules.pop(name, None)
-        for name in batch.removed_cursors:
-            disk.cursors.pop(name, None)
+        for table, key, body in self.settings:
+            if body is None:
+                disk.settings[table].pop(key, None)
+            else:
+                disk.settings[table][key] = body
         disk.alive_at = batch.alive_at
         disk.counters = self.counters
 
@@ -279,8 +274,10 @@ class FaultyStore:
     ) -> None:
         self.disk = disk
         self.alive_at = disk.alive_at
+        self.behind_ms = 0
         self.durable = 0  # number of the last batch that is on disk
         self.fails_next = False  # the next commit fails
+        self.packing_fails_next = False  # the next batch cannot be made ready for the disk
         self.at_once_share = 0.0  # of the commits that may be durable at once, how many are
         self.on_load: Callable[[Command], None] = lambda _: None
         self.on_write: Callable[[Effects], None] = lambda _: None
@@ -290,8 +287,9 @@ class FaultyStore:
         self._loop = loop
         self._rng = rng
         self._commit_us = commit_us
-        self._collector = Collector(self._read_finished)
-        self.index = self._collector.index
+        # Payloads leave the memory, whatever their size.
+        self._collector = Collector(self._read_finished, self.whole, 0)
+        self.live = self._collector.index
         self._images: deque[Image] = deque()
         self._unsent: deque[Image] = deque()
         self._failed = False
@@ -302,22 +300,22 @@ class FaultyStore:
 
     def _read_off(self) -> None:
         """Fill the index from the disk, as every store does when it is opened."""
-        index, disk = self.index, self.disk
-        for body in disk.queues.values():
+        index, disk = self.live, self.disk
+        for body in disk.settings["queues"].values():
             index.put_queue(_decode_queue(body))
-        for body in disk.limits.values():
+        for body in disk.settings["limits"].values():
             limit = _decode_limit(body)
             index.limits[limit.name] = limit
-        for body in disk.schedules.values():
+        for body in disk.settings["schedules"].values():
             schedule = _decode_schedule(body)
             index.schedules[schedule.schedule_id] = schedule
         graphs: dict[str, int] = {}
-        for body in disk.cursors.values():
+        for body in disk.settings["cursors"].values():
             cursor = _decode_cursor(body)
             if cursor.name.startswith(GRAPH_PREFIX):
                 graphs[cursor.name.removeprefix(GRAPH_PREFIX)] = cursor.seq
-            elif cursor.name.startswith(UNTOLD_PREFIX):
-                index.untold[cursor.name.removeprefix(UNTOLD_PREFIX)] = Untold(
+            elif cursor.name.startswith(UNNOTIFIED_PREFIX):
+                index.unnotified[cursor.name.removeprefix(UNNOTIFIED_PREFIX)] = Unnotified(
                     cursor.seq, cursor.notes
                 )
             else:
@@ -325,9 +323,9 @@ class FaultyStore:
         jobs = sorted((row.job() for row in disk.rows.values()), key=lambda job: job.serial)
         live = [job for job in jobs if job.state not in FINISHED]
         ready = sorted((job for job in live if job.state is State.READY), key=entry_order)
-        for job in jobs:
-            if job.state in FINISHED:
-                index.counts_of(job.queue)[job.state] += 1
+        finished = Counter((job.queue, job.state) for job in jobs if job.state in FINISHED)
+        for (queue, state), count in finished.items():
+            index.count_records(queue, state, count)  # of forgotten queues, too
         for job in [job for job in live if job.state is not State.READY] + ready:
             index.put(job)
         # Names of graphs that are still being worked on keep their outcome.
@@ -344,12 +342,23 @@ class FaultyStore:
 
     def load(self, command: Command):
         self.on_load(command)
-        return self.index
+        return self.live
 
-    def write(self, effects: Effects) -> None:
+    def write(self, effects: Effects) -> int:
         self.on_write(effects)
-        self._collector.write(effects)
+        weight = self._collector.write(effects)
         self.on_written(effects)
+        return weight
+
+    def backlog_bytes(self) -> int:
+        return self._collector.backlog_bytes()
+
+    def whole(self, job: Job) -> Job:
+        if not job.stored_bytes:
+            return job
+        kept = self.disk.rows[job.job_id].payload
+        assert len(kept) == job.stored_bytes, f"{job.job_id}: another payload is on record"
+        return replace(job, payload=kept, stored_bytes=0)
 
     def is_unsaved(self, job_id: str) -> bool:
         return self._collector.is_unsaved(job_id)
@@ -361,7 +370,11 @@ class FaultyStore:
         batch = self._collector.seal(now)
         if batch is None:
             return None
-        image = Image(batch, (self.index.serial, self.index.position))
+        if self.packing_fails_next:
+            # As when memory is short: the batch is sealed, and will never be on its way.
+            self.packing_fails_next = False
+            raise MemoryError
+        image = Image(batch, (self.live.serial, self.live.position))
         free = not self._images and not self._unsent
         if at_once and free and self.at_once_share and self._rng.random() < self.at_once_share:
             self.on_start()
@@ -453,6 +466,9 @@ class FaultyStore:
 
     def prune(self, now: int, count_max: int) -> int:  # noqa: ARG002 - nothing grows old here
         return 0
+
+    def check(self) -> None:
+        check_index(self.live)
 
     def is_in_place(self) -> bool:
         return True

@@ -14,7 +14,7 @@ from manyhands.engine.decide import decide
 from manyhands.model.commands import ByToken, Claim, Complete, NewJob, Submit
 from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.native import replace
-from manyhands.store.collect import Collector
+from manyhands.store.collector import Collector
 
 names = list(Job.__init__.__annotations__)
 holder = Holder("native", "w")

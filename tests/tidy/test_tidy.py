@@ -28,8 +28,7 @@ ENTRY_POINTS = frozenset(
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
-        "manyhands.store.writer",  # started by name, as a process of its own
-        "manyhands.engine.invariants",  # what tests check after every step
+        "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }
 )
 
@@ -169,3 +168,47 @@ def test_only_the_command_reads_the_environment():
     ]
 
     assert not found, f"an option belongs into config.py and comes in as an argument: {found}"
+
+
+def texts_for_reasons(file: Path) -> Iterator[int]:
+    """Lines where a reason is compared with a text, or a job is given a text as its reason: the
+    type checker sees neither, since a reason is a text, too, and `replace` takes anything.
+    """
+    for node in ast.walk(tree(file)):
+        match node:
+            case ast.Compare():
+                sides = [node.left, *node.comparators]
+                parts = [part for side in sides for part in (side, *getattr(side, "elts", ()))]
+                if any(isinstance(part, ast.Attribute) and part.attr == "reason" for part in parts):
+                    yield from (
+                        part.lineno
+                        for part in parts
+                        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                    )
+            case ast.Call(func=ast.Name(id="replace" | "advance" | "place" | "Job" | "Event")):
+                yield from (
+                    keyword.value.lineno
+                    for keyword in node.keywords
+                    if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
+                )
+
+
+def test_a_reason_is_never_a_bare_text():
+    found = [
+        f"{file.relative_to(SOURCE)}:{line}" for file in MODULES for line in texts_for_reasons(file)
+    ]
+
+    assert not found, f"use Reason, or better what it means: {found}"
+
+
+def test_a_bare_text_for_a_reason_is_found(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        'job.reason == "retry"\n'
+        'event.reason in ("lost", Reason.CUTOFF)\n'
+        'job = replace(job, reason="")\n'
+        "job.reason is Reason.RETRY\n"
+        "job = replace(job, reason=Reason.NONE)\n"
+    )
+
+    assert list(texts_for_reasons(file)) == [1, 2, 3]

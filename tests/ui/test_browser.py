@@ -89,7 +89,7 @@ def test_a_queue_is_paused_and_resumed_in_place(looking, api, queue):
     assert api.get(f"queues/{queue}")["paused"]
 
     looking.button(f"Resume queue {queue}").click()
-    expect(page.get_by_text(f"Queue {queue} is handed out again.")).to_be_visible()
+    expect(page.get_by_text(f"Queue {queue} is resumed.")).to_be_visible()
     expect(looking.button(f"Pause queue {queue}")).to_be_visible()
     assert not api.get(f"queues/{queue}")["paused"]
 
@@ -188,7 +188,7 @@ def test_a_schedule_is_made_and_run_from_its_page(looking, api, queue):
     page.get_by_label("Queue").fill(queue)
     page.get_by_label("When").fill("every 1 h")
     page.get_by_label("Payload").fill('{"a": [1, 2]}')
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create").click()
     expect(page.get_by_text(f"The schedule {queue} is set.")).to_be_visible()
 
     looking.button(f"Run now: schedule {queue}").click()

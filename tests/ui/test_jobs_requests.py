@@ -195,7 +195,7 @@ def test_priorities_are_set_on_a_whole_search(http, api, queue):
     ("fields", "told"),
     [
         ({"action": "cancel"}, "Choose some jobs first"),
-        ({"action": "move", "all": "yes", "q": "queue:mail"}, "Say which queue"),
+        ({"action": "move", "all": "yes", "q": "queue:mail"}, "Name the queue"),
         ({"action": "priority", "all": "yes", "priority": "high"}, "A priority is a number"),
         ({"action": "priority", "all": "yes", "priority": "nan"}, "A priority is a number"),
         ({"action": "retry", "all": "yes", "q": "state:ready"}, "Retry is for jobs that are"),
@@ -355,8 +355,8 @@ def test_a_delayed_job_is_run_now_and_a_lease_is_ended(http, api, queue):
     [
         ({"action": "priority", "priority": "much"}, "A priority is a number"),
         ({"action": "priority", "priority": "inf"}, "A priority is a number"),
-        ({"action": "move", "queue": ""}, "A queue has a name"),
-        ({"action": "tag", "tag": " "}, "A tag has at least"),
+        ({"action": "move", "queue": ""}, "Enter the name of a queue"),
+        ({"action": "tag", "tag": " "}, "Enter a tag"),
     ],
 )
 def test_a_mistake_stands_under_its_field(http, filled, fields, told):
@@ -424,7 +424,7 @@ def test_events_are_chosen_by_a_pattern(http, api, queue):
     [
         ("running.#", "A pattern begins with a state"),
         ("ready.smtp.#", "The second word is a protocol"),
-        ("ready.native", "four words or more"),
+        ("ready.native", "at least four words"),
         ("ready." * 200, "at most 500 characters"),
     ],
 )

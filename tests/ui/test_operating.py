@@ -73,15 +73,15 @@ def test_who_cancels_a_job_hears_how_many_wait_for_it_also_indirectly(http, api,
     second = api.results("submit", queue=queue, payload=2, depends_on=[first])["id"]
     third = api.results("submit", queue=queue, payload=3, depends_on=[second])["id"]
 
-    assert "2 jobs that wait for it are cancelled" in text_of(
+    assert "2 jobs that depend on it are cancelled" in text_of(
         send(http, f"job/{first}", action="cancel")
     )
-    assert "1 job that waits for it is cancelled" in text_of(
+    assert "1 job that depends on it is cancelled" in text_of(
         send(http, f"job/{second}", action="cancel")
     )
-    assert "cancelled, too" not in text_of(send(http, f"job/{third}", action="cancel"))
+    assert "cancelled too" not in text_of(send(http, f"job/{third}", action="cancel"))
     chosen = send(http, "jobs", action="cancel", job=[first, second])
-    assert "1 job that waits for one of them is cancelled" in text_of(chosen)
+    assert "1 job that depends on one of them is cancelled" in text_of(chosen)
 
 
 def test_a_mistake_in_an_operation_leaves_the_search_and_the_choice_as_they_were(http, api, queue):
@@ -95,7 +95,7 @@ def test_a_mistake_in_an_operation_leaves_the_search_and_the_choice_as_they_were
     assert '<option value="move" selected>' in page
     assert f'name="q" value="queue:{queue}"' in page
     assert unescape(re.search(r'name="back" value="(/ui/jobs[^"]+)"', page)[1]) == back
-    assert "Say which queue" in page
+    assert "Name the queue" in page
 
 
 def test_workers_stand_in_the_order_of_their_names_however_long_their_leases_are(http, api, queue):

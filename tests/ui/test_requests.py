@@ -11,7 +11,7 @@ import pytest
 
 from tests.ui.sample import HOSTILE
 
-STATIC = Path(__file__).parents[2] / "src/manyhands/server/ui/static"
+STATIC = Path(__file__).parents[2] / "src/manyhands/ui/static"
 PAGES = [
     "",
     "queues",
@@ -165,7 +165,7 @@ def test_a_form_is_taken_only_with_its_proof(http, api):
     for wrong in ({}, {"csrf": ""}, {"csrf": key[:-1] + "x"}, {"csrf": "nonsense"}):
         answer = http.post("/ui/queues", data={**fields, **wrong})
         assert answer.status_code == 403
-        assert "not one of ours" in answer.text
+        assert "not from this server" in answer.text
     with httpx.Client(base_url=str(http.base_url), timeout=120.0) as stranger:
         assert stranger.post("/ui/queues", data={**fields, "csrf": key}).status_code == 403
     assert http.post("/ui/queues", json=fields).status_code == 415
@@ -285,7 +285,7 @@ def test_a_schedule_with_mistakes_is_told_under_its_fields(http):
     )
 
     assert "A schedule needs a name." in answer.text
-    assert "It needs a queue to submit to." in answer.text
+    assert "A schedule needs a queue." in answer.text
     assert "There is no time zone" in answer.text
     assert "A priority is a number" in answer.text
     wrong = send(http, "schedules", action="put", id="a", queue="b", when="0 99 * * *")

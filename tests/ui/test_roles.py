@@ -50,7 +50,7 @@ def test_nobody_looks_without_a_token_and_is_asked_for_one(guarded):
 
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Basic")
-        assert "asks for a token" in answer.text
+        assert "requires a token" in answer.text
         assert http.get("/ui/live").status_code == 401
         assert http.get("/ui/static/ui.css").status_code == 200
 
@@ -64,7 +64,7 @@ def test_who_may_only_look_is_shown_no_action_and_refused_every_one(guarded, pag
     forms = re.findall(r'<form[^>]*method="post"[^>]*action="([^"]+)"', shown)
     assert forms == ["/ui/theme"]
     assert answer.status_code == 403
-    assert "may look, but not change anything" in answer.text
+    assert "has read-only access" in answer.text
     with as_(guarded, "ops") as http:
         assert not http.get("/api/queues/mail").json()["results"]["paused"]
         assert http.get("/api/limits").json()["results"] == []
@@ -88,7 +88,7 @@ def test_an_operator_acts_and_is_named_in_the_audit_log(browser, guarded):
     expect(page.get_by_role("row").filter(has_text="set queue").first).to_contain_text("ops")
     window.at("queues")
     window.button("Resume queue mail").click()
-    expect(page.get_by_text("Queue mail is handed out again.")).to_be_visible()
+    expect(page.get_by_text("Queue mail is resumed.")).to_be_visible()
     expect(window.button("Pause queue mail")).to_be_visible()
     window.close()
 

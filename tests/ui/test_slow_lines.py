@@ -175,7 +175,7 @@ def test_a_page_is_live_again_when_a_mistake_is_mended(looking, api, queue):
     expect(page.get_by_text("A priority is a number")).to_be_visible()
     page.get_by_label("Priority").fill("12")
     looking.button("Set").click()
-    expect(page.get_by_text("The priority is 12 now.")).to_be_visible()
+    expect(page.get_by_text("The priority is now 12.")).to_be_visible()
 
     api.results("cancel", ids=[job_id])
 
@@ -190,7 +190,7 @@ def test_news_is_there_for_its_whole_time_however_old_the_news_before_it_is(look
     expect(page.get_by_text(f"Queue {queue} is paused.")).to_be_visible()
     page.clock.fast_forward(11_000)
     looking.button(f"Resume queue {queue}").click()
-    told = page.get_by_text(f"Queue {queue} is handed out again.")
+    told = page.get_by_text(f"Queue {queue} is resumed.")
     expect(told).to_be_visible()
 
     page.clock.fast_forward(11_000)
@@ -243,7 +243,7 @@ def test_what_is_being_pressed_does_not_move_under_the_pointer(looking, api, que
 @pytest.fixture
 def hurried(tmp_path, monkeypatch):
     """A server whose searches are told at once to come to an end: a busy machine is like that."""
-    hook = "import manyhands.server.ui.jobs as jobs\njobs._SECONDS = -1.0\n"
+    hook = "import manyhands.ui.jobs as jobs\njobs._SECONDS = -1.0\n"
     (tmp_path / "sitecustomize.py").write_text(hook)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with serving(tmp_path) as server:

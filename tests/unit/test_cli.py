@@ -33,9 +33,9 @@ def run(capsys, *arguments: str) -> tuple[int, str, str]:
 def served(monkeypatch) -> list[Config]:
     """Stands in for the server and keeps the configurations it was started with."""
     configs: list[Config] = []
-    app = ModuleType("manyhands.server.app")
-    app.run = configs.append
-    monkeypatch.setitem(sys.modules, "manyhands.server.app", app)
+    app = ModuleType("manyhands.app")
+    app.run = lambda config, _warnings: configs.append(config)
+    monkeypatch.setitem(sys.modules, "manyhands.app", app)
     return configs
 
 
@@ -59,7 +59,7 @@ def test_help_of_serve_names_every_option_that_has_a_choice(capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["retry", "--help"], "Put failed jobs to work again, under the same ids."),
+        (["retry", "--help"], "Run failed jobs again, under the same ids."),
         (["dwork", "status", "--nope"], "Error: No such option: --nope"),
         (["wmp", "submit"], "Error: Missing argument 'role'."),
     ],
@@ -79,7 +79,7 @@ def test_help_loads_nothing_heavy():
         "from manyhands.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'apsw', 'asyncio', 'uvicorn', 'starlette', 'manyhands.server'}\n"
+        "heavy = {'apsw', 'asyncio', 'httptools', 'manyhands.app'}\n"
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)\n"
     )
 
@@ -109,7 +109,7 @@ def test_a_wrong_option_ends_serve_with_a_sentence_on_stderr(capsys, served):
     assert (code, out, served) == (2, "", [])
     assert err == (
         'manyhands: flag --ride-ms: ride_ms cannot be "soon" because it is not a whole number; '
-        "accepted is a whole number from 0 to 1000.\n"
+        "use a whole number from 0 to 1000.\n"
     )
 
 

@@ -19,6 +19,7 @@ from manyhands.config import (
     as_toml,
     kinds,
     load_config,
+    warnings_of,
 )
 
 
@@ -92,7 +93,7 @@ def test_a_wrong_value_is_named_with_file_and_line_and_what_is_accepted(tmp_path
 
     assert refusal(file=file) == (
         f'file {file} line 2: log_format cannot be "xml" because there is no such choice; '
-        "accepted is auto, console or json."
+        "use auto, console or json."
     )
 
 
@@ -127,6 +128,9 @@ def test_variables_of_others_and_empty_ones_are_left_alone():
         ("ride_ms", "1.5", "it is not a whole number"),
         ("ride_ms", "-1", "it is out of range"),
         ("payload_bytes_max", str(512 * 1024 * 1024 + 1), "it is out of range"),
+        ("memory", "much", "it is not a size"),
+        ("memory", "2GB", "it is not a size"),
+        ("memory", "1MiB", "it is out of range"),
         ("insecure", "maybe", "it is neither true nor false"),
         ("server_name", "with space", "it cannot be part of a job handle"),
         ("server_name", "x" * 25, "it cannot be part of a job handle"),
@@ -139,8 +143,24 @@ def test_a_wrong_flag_is_answered_with_the_flag_the_key_and_the_reason(name, raw
 
     assert text == (
         f'flag {OPTIONS[name].flag}: {name} cannot be "{raw}" because {sentence}; '
-        f"accepted is {OPTIONS[name].kind.accepted}."
+        f"use {OPTIONS[name].kind.accepted}."
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "count", "shown"),
+    [
+        ("512MiB", 512 * 1024 * 1024, "512MiB"),
+        ("2048MiB", 2**31, "2GiB"),
+        (str(2**30 + 1), 2**30 + 1, "1073741825"),
+        ("none", None, "none"),
+    ],
+)
+def test_a_size_is_a_number_of_bytes_or_of_a_unit(raw, count, shown):
+    loaded = load_config({"memory": raw}, {}, None)
+
+    assert loaded.config.memory == count
+    assert loaded.plain("memory") == shown
 
 
 @pytest.mark.parametrize("line", ["http = 7700", "ride_ms = true", "ride_ms = [1]", "data = {}"])
@@ -203,8 +223,8 @@ def test_d34_several_dwork_endpoints_are_written_with_commas_and_names():
     ("raw", "sentence"),
     [
         ("127.0.0.1:1,127.0.0.1:2", "there are two addresses for dwork"),
-        ("a b=127.0.0.1:1", "a name has letters, digits, dots, hyphens, underscores"),
-        ("physics=off", "off stands alone"),
+        ("a b=127.0.0.1:1", "a name has only letters, digits, dots, hyphens, underscores"),
+        ("physics=off", "off cannot be combined with addresses"),
         ("physics=", "it is not an address with a port"),
         ("127.0.0.1:1,", "it is not an address with a port"),
     ],
@@ -241,7 +261,7 @@ def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch)
     monkeypatch.setattr(kinds, "LISTENERS_BUILT", ())
     assert refusal({"http": "127.0.0.1:1"}) == (
         'flag --http: http cannot be "127.0.0.1:1" because this version has no such listener yet; '
-        "accepted is off."
+        "use off."
     )
     assert load_config({"http": "off"}, {}, None).config.http is None
 
@@ -302,3 +322,65 @@ def test_w24_the_function_that_chooses_is_named_by_its_module():
     assert load_config({"wmp_choose": "none"}, {}, None).config.wmp_choose is None
     for raw in ("function", "a:b:c", ":f", "a b:c", "1a:f", "a:"):
         assert "it does not name a function in a module" in refusal({"wmp_choose": raw})
+
+
+@pytest.mark.parametrize("name", ["tokens_file", "amqp_users", "tls_key"])
+@pytest.mark.parametrize(("mode", "is_warned_of"), [(0o644, True), (0o640, False), (0o600, False)])
+def test_a_file_of_secrets_that_every_user_can_read_is_warned_of(
+    tmp_path, name, mode, is_warned_of
+):
+    file = tmp_path / "secrets"
+    file.touch()
+    file.chmod(mode)
+
+    warnings = warnings_of(load_config({name: str(file)}, {}, None), None)
+
+    expected = f"{name} {file} can be read by every user of this machine; fix that with chmod 600"
+    assert warnings == ([expected] if is_warned_of else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "is_warned_of"),
+    [
+        ('amqp_relay = "amqp://me:secret@broker/"', True),
+        ('tokens = "operator:ada:4f2c9d1b7e3a5860"', True),
+        ('amqp_relay = "amqp://broker/"', False),
+    ],
+)
+def test_a_configuration_with_secrets_that_every_user_can_read_is_warned_of(
+    tmp_path, text, is_warned_of
+):
+    file = tmp_path / "manyhands.toml"
+    file.write_text(text)
+    file.chmod(0o644)
+
+    warnings = warnings_of(load_config({}, {}, file), file)
+
+    assert [f"{file} holds a secret" in warning for warning in warnings] == [True] * is_warned_of
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        "*",
+        "null",
+        "app.example",
+        "https://app.example/",
+        "https://APP.example",
+        "https://app.example:443",
+        "http://app.example:80",
+        "ftp://app.example",
+        "https://a.example,,https://b.example",
+        "https://user@app.example",
+    ],
+)
+def test_what_is_no_origin_of_a_page_is_refused(origins):
+    assert "is not an origin" in refusal({"cors_origins": origins})
+
+
+def test_origins_of_pages_are_written_with_commas():
+    raw = "https://app.example, http://[::1]:5173"
+
+    loaded = load_config({"cors_origins": raw}, {}, None)
+
+    assert loaded.config.cors_origins == "https://app.example,http://[::1]:5173"

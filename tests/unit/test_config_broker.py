@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhands.config import Broker, ConfigError, load_config
+from manyhands.config import Broker, ConfigError, load_config, warnings_of
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,16 @@ def test_the_password_is_not_shown():
 
     assert loaded.plain("amqp_relay") == "amqp://me@broker:5672/vhost"
     assert load_config({"amqp_relay": "none"}, {}, None).config.amqp_relay is None
+
+
+def test_a_password_on_the_command_line_is_warned_of():
+    url = "amqp://me:secret@broker/vhost"
+
+    by_flag = load_config({"amqp_relay": url}, {}, None)
+    by_variable = load_config({}, {"MANYHANDS_AMQP_RELAY": url}, None)
+    without = load_config({"amqp_relay": "amqp://broker/vhost"}, {}, None)
+
+    (warning,) = warnings_of(by_flag, None)
+    assert "MANYHANDS_AMQP_RELAY keeps it from them" in warning
+    assert "secret" not in warning
+    assert warnings_of(by_variable, None) == warnings_of(without, None) == []

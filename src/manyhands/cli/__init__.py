@@ -1,4 +1,4 @@
-"""The `manyhands` command: reads arguments, calls what does the work, prints for people.
+"""The `manyhands` command: reads arguments, calls the parts that do the work, prints the outcome.
 
 Holds no logic of its own. Heavy imports stay inside the command that needs them, so that help and
 short commands answer at once.
@@ -11,6 +11,8 @@ import typer
 
 from manyhands.cli.backup import backup
 from manyhands.cli.bulk import bulk, cancel, move, priority, retry
+from manyhands.cli.check import check
+from manyhands.cli.compact import compact
 from manyhands.cli.device import device
 from manyhands.cli.dwork import dwork
 from manyhands.cli.export_jobs import export_jobs
@@ -32,6 +34,8 @@ app = typer.Typer(
 app.command(name="serve")(serve)
 app.command(name="config")(show_config)
 app.command(name="backup")(backup)
+app.command(name="check")(check)
+app.command(name="compact")(compact)
 app.command(name="export")(export_jobs)
 app.command(name="import")(import_jobs)
 app.command(name="retry")(retry)

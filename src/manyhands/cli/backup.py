@@ -1,12 +1,14 @@
-"""`manyhands backup`: a copy of the store that is whole, while the server goes on."""
+"""`manyhands backup`: a consistent copy of the store, while the server runs."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress, reading, told
+from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, reading, told
 
 
 def backup(
@@ -18,8 +20,9 @@ def backup(
 ) -> None:
     """Copy the store into one file; the server may run meanwhile.
 
-    The copy is a database of its own, checked before it gets its name. To restore it, stop the
-    server and put it into an empty data directory as manyhands.db.
+    The copy is a complete database and is checked. Artifacts that workers have uploaded, if any,
+    are copied to TARGET.artifacts. To restore, stop the server and put both into an empty data
+    directory, as manyhands.db and artifacts.
 
     Examples:
 
@@ -29,26 +32,79 @@ def backup(
     """
     found = config_of(data, config)
 
-    from manyhands.server.clock import Clock
-    from manyhands.store.copying import copy_database
-    from manyhands.store.opening import check
-    from manyhands.store.reading import open_reader
+    from manyhands.dispatch.clock import Clock
+    from manyhands.operate.artifacts import Artifacts
+    from manyhands.store.contract import StoreError
+    from manyhands.store.sqlite.copies import copy_database, sync_file, sync_tree
 
     clock = Clock()
     started_ms = clock.monotonic_ms()
+    artifacts = Artifacts(found.data)
+    folder = target.with_name(target.name + ".artifacts")
+    draft = folder.with_name(folder.name + ".part")
     with told():
-        with reading(found.data) as connection, progress("copying") as tell:
-            for left, total in copy_database(connection, target):
-                tell(total - left, total)
-        copy = open_reader(target)
+        if os.path.lexists(folder):
+            raise StoreError(f"{folder} already exists. Name another file, or move that one away.")
+        shutil.rmtree(draft, ignore_errors=True)
         try:
-            check(copy, target)
+            # Twice: before, so that files removed meanwhile are included; and after, so that
+            # nothing is missing that the copied database refers to.
+            with progress("copying artifacts") as tell:
+                artifacts.copy_to(draft, tell)
+            with reading(found.data) as connection, progress("copying") as tell:
+                for left, total in copy_database(connection, target):
+                    tell(total - left, total)
+            try:
+                with progress("copying artifacts") as tell:
+                    count, copied_bytes = artifacts.copy_to(draft, tell)
+                if draft.exists():
+                    sync_tree(draft)
+                    draft.rename(folder)
+                    sync_file(folder.parent)
+            except BaseException:
+                target.unlink()
+                raise
         finally:
-            copy.close()
+            shutil.rmtree(draft, ignore_errors=True)
+        damage = _check(target)
         size = target.stat().st_size
     seconds = (clock.monotonic_ms() - started_ms) / 1000
     if as_json:
-        facts = {"file": str(target), "bytes": size, "seconds": round(seconds, 3)}
+        facts = {
+            "file": str(target),
+            "bytes": size,
+            "artifacts": count,
+            "artifact_bytes": copied_bytes,
+            "damage": damage,
+            "seconds": round(seconds, 3),
+        }
         typer.echo(msgspec.json.encode(facts).decode())
     else:
+        if count:
+            typer.echo(f"{folder}: {count:,} artifacts, {copied_bytes:,} bytes.")
         typer.echo(f"{target}: {size:,} bytes copied and checked in {seconds:.1f} s.")
+        for sentence in damage:
+            typer.echo(f"manyhands: damaged, also in the store: {sentence}", err=True)
+    if damage:
+        raise SystemExit(1)
+
+
+def _check(target: Path) -> list[str]:
+    """Sentences about what is damaged in the copy."""
+    from manyhands.store.sqlite.inspection import Checker
+    from manyhands.store.sqlite.opening import check
+    from manyhands.store.sqlite.reader import open_reader
+
+    damage: list[str] = []
+    copy = open_reader(target)
+    try:
+        check(copy, target)
+        checker = Checker(copy, damage)
+        checker.check_settings()
+        with progress("checking jobs") as tell:
+            checker.check_jobs(tell)
+        with progress("checking events") as tell:
+            checker.check_events(tell)
+    finally:
+        copy.close()
+    return damage

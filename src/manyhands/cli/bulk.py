@@ -1,5 +1,5 @@
-"""`manyhands retry`, `cancel`, `move`, `priority`: one thing done to many jobs of a running server;
-`manyhands bulk` looks at what goes on.
+"""`manyhands retry`, `cancel`, `move`, `priority`: one action on many jobs of a running server;
+`manyhands bulk` shows the operations.
 """
 
 import inspect
@@ -14,30 +14,36 @@ import msgspec
 import typer
 
 from manyhands.cli.http_link import HttpLink, Server, TokenFile
-from manyhands.cli.storing import AsJson, fail, progress
+from manyhands.cli.numbers import finite
+from manyhands.cli.stores import AsJson, fail, progress
 from manyhands.model.job import State
 
 _LOOK_SECONDS = 0.2
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, instead of a filter.")]
-# Which jobs: the flag, the key of the API's filter, the kind of value, the help.
+# The filter: flag, key of the API's filter, kind of value, help.
 _CONDITIONS: dict[str, tuple[str, str, Any, str]] = {
     "queue": ("--queue", "queue", str | None, "Only jobs of this queue."),
-    "state": ("--state", "state", list[State] | None, "Only in this state; may be repeated."),
-    "tag": ("--tag", "tag", str | None, "Only with this tag."),
-    "worker": ("--worker", "worker", str | None, "Only those that this worker held."),
-    "code": ("--code", "failure_code", str | None, "Only those that failed with this code."),
-    "failure": ("--failure", "failure", str | None, "Only of this group of failures."),
-    "older_than": ("--older-than", "age_min", float | None, "Only older than so many seconds."),
-    "text": ("--text", "text", str | None, "Only with this in their payload."),
+    "state": ("--state", "state", list[State] | None, "Only jobs in this state; may be repeated."),
+    "tag": ("--tag", "tag", str | None, "Only jobs with this tag."),
+    "worker": ("--worker", "worker", str | None, "Only jobs that this worker holds or held."),
+    "code": ("--code", "failure_code", str | None, "Only jobs that failed with this code."),
+    "failure": ("--failure", "failure", str | None, "Only jobs of this group of failures."),
+    "older_than": (
+        "--older-than",
+        "age_min",
+        float | None,
+        "Only jobs older than this many seconds.",
+    ),
+    "text": ("--text", "text", str | None, "Only jobs with this text in their payload."),
 }
 _HOW: dict[str, tuple[Any, Any]] = {
     "dry_run": (
-        Annotated[bool, typer.Option("--dry-run", help="Tell the number, do nothing.")],
+        Annotated[bool, typer.Option("--dry-run", help="Only show the number of jobs.")],
         False,
     ),
     "yes": (
-        Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether to go on.")],
+        Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")],
         False,
     ),
     "server": (Server, None),
@@ -48,7 +54,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def _with_flags(command: _Command) -> _Command:
-    """Gives a command that takes `**flags` those that say which jobs, and how to go about it."""
+    """Adds the flags of the filter, and those common to all operations, to a command."""
     named = [
         parameter
         for parameter in inspect.signature(command).parameters.values()
@@ -69,7 +75,7 @@ def _with_flags(command: _Command) -> _Command:
 
 
 class _Operation:
-    """One operation: counted, asked about, begun, watched."""
+    """One operation: counted, confirmed, started, watched."""
 
     def __init__(self, action: str, ids: list[str] | None, flags: dict[str, Any]) -> None:
         self._link = HttpLink(flags["server"], flags["token_file"])
@@ -86,7 +92,7 @@ class _Operation:
             fail("which jobs? Name ids, or a filter such as --queue; see --help.")
 
     def run(self, **more: object) -> None:
-        """From the number to the result."""
+        """Runs the operation, from the count to the result."""
         if more.get("queue") == "":
             fail("--into is empty.")
         self._body |= {key: value for key, value in more.items() if value is not None}
@@ -105,7 +111,7 @@ class _Operation:
         if self._flags["yes"]:
             return True
         if not sys.stdin.isatty():
-            fail(f"{_jobs(told)}: say --yes to go on without being asked.")
+            fail(f"{_jobs(told)}: use --yes to continue without a question.")
         return typer.confirm(f"{self._body['action']} {_jobs(told)}?", err=True)
 
     def _tell(self, facts: dict[str, Any], sentence: str) -> None:
@@ -113,7 +119,7 @@ class _Operation:
 
 
 def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
-    """The filter. What is given and says nothing is a mistake: without it more jobs would fit."""
+    """The filter. An empty condition is a mistake: ignoring it would match more jobs."""
     found: dict[str, Any] = {}
     for name, (flag, key, _, _) in _CONDITIONS.items():
         value = flags[name]
@@ -122,7 +128,7 @@ def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
         if value == "":
             fail(f"{flag} is empty.")
         if isinstance(value, float) and not math.isfinite(value):
-            fail(f"{flag} is no number of seconds.")
+            fail(f"{flag} is not a number of seconds.")
         found[key] = value
     return found
 
@@ -133,7 +139,7 @@ def _jobs(told: dict[str, Any]) -> str:
 
 
 def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
-    """Until it has ended. Whoever stops watching does not stop it."""
+    """Watches an operation until it ends. An interrupt ends the watching, not the operation."""
     try:
         with progress(bulk["action"]) as tell:
             while bulk["state"] == "active":
@@ -142,12 +148,12 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
                 bulk = link.get(f"/api/bulk/{bulk['id']}")
     except KeyboardInterrupt:
         fail(
-            f"operation {bulk['id']} goes on in the server; look at it with "
+            f"operation {bulk['id']} continues in the server; watch it with "
             f"`manyhands bulk {bulk['id']}`, stop it with `manyhands bulk {bulk['id']} --cancel`."
         )
-    except SystemExit:  # there was no answer, which has been told
+    except SystemExit:  # there was no answer, which was reported
         typer.echo(
-            f"manyhands: operation {bulk['id']} goes on when the server is back; look at it with "
+            f"manyhands: operation {bulk['id']} continues when the server is back; watch it with "
             f"`manyhands bulk {bulk['id']}`.",
             err=True,
         )
@@ -156,10 +162,10 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(bulk: dict[str, Any]) -> str:
-    """An operation in a line."""
+    """An operation in one line."""
     parts = [f"{bulk['action']} {bulk['state']}: {bulk['changed']:,} of {bulk['expected']:,} jobs"]
     if bulk["passed"]:
-        parts.append(f"{bulk['passed']:,} did not fit any more")
+        parts.append(f"{bulk['passed']:,} no longer matched")
     parts += [f"{count:,} refused ({why})" for why, count in bulk["refused"].items()]
     return ", ".join(parts) + "."
 
@@ -168,14 +174,16 @@ def summary(bulk: dict[str, Any]) -> str:
 def retry(
     ids: Ids = None,
     *,
-    into: Annotated[str | None, typer.Option("--into", help="Into this queue instead.")] = None,
-    delay_ms: Annotated[int, typer.Option(help="Milliseconds before they are ready.")] = 0,
+    into: Annotated[
+        str | None, typer.Option("--into", help="Requeue into this queue instead.")
+    ] = None,
+    delay_ms: Annotated[int, typer.Option(help="Delay in milliseconds before they are ready.")] = 0,
     **flags: Any,  # noqa: ANN401 - see `_with_flags`
 ) -> None:
-    """Put failed jobs to work again, under the same ids.
+    """Run failed jobs again, under the same ids.
 
-    Tells how many there are and asks before it begins. It runs in the server: it goes on if this
-    command is interrupted, and after a restart of the server.
+    Shows how many there are and asks before it starts. The server does the work: it continues if
+    this command is interrupted, and after a restart of the server.
 
     Examples:
 
@@ -192,10 +200,10 @@ def retry(
 def cancel(
     ids: Ids = None,
     *,
-    reason: Annotated[str | None, typer.Option(help="Why, for whoever looks later.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown with each job.")] = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
-    """Cancel jobs that have not finished, with those that depend on them.
+    """Cancel unfinished jobs, and the jobs that depend on them.
 
     Examples:
 
@@ -208,11 +216,11 @@ def cancel(
 
 @_with_flags
 def move(
-    into: Annotated[str, typer.Option("--into", help="The queue they go into.")],
+    into: Annotated[str, typer.Option("--into", help="The target queue.")],
     ids: Ids = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
-    """Move unfinished jobs into another queue. Leases end.
+    """Move unfinished jobs to another queue; their leases end.
 
     Examples:
 
@@ -223,7 +231,9 @@ def move(
 
 @_with_flags
 def priority(
-    to: Annotated[float, typer.Option("--to", help="The new priority; higher goes first.")],
+    to: Annotated[
+        float, typer.Option("--to", callback=finite, help="The new priority; higher goes first.")
+    ],
     ids: Ids = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
@@ -237,14 +247,16 @@ def priority(
 
 
 def bulk(
-    operation: Annotated[str | None, typer.Argument(help="Id of one; else all are listed.")] = None,
+    operation: Annotated[
+        str | None, typer.Argument(help="Id of an operation; without it, all are listed.")
+    ] = None,
     *,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop it.")] = False,
     server: Server = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at operations on many jobs, watch one, or stop it.
+    """List operations on many jobs, watch one, or stop it.
 
     Examples:
 
@@ -263,7 +275,7 @@ def bulk(
     if as_json:
         typer.echo(msgspec.json.encode(rows if operation is None else rows[0]).decode())
     elif not rows:
-        typer.echo("there are none.")
+        typer.echo("there are no operations.")
     else:
         for row in rows:
             typer.echo(f"{row['id']}  {summary(row)}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from manyhands.cli.storing import fail
+from manyhands.cli.stores import fail
 
 
 def device(
@@ -24,17 +24,21 @@ def device(
         ),
     ],
     name: Annotated[
-        str, typer.Option(help="Name by which managers know it; else its host and address.")
+        str,
+        typer.Option(
+            help="Name to derive the routing id from, so that managers recognise it after a "
+            "restart (default: host and address)."
+        ),
     ] = "",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Carry messages between WMP workers and managers, until interrupted.
+    """Carry messages between WMP workers and managers.
 
-    It keeps nothing, so it may be stopped, replaced and chained at will. At its end it prints how
-    many messages it carried, and how many it dropped and why.
+    It runs until interrupted. It stores nothing, so it may be stopped, replaced and chained at
+    will. When it stops, it prints how many messages it carried, and how many it dropped and why.
 
     Examples:
 
@@ -43,8 +47,8 @@ def device(
       manyhands device --listen 0.0.0.0:7715 --manager 127.0.0.1:7714 --insecure
     """
     from manyhands.config import Listen
-    from manyhands.server.logs import set_up_logs
-    from manyhands.server.wmp_device import DeviceProgram
+    from manyhands.observe.logs import set_up_logs
+    from manyhands.protocols.wmp.device_program import DeviceProgram
 
     try:
         address = Listen("wmp").read(listen)
@@ -53,7 +57,7 @@ def device(
     if address is None:
         fail("--listen cannot be off.")
     if not insecure and not address.is_loopback:
-        fail(f"other machines could reach {address}; allow that with --insecure.")
+        fail(f"other machines could reach {address}; allow it with --insecure.")
     set_up_logs("auto", "info")
     try:
         program = DeviceProgram(str(address), managers, name)

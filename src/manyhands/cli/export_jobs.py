@@ -1,22 +1,25 @@
-"""`manyhands export`: everything that a store holds, as lines of JSON."""
+"""`manyhands export`: the contents of a store as lines of JSON."""
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import msgspec
 import typer
 
-from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress, reading, told
+from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, reading, told
+from manyhands.config.files import open_draft, refuse_special
 
 if TYPE_CHECKING:
     import apsw
 
     from manyhands.cli.lines import Doom, Line
     from manyhands.model.events import Cursor
+    from manyhands.model.job import Job
+    from manyhands.model.policy import Terms
 
 _TOLD_EVERY = 1_000
 
@@ -30,10 +33,11 @@ def export_jobs(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write queues, limits, schedules and jobs of all states as lines of JSON.
+    """Write jobs, queues, limits and schedules as lines of JSON.
 
-    It is one moment of the store, and the server may run meanwhile. Lease tokens are part of it:
-    keep the file to yourself. Events and partial results are not part of it.
+    It is a snapshot with jobs of all states, and the server may run meanwhile. The file contains
+    lease tokens, so keep it secret; it does not contain events and partial results. Damaged records
+    are named and left out, and the command exits with code 1.
 
     Examples:
 
@@ -43,6 +47,7 @@ def export_jobs(
     """
     found = config_of(data, config)
     counts: dict[str, int] = {}
+    damage: list[str] = []
 
     from manyhands.cli.lines import encode
 
@@ -54,7 +59,7 @@ def export_jobs(
         progress("exporting") as tell,
     ):
         total = connection.execute("SELECT count(*) FROM jobs").get
-        for number, line in enumerate(_lines(connection)):
+        for number, line in enumerate(_lines(connection, damage)):
             kind = str(type(line).__struct_config__.tag)
             counts[kind] = counts.get(kind, 0) + 1
             output.write(encode(line) + b"\n")
@@ -66,19 +71,23 @@ def export_jobs(
     else:
         said = ", ".join(f"{count} {kind}s" for kind, count in counts.items()) or "nothing"
         typer.echo(f"exported {said}.", err=True)
+    for sentence in damage:
+        typer.echo(f"manyhands: left out: {sentence}.", err=True)
+    if damage:
+        raise SystemExit(1)
 
 
 @contextlib.contextmanager
 def _output(file: Path) -> Iterator[BinaryIO]:
-    """Standard output, or a file that nobody else can read and that is whole when it is there."""
+    """Standard output, or a private file that appears only when it is complete."""
     if str(file) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    refuse_special(file)
     draft = file.with_name(file.name + ".part")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as output:
+        with os.fdopen(open_draft(draft), "wb") as output:
             yield output
             output.flush()
             os.fsync(output.fileno())
@@ -87,30 +96,28 @@ def _output(file: Path) -> Iterator[BinaryIO]:
         draft.unlink(missing_ok=True)
 
 
-def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
+def _lines(connection: "apsw.Connection", damage: list[str]) -> Iterator["Line"]:
+    """All undamaged records; ``damage`` names the others."""
     from manyhands import __version__
     from manyhands.cli import lines
+    from manyhands.dispatch.clock import Clock
     from manyhands.model.job import Schedule
     from manyhands.model.policy import NamedLimit, Queue
-    from manyhands.server.clock import Clock
-    from manyhands.store.packing import TermsBook
-    from manyhands.store.rows import COLUMNS, decode_row
+    from manyhands.store.sqlite.writer.packer import TermsBook
 
-    execute = connection.execute
     yield lines.Header(lines.FORMAT, __version__, Clock().now())
-    for (record,) in execute("SELECT record FROM queues ORDER BY name"):
+    for _, record in _whole(connection, "queues", damage):
         yield lines.QueueLine(msgspec.json.decode(record, type=Queue))
-    for (record,) in execute("SELECT record FROM limits ORDER BY name"):
+    for _, record in _whole(connection, "limits", damage):
         yield lines.LimitLine(msgspec.json.decode(record, type=NamedLimit))
-    for (record,) in execute("SELECT record FROM schedules ORDER BY name"):
+    for _, record in _whole(connection, "schedules", damage):
         yield lines.ScheduleLine(msgspec.json.decode(record, type=Schedule))
     terms = TermsBook()
-    for number, record in execute("SELECT terms_id, record FROM terms"):
+    for number, record in _whole(connection, "terms", damage):
         terms.learn(number, record)
-    dooms, graphs = _dooms(connection), _graphs(connection)
-    statement = f"SELECT {COLUMNS} FROM jobs ORDER BY serial"  # noqa: S608 - our own words
-    for row in execute(statement):
-        job = decode_row(row, terms.by_number)
+    cursors = [record for _, record in _whole(connection, "cursors", damage)]
+    dooms, graphs = _dooms(connection, cursors), _graphs(cursors)
+    for job in _jobs(connection, terms.by_number, damage):
         namespace = job.namespace or ""
         begins_graph = namespace in graphs and job.serial >= graphs[namespace]
         if begins_graph:
@@ -118,30 +125,57 @@ def _lines(connection: "apsw.Connection") -> Iterator["Line"]:
         yield lines.job_line(job, dooms.get(job.job_id), begins_graph=begins_graph)
 
 
-def _marks(connection: "apsw.Connection", prefix: str) -> Iterator["Cursor"]:
-    """What is kept among the cursors, under what follows the prefix."""
+def _whole(connection: "apsw.Connection", table: str, damage: list[str]) -> Iterator[Sequence[Any]]:
+    from manyhands.store.sqlite.checksums import RecordDamagedError, verified
+
+    for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1"):  # noqa: S608
+        try:
+            yield verified(f"{table} {row[0]}", row)
+        except RecordDamagedError as error:
+            damage.append(str(error))
+
+
+def _jobs(
+    connection: "apsw.Connection", terms: "Mapping[int, Terms]", damage: list[str]
+) -> Iterator["Job"]:
+    from manyhands.store.sqlite.checksums import RecordDamagedError
+    from manyhands.store.sqlite.rows import COLUMNS, decode_row
+
+    # One by one, so that an unreadable row does not end the loop.
+    statement = f"SELECT {COLUMNS} FROM jobs WHERE serial = ?"  # noqa: S608 - our own words
+    for (serial,) in connection.execute("SELECT serial FROM jobs ORDER BY serial"):
+        try:
+            yield decode_row(connection.execute(statement, (serial,)).fetchall()[0], terms)
+        except RecordDamagedError as error:
+            damage.append(str(error))
+        except (msgspec.MsgspecError, KeyError, ValueError) as error:
+            damage.append(f"the job with serial {serial} cannot be read ({error})")
+
+
+def _marks(cursors: Sequence[str], prefix: str) -> Iterator["Cursor"]:
+    """The entries among the cursors whose names have this prefix, by the rest of the name."""
     from manyhands.model.events import Cursor
 
-    for (record,) in connection.execute("SELECT record FROM cursors"):
+    for record in cursors:
         cursor = msgspec.json.decode(record, type=Cursor)
         if cursor.name.startswith(prefix):
             yield Cursor(cursor.name.removeprefix(prefix), cursor.seq, cursor.notes)
 
 
-def _graphs(connection: "apsw.Connection") -> dict[str, int]:
-    """The serials at which the graphs began that are being worked on, by their namespaces."""
+def _graphs(cursors: Sequence[str]) -> dict[str, int]:
+    """The first serials of the unfinished graphs, by namespace."""
     from manyhands.store.batch import GRAPH_PREFIX
 
-    return {mark.name: mark.seq for mark in _marks(connection, GRAPH_PREFIX)}
+    return {mark.name: mark.seq for mark in _marks(cursors, GRAPH_PREFIX)}
 
 
-def _dooms(connection: "apsw.Connection") -> dict[str, "Doom"]:
-    """Of jobs whose dependants are being cancelled, by their ids."""
+def _dooms(connection: "apsw.Connection", cursors: Sequence[str]) -> dict[str, "Doom"]:
+    """The pending cascade cancellations, by job id."""
     from manyhands.cli.lines import Doom
-    from manyhands.store.batch import UNTOLD_PREFIX
+    from manyhands.store.batch import UNNOTIFIED_PREFIX
 
     found = {}
-    for mark in _marks(connection, UNTOLD_PREFIX):
+    for mark in _marks(cursors, UNNOTIFIED_PREFIX):
         if mark.seq:
             statement = "SELECT count(*) FROM jobs WHERE serial <= ?"
             found[mark.name] = Doom(connection.execute(statement, (mark.seq,)).get, mark.notes)

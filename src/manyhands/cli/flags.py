@@ -12,6 +12,7 @@ from manyhands.config import (
     FILE_VARIABLE,
     LISTENERS_BUILT,
     OPTIONS,
+    VARIABLE_PREFIX,
     Listen,
     LoadedConfig,
     Option,
@@ -24,7 +25,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 def with_config_flags(command: _Command) -> _Command:
-    """Gives a command that takes `**flags` a flag for the file and one for every option."""
+    """Adds a flag for the file and one for every option to a command that takes `**flags`."""
     named = [
         parameter
         for parameter in inspect.signature(command).parameters.values()
@@ -34,17 +35,29 @@ def with_config_flags(command: _Command) -> _Command:
         _file_parameter(),
         *(_option_parameter(option) for option in OPTIONS.values() if not option.secret),
     ]
-    # Typer learns its options from the signature, so the signature is where they are added.
+    # Typer reads its options from the signature, so they are added there.
     command.__dict__["__signature__"] = inspect.Signature([*named, *added])
     return command
 
 
 def load_from_flags(flags: Mapping[str, Flag]) -> LoadedConfig:
-    """The configuration that these flags, the environment and the named file make together."""
-    given = dict(flags)
-    file = given.pop("config", None) or os.environ.get(FILE_VARIABLE)
-    texts = {name: _as_text(flag) for name, flag in given.items()}
-    return load_config(texts, os.environ, Path(str(file)) if file else None)
+    """The configuration from these flags, the environment and the file."""
+    texts = {name: _as_text(flag) for name, flag in flags.items() if name != "config"}
+    return load_config(texts, os.environ, file_of(flags))
+
+
+def file_of(flags: Mapping[str, Flag]) -> Path | None:
+    """The TOML file that the flags or the environment name."""
+    file = flags.get("config") or os.environ.get(FILE_VARIABLE)
+    return Path(str(file)) if file else None
+
+
+def forget_environment() -> None:
+    """Removes the variables of the configuration, once loaded: child processes of the server do not
+    need them, and they may hold secrets.
+    """
+    for variable in [name for name in os.environ if name.startswith(VARIABLE_PREFIX)]:
+        del os.environ[variable]
 
 
 def _as_text(flag: Flag) -> str | None:
@@ -52,7 +65,7 @@ def _as_text(flag: Flag) -> str | None:
 
 
 def _file_parameter() -> inspect.Parameter:
-    text = f"TOML file with options (else {FILE_VARIABLE})."
+    text = f"TOML file with options (default: {FILE_VARIABLE})."
     declaration = typer.Option("--config", help=text, metavar="FILE", show_default=False)
     return _parameter("config", Annotated[str | None, declaration])
 
@@ -62,7 +75,7 @@ def _option_parameter(option: Option) -> inspect.Parameter:
         names = f"{option.flag}/--no-{option.flag.removeprefix('--')}"
         switch = typer.Option(names, help=option.help, show_default=False)
         return _parameter(option.name, Annotated[bool | None, switch])
-    # Values stay text here, so that a wrong one gets the same sentence wherever it was written.
+    # Values stay text here, so that a wrong one gets the same sentence wherever it was given.
     value = typer.Option(
         option.flag,
         help=f"{option.help} (default {option.default}, example {option.example})",

@@ -1,4 +1,4 @@
-"""A running server as the operator's commands see it: the native API over HTTP."""
+"""The native API of a running server, for the operator's commands."""
 
 import http.client
 import os
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from manyhands.cli.storing import fail
+from manyhands.cli.stores import fail
 from manyhands.config import TOKEN_VARIABLE, URL_VARIABLE
 
 _SECONDS = 60.0
@@ -18,7 +18,7 @@ Server = Annotated[
     typer.Option(
         "--server",
         "-s",
-        help=f"The server's HTTP address (else {URL_VARIABLE}, else http://127.0.0.1:7700).",
+        help=f"The server's HTTP address (default: {URL_VARIABLE}, then http://127.0.0.1:7700).",
         metavar="URL",
     ),
 ]
@@ -26,25 +26,25 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
-        help=f"File with the token to show, where one is asked for (else {TOKEN_VARIABLE}).",
+        help=f"File with the token for a server that requires one (default: {TOKEN_VARIABLE}).",
         metavar="FILE",
     ),
 ]
-_DEFAULT_URL = "http://127.0.0.1:7700"
+DEFAULT_URL = "http://127.0.0.1:7700"
 
 
 class HttpLink:
-    """Requests to one server. What goes wrong ends the command with a sentence."""
+    """Requests to one server. An error ends the command with a sentence."""
 
     def __init__(self, server: str | None, token_file: Path | None) -> None:
-        named = server or os.environ.get(URL_VARIABLE) or _DEFAULT_URL
+        named = server or os.environ.get(URL_VARIABLE) or DEFAULT_URL
         try:
             url = urlsplit(named if "://" in named else f"http://{named}")
             port = url.port
         except ValueError:
-            fail(f"{named} is no address of an HTTP server.")
+            fail(f"{named} is not the address of an HTTP server.")
         if url.scheme not in ("http", "https") or not url.hostname:
-            fail(f"{named} is no address of an HTTP server.")
+            fail(f"{named} is not the address of an HTTP server.")
         self._name = f"{url.scheme}://{url.netloc}"
         kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(url.hostname, port, timeout=_SECONDS)
@@ -54,14 +54,18 @@ class HttpLink:
             self._headers["Authorization"] = f"Bearer {token}".encode()
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API tells
-        """The results of a question."""
+        """The results of a query."""
+        return self._ask("GET", path, None)["results"]
+
+    def page(self, path: str) -> dict[str, Any]:
+        """The results of a listing, and the cursor of the next page."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: object) -> Any:  # noqa: ANN401
         """The results of a command."""
-        return self._ask("POST", path, msgspec.json.encode(body))
+        return self._ask("POST", path, msgspec.json.encode(body))["results"]
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> Any:  # noqa: ANN401
+    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         try:
             self._connection.request(method, path, body, self._headers)
             response = self._connection.getresponse()
@@ -70,15 +74,15 @@ class HttpLink:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             fail(f"{self._name} does not answer: {reason}.")
         except msgspec.DecodeError:
-            fail(f"{self._name} is no manyhands server.")
+            fail(f"{self._name} is not a manyhands server.")
         finally:
-            # A server closes a connection that rests, as it would while somebody is being asked.
+            # A server closes an idle connection, for example while the user is being asked.
             self._connection.close()
         if not isinstance(answer, dict) or "results" not in answer:
-            fail(f"{self._name} is no manyhands server.")
+            fail(f"{self._name} is not a manyhands server.")
         if answer.get("error"):
             fail(f"{answer['error']['message']}.")
-        return answer["results"]
+        return answer
 
 
 def _token(file: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`manyhands import`: what an export wrote, into the store of a server that does not run."""
+"""`manyhands import`: reads an export into the store of a server that does not run."""
 
 import select
 from collections.abc import Iterator
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from manyhands.cli.storing import AsJson, ConfigFile, Data, config_of, progress, told
+from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, told
+from manyhands.model.reasons import as_detail
 
 if TYPE_CHECKING:
     from manyhands.cli.lines import JobLine, Line
     from manyhands.engine.effects import Effects
-    from manyhands.store.store import Store
+    from manyhands.store.contract import Store
 
 _BATCH_COUNT = 500
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -23,16 +24,16 @@ def import_jobs(
     file: Annotated[Path, typer.Argument(help="File that export wrote.")],
     *,
     skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Leave out jobs whose id is there already.")
+        bool, typer.Option("--skip-existing", help="Skip jobs whose id already exists.")
     ] = False,
     data: Data = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read what export wrote into a new or an existing store; the server must not run.
+    """Read an export into a store; the server must not run.
 
-    Nothing is written if a line cannot be read or a job is there already. Settings of queues,
-    limits and schedules of the same name are replaced.
+    The store may be new or existing. Nothing is written if a line cannot be read or a job already
+    exists. Settings of queues, limits and schedules of the same name are replaced.
 
     Examples:
 
@@ -42,7 +43,7 @@ def import_jobs(
     """
     found = config_of(data, config)
 
-    from manyhands.store.sqlite import SqliteStore
+    from manyhands.store.sqlite.store import SqliteStore
 
     with told():
         with file.open("rb"):
@@ -62,7 +63,7 @@ def import_jobs(
 
 
 class _Importer:
-    """Two passes over the file: one that finds fault, one that writes."""
+    """Two passes over the file: one that checks, one that writes."""
 
     def __init__(self, store: "Store", *, skip_existing: bool) -> None:
         self._store = store
@@ -71,15 +72,15 @@ class _Importer:
         self._jobs_total = 0
         self._jobs_read = 0
         self._awaited: set[str] = set()  # ids and names that imported jobs wait for
-        # Jobs that were cancelled with their dependants, by how many lines those are among.
+        # Jobs cancelled with their dependants, by the number of lines that those are among.
         self._dooms: dict[int, list[tuple[str, str]]] = {}
-        self._graphs: dict[str, int] = {}  # serials at which they began, by namespace
+        self._graphs: dict[str, int] = {}  # first serials, by namespace
         self.counts = dict.fromkeys(("queues", "limits", "schedules", "jobs", "skipped"), 0)
 
     def check(self, file: Path) -> None:
-        """Raises StoreError if anything in the file does not fit."""
+        """Raises StoreError if anything in the file cannot be imported."""
         from manyhands.cli.lines import JobLine
-        from manyhands.store.store import StoreError
+        from manyhands.store.contract import StoreError
 
         seen: set[str] = set()
         for number, line in _lines(file):
@@ -87,7 +88,7 @@ class _Importer:
                 continue
             job_id = line.job.job_id
             if job_id in seen:
-                raise StoreError(f"{file} line {number}: job {job_id} stands there twice.")
+                raise StoreError(f"{file} line {number}: job {job_id} appears twice.")
             seen.add(job_id)
             sentence = self._clash(line)
             if sentence is None:
@@ -95,7 +96,7 @@ class _Importer:
             if not self._skip_existing:
                 raise StoreError(
                     f"{file} line {number}: {sentence}. Nothing was imported; "
-                    "--skip-existing leaves out what is there already."
+                    "--skip-existing skips existing jobs."
                 )
             self._skipped.add(job_id)
         self._jobs_total = len(seen)
@@ -103,19 +104,19 @@ class _Importer:
     def _clash(self, line: "JobLine") -> str | None:
         from manyhands.model.job import FINISHED
 
-        job, index = line.job, self._store.index
-        if index.job(job.job_id) is not None:
-            return f"there is a job {job.job_id} already"
+        job, live = line.job, self._store.live
+        if live.job(job.job_id) is not None:
+            return f"job {job.job_id} already exists"
         if job.state in FINISHED:
             return None
-        if job.unique_key is not None and index.key_holder(job.queue, job.unique_key):
+        if job.unique_key is not None and live.key_holder(job.queue, job.unique_key):
             return f"another job holds the unique key of job {job.job_id}"
-        if job.name is not None and index.named(job.namespace or "", job.name):
+        if job.name is not None and live.named(job.namespace or "", job.name):
             return f"another job has the name of job {job.job_id}"
         return None
 
     def write(self, file: Path) -> None:
-        """Everything but what is left out, in batches."""
+        """Writes everything that is not skipped, in batches."""
         effects = self._open()
         gathered = 0
         with progress("importing") as tell:
@@ -127,19 +128,19 @@ class _Importer:
                     tell(self.counts["jobs"], self._jobs_total)
             self._commit(effects)
         effects = self._open()
-        self._note_untold(effects)
+        self._note_unnotified(effects)
         for namespace, serial in self._graphs.items():
-            self._store.index.namespaces.begin_earlier(namespace, serial)
+            self._store.begin_graph(namespace, serial)
         self._commit(effects)
 
     def _open(self) -> "Effects":
+        from manyhands.dispatch.clock import Clock
         from manyhands.engine.effects import Effects
-        from manyhands.server.clock import Clock
 
-        return Effects(self._store.index, Clock().now())
+        return Effects(self._store.live.view, Clock().now())
 
     def _put(self, effects: "Effects", line: "Line") -> int:
-        """Takes a line in; gives how many bytes it weighs."""
+        """Adds a line to the batch; returns its size in bytes."""
         from manyhands.cli import lines
 
         match line:
@@ -147,7 +148,7 @@ class _Importer:
                 effects.put_queue(line.queue)
                 self.counts["queues"] += 1
             case lines.LimitLine():
-                effects.set().limits.append(line.limit)
+                effects.set().limits[line.limit.name] = line.limit
                 self.counts["limits"] += 1
             case lines.ScheduleLine():
                 effects.set().schedules[line.schedule.schedule_id] = line.schedule
@@ -171,9 +172,8 @@ class _Importer:
             return 0
         if effects.queue(job.queue) is None:
             effects.put_queue(Queue(job.queue))
-        index = self._store.index
-        # Jobs that come later stand behind those that were imported.
-        index.position = max(index.position, job.position)
+        # Later jobs must be placed after the imported ones.
+        self._store.reserve_positions(job.position)
         effects.put(job)
         self.counts["jobs"] += 1
         if line.begins_graph:
@@ -181,32 +181,39 @@ class _Importer:
         if job.state not in FINISHED:
             self._awaited.update(job.waits_for)
         if line.doom is not None:
-            self._dooms.setdefault(line.doom.among, []).append((job.job_id, line.doom.reason))
+            self._dooms.setdefault(line.doom.among, []).append(
+                (job.job_id, as_detail(line.doom.reason))
+            )
         return len(job.payload) + len(job.result or b"")
 
     def _note_dooms(self, effects: "Effects") -> None:
-        """All are there now that were cancelled with a job."""
-        from manyhands.model.job import Untold
+        """Notes the pending cascade cancellations, once all jobs are there."""
+        from manyhands.model.job import Unnotified
 
-        for job_id, reason in self._dooms.pop(self._jobs_read, ()):
-            effects.set().untold[job_id] = Untold(self._serial(effects), reason)
+        for job_id, detail in self._dooms.pop(self._jobs_read, ()):
+            effects.set().unnotified[job_id] = Unnotified(self._serial(effects), detail)
 
     def _serial(self, effects: "Effects") -> int:
-        """That the latest job will have: all of them are new."""
-        return self._store.index.serial + len(effects.jobs)
+        """The serial that the latest job will have: all of them are new."""
+        return self._store.live.last_serial() + len(effects.jobs)
 
-    def _note_untold(self, effects: "Effects") -> None:
-        """The export may be of a moment when not all had heard of the end of what they wait for,
-        and what was left out here may have ended otherwise: at its start the server tells them.
+    def _note_unnotified(self, effects: "Effects") -> None:
+        """Lets the server notify dependants at its next start: at the time of the export some had
+        not been notified that a dependency had finished, and what was skipped here may have ended
+        differently.
         """
         from manyhands.engine.graph import job_of_key
-        from manyhands.model.job import FINISHED, Untold
+        from manyhands.model.job import FINISHED, Unnotified
 
         for key in self._awaited:
             job = job_of_key(effects, key)
-            if job is None or job.state not in FINISHED or job.job_id in self._store.index.untold:
+            if (
+                job is None
+                or job.state not in FINISHED
+                or job.job_id in self._store.live.unnotified
+            ):
                 continue
-            effects.set().untold[job.job_id] = Untold()
+            effects.set().unnotified[job.job_id] = Unnotified()
 
     def _commit(self, effects: "Effects") -> None:
         store = self._store
@@ -223,9 +230,9 @@ class _Importer:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, "Line"]]:
-    """The lines behind the header, with their numbers."""
+    """The lines after the header, with their numbers."""
     from manyhands.cli import lines
-    from manyhands.store.store import StoreError
+    from manyhands.store.contract import StoreError
 
     number = 0
     with file.open("rb") as stream:

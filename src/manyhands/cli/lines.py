@@ -3,6 +3,7 @@
 Checklist for a change that older versions cannot read: raise ``FORMAT`` - read the old one too.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.stored import StoredJob, restored, stored
+from manyhands.store.sqlite.rows import with_reason
 
 FORMAT: Final = 1
 
@@ -44,7 +46,7 @@ class ScheduleLine(Struct, tag="schedule", tag_field="kind"):
 
 
 class Content(Struct, omit_defaults=True):
-    """A payload as text where it is text, else as base64."""
+    """A payload as text if it is text, otherwise as base64."""
 
     text: str | None = None
     base64: bytes | None = None
@@ -55,23 +57,23 @@ class Content(Struct, omit_defaults=True):
 
 
 class Doom(Struct):
-    """The job was cancelled together with its dependants, and not all of them are cancelled yet."""
+    """A pending cascade cancellation: not all dependants of the cancelled job are cancelled yet."""
 
-    among: int  # the first so many jobs of the export: those behind them came later
+    among: int  # the first this many jobs of the export: later ones are not affected
     reason: str
 
 
 class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
-    """A job in whatever state; what is long stands beside it."""
+    """A job in any state; long values are separate fields."""
 
     job: StoredJob
     payload: Content
     result: Content | None = None
     doom: Doom | None = None
-    begins_graph: bool = False  # the one that is being worked on in its namespace
+    begins_graph: bool = False  # the unfinished graph of its namespace
 
     def plain(self) -> Job:
-        """The job as it is to be stored: it gets its place in the new store there."""
+        """The job to store; the new store assigns its position."""
         result = self.result.plain() if self.result is not None else None
         job = replace(self.job, payload=self.payload.plain(), result=result, serial=0)
         return restored(job)
@@ -80,7 +82,18 @@ class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
 Line = Header | QueueLine | LimitLine | ScheduleLine | JobLine
 
 encode: Final = msgspec.json.Encoder().encode
-decode: Final = msgspec.json.Decoder(Line).decode
+_decode: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
+
+
+def decode(text: bytes) -> Line:
+    """A line. Raises msgspec.MsgspecError."""
+    try:
+        return _decode(text)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(text)
+        if not isinstance(fields, dict) or not isinstance(fields.get("job"), dict):
+            raise
+        return _decode(encode({**fields, "job": with_reason(fields["job"])}))
 
 
 def job_line(job: Job, doom: Doom | None = None, *, begins_graph: bool = False) -> JobLine:
@@ -96,5 +109,5 @@ def _content(data: bytes, encoding: Encoding) -> Content:
         try:
             return Content(text=data.decode())
         except UnicodeDecodeError:
-            pass  # the submitter was wrong about it; nothing is lost as base64
+            pass  # not what the submitter declared; base64 loses nothing
     return Content(base64=data)

@@ -1,14 +1,21 @@
 """`manyhands serve`: starts the server with the effective configuration."""
 
-from manyhands.cli.flags import Flag, load_from_flags, with_config_flags
+from manyhands.cli.flags import (
+    Flag,
+    file_of,
+    forget_environment,
+    load_from_flags,
+    with_config_flags,
+)
+from manyhands.config import warnings_of
 
 
 @with_config_flags
 def serve(**flags: Flag) -> None:
-    """Start the server; it runs until it is told to stop.
+    """Start the server; it runs until a signal stops it.
 
     An option such as --log-format is also the environment variable MANYHANDS_LOG_FORMAT and the key
-    log_format of the TOML file. A flag wins over the environment, that over the file.
+    log_format of the TOML file. A flag overrides the environment, which overrides the file.
 
     Examples:
 
@@ -19,7 +26,9 @@ def serve(**flags: Flag) -> None:
       MANYHANDS_LOG_FORMAT=json manyhands serve --config manyhands.toml
     """
     loaded = load_from_flags(flags)
+    warnings = warnings_of(loaded, file_of(flags))
+    forget_environment()
 
-    from manyhands.server.app import run
+    from manyhands.app import run
 
-    run(loaded.config)
+    run(loaded.config, warnings)

@@ -1,4 +1,4 @@
-"""`manyhands config`: shows the effective configuration and where each value came from."""
+"""`manyhands config`: shows the effective configuration and the source of each value."""
 
 import sys
 from pathlib import Path
@@ -17,15 +17,14 @@ def show_config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     check: Annotated[
         Path | None,
-        typer.Option(
-            help="Only check this file, apart from environment and flags.", metavar="FILE"
-        ),
+        typer.Option(help="Only check this file, ignoring environment and flags.", metavar="FILE"),
     ] = None,
     **flags: Flag,
 ) -> None:
-    """Show the configuration that serve would use, given the same flags.
+    """Show the configuration that serve would use.
 
-    On a terminal it is a table; in a pipe it is TOML that can be read back.
+    It takes the same flags as serve. The output is a table on a terminal, and TOML that can be read
+    back in a pipe.
 
     Examples:
 

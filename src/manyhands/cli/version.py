@@ -1,4 +1,4 @@
-"""`manyhands version`: the versions that a report of a defect should name."""
+"""`manyhands version`: the versions that a bug report should name."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ def version(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the versions of manyhands and of what it runs on.
+    """Show the versions of manyhands and its platform.
 
     Example:
 
@@ -24,7 +24,7 @@ def version(
     import zmq
 
     from manyhands.engine import decide
-    from manyhands.wire.dwork import implementation
+    from manyhands.protocols.dwork.codec import implementation
 
     versions = {
         "manyhands": __version__,

@@ -1,4 +1,4 @@
-"""`manyhands wmp`: submit jobs, look at them and work on them, over ZeroMQ as any peer would."""
+"""`manyhands wmp`: submit, inspect and work on jobs, over ZeroMQ as any peer would."""
 
 import contextlib
 import sys
@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from manyhands.cli.storing import fail
+from manyhands.cli.numbers import finite
+from manyhands.cli.stores import fail
+from manyhands.cli.worker_flags import (
+    GRACE_SECONDS,
+    KILL_AFTER_SECONDS,
+    Grace,
+    KillAfter,
+    Logs,
+    TaskTimeout,
+)
 from manyhands.model import limits
 
 if TYPE_CHECKING:
     from manyhands.client.wmp_submitter import Answer, Submitter
 
 wmp = typer.Typer(
-    help="Submit jobs and work on them, over WMP (workers and managers on ZeroMQ).",
+    help="Submit jobs and work on them, over WMP (ZeroMQ).",
+    epilog="Example: manyhands wmp submit mail 'to: all' --wait 60",
     no_args_is_help=True,
 )
 
@@ -23,11 +33,17 @@ Manager = Annotated[
     str, typer.Option("--manager", "-m", help="The server's WMP address.", metavar="HOST:PORT")
 ]
 Seconds = Annotated[
-    float, typer.Option("--timeout", min=0.01, max=86_400, help="Seconds to wait for a reply.")
+    float,
+    typer.Option(
+        "--timeout", min=0.01, max=86_400, callback=finite, help="Seconds to wait for a reply."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[
-    float, typer.Option("--wait", min=0, max=86_400, help="Seconds to wait for the job's end.")
+    float,
+    typer.Option(
+        "--wait", min=0, max=86_400, callback=finite, help="Seconds to wait for the job to finish."
+    ),
 ]
 _MANAGER = "127.0.0.1:7714"
 _SECONDS = 30.0
@@ -68,21 +84,31 @@ def submit(  # noqa: PLR0913 - each is a flag
     role: Annotated[str, typer.Argument(help="The role, which is a queue.")],
     payload: Annotated[str, typer.Argument(help="Data for the worker; - is standard input.")] = "",
     *,
-    name: Annotated[str, typer.Option(help="A name that the worker is told.")] = "",
-    priority: Annotated[float | None, typer.Option(help="Higher goes first.")] = None,
+    name: Annotated[str, typer.Option(help="A name that is passed to the worker.")] = "",
+    priority: Annotated[
+        float | None, typer.Option(callback=finite, help="Higher goes first.")
+    ] = None,
     delay: Annotated[
-        float, typer.Option(min=0, max=_DELAY_MAX, help="Seconds before it may be worked.")
+        float,
+        typer.Option(
+            min=0, max=_DELAY_MAX, callback=finite, help="Delay in seconds before it is ready."
+        ),
     ] = 0.0,
     key: Annotated[
-        str | None, typer.Option(help="While a job of this key lives, no second one is made.")
+        str | None,
+        typer.Option(
+            help="Create no second job with this key while one is unfinished, or for 24 hours."
+        ),
     ] = None,
-    attempts: Annotated[int | None, typer.Option(min=1, help="How often it may be tried.")] = None,
+    attempts: Annotated[int | None, typer.Option(min=1, help="Maximum number of attempts.")] = None,
     wait: Wait = 0.0,
     manager: Manager = _MANAGER,
     timeout: Seconds = _SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job, and print its id; it is on disk then. With --wait, also what became of it.
+    """Submit a job and print its id; it is on disk by then.
+
+    With --wait, also print the outcome.
 
     Examples:
 
@@ -120,7 +146,7 @@ def fetch(
     timeout: Seconds = _SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job is, and its result if it has one; exits 1 unless it is completed.
+    """Show the state and result of a job; exits 1 unless completed.
 
     Example:
 
@@ -140,7 +166,7 @@ def close(
     manager: Manager = _MANAGER,
     timeout: Seconds = _SECONDS,
 ) -> None:
-    """Call a job off: its worker is told. One that has ended stays as it is.
+    """Cancel a job and notify its worker; a finished one stays as it is.
 
     Example:
 
@@ -151,7 +177,7 @@ def close(
 
 
 @wmp.command()
-def work(
+def work(  # noqa: PLR0913 - each is a flag
     *,
     managers: Annotated[
         list[str] | None,
@@ -161,21 +187,50 @@ def work(
     ] = None,
     roles: Annotated[
         list[str] | None,
-        typer.Option("--role", "-r", help="A role to work for; may be repeated; none is any."),
+        typer.Option("--role", "-r", help="A role to work for; may be repeated; default: any."),
     ] = None,
     command: Annotated[
-        str, typer.Option("--command", "-c", help="What to run; {job}, {role}, {name} are known.")
+        str,
+        typer.Option(
+            "--command", "-c", help="Command to run; {job}, {role} and {name} are replaced."
+        ),
     ],
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, max=1_000, help="At once.")] = 1,
-    identity: Annotated[str, typer.Option(help="What to be called; else the host's name.")] = "",
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Stop after so many.")] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, max=1_000, help="Commands to run at once.")
+    ] = 1,
+    identity: Annotated[
+        str, typer.Option(help="The worker's name (default: the host's name).")
+    ] = "",
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many jobs.")
+    ] = 0,
+    task_timeout: TaskTimeout = None,
+    logs: Logs = None,
+    grace: Grace = GRACE_SECONDS,
+    kill_after: KillAfter = KILL_AFTER_SECONDS,
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience",
+            min=0,
+            max=86_400,
+            help="Seconds to wait at the end for unreachable managers, to report to them.",
+        ),
+    ] = 86_400.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run jobs as commands, for one manager or many, until interrupted; exits 1 if some failed.
+    """Run jobs as commands, for one or more managers, until interrupted.
 
-    A command gets the job's payload on standard input. What it prints becomes the result; with a
-    status other than 0 the job is tried again later. An interrupt lets running commands end; a
-    second one ends them and gives their jobs back. A job that is cancelled has its command ended.
+    Exits 1 if some failed. A command gets the job's payload on standard input, and as
+    MANYHANDS_JOB, _TASK, _QUEUE, _ATTEMPT and _MANAGER the job's id, name, role, attempt and
+    manager. The last MiB that it prints becomes the result; with a status other than 0 the job is
+    retried later. It runs in its own session, and any process it leaves running there is ended with
+    it. When a job is cancelled, its command is ended.
+
+    Ctrl-C (SIGINT): running commands finish, no more are started; a second one ends them. SIGTERM
+    and SIGHUP, as Slurm sends at a time limit or scancel: running commands have --grace seconds to
+    finish, then they get SIGTERM and --kill-after seconds later SIGKILL. Unfinished jobs go back to
+    their manager; they have not failed, and it costs no attempt.
 
     Examples:
 
@@ -185,6 +240,7 @@ def work(
     """
     import socket
 
+    from manyhands.cli.stops import Stopping
     from manyhands.cli.wmp_worker import Crew
 
     crew = Crew(
@@ -194,6 +250,10 @@ def work(
         slots=jobs,
         identity=identity or socket.gethostname() or "localhost",
         count=count,
+        stopping=Stopping(grace, kill_after),
+        patience_seconds=patience,
+        task_seconds=task_timeout,
+        logs=logs,
         as_json=as_json,
     )
     raise SystemExit(crew.run())

@@ -1,35 +1,49 @@
 """`manyhands wmp work`: several commands at once, each for one job, for any number of managers."""
 
+import contextlib
+import os
+import re
 import shlex
-import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import typer
 
-from manyhands.cli.storing import fail
+from manyhands.cli.child import Child, Ended
+from manyhands.cli.guardian import Guardian
+from manyhands.cli.stops import Stopping
+from manyhands.cli.stores import fail
+from manyhands.cli.task_logs import TaskLogs
 from manyhands.client.wmp import Job, Refused, Worker
-from manyhands.server.clock import Clock
+from manyhands.dispatch.clock import Clock
 
-# What is kept of a command's output, from its end.
+# How much of a command's output is kept, from its end.
 _RESULT_BYTES: Final = 1024 * 1024
-_FAILURE_BYTES: Final = 2_000
 _LINE_SECONDS: Final = 0.2
+_PLACES: Final = re.compile(r"\{(?:job|role|name)\}")
 
 
 class CommandFailed(Exception):  # noqa: N818 - told to the manager as it is
     """A command ended with an error."""
 
 
-class Crew:
-    """A worker whose jobs are commands, and what it has done."""
+class _Ran(msgspec.Struct, frozen=True):
+    """The outcome of a job, kept until the manager has recorded it."""
 
-    def __init__(
+    ended: Ended
+    began_at: int
+    ended_at: int
+    returned: bool = False
+
+
+class Crew:
+    """A worker that runs its jobs as commands, and its results."""
+
+    def __init__(  # noqa: PLR0913 - what was said on the command line
         self,
         managers: Sequence[str],
         command: str,
@@ -38,26 +52,33 @@ class Crew:
         slots: int,
         identity: str,
         count: int,
+        stopping: Stopping,
+        patience_seconds: float,
+        task_seconds: float | None,
+        logs: Path | None,
         as_json: bool,
     ) -> None:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            fail(f"--command {command} cannot be taken apart: {error}.")
+            fail(f"--command {command} cannot be parsed: {error}.")
         if not self._words:
             fail("--command is empty.")
         if "" in roles:
             fail("--role is empty.")
         self._count = count
         self._as_json = as_json
+        self._task_ms = task_seconds * 1000 if task_seconds is not None else None
+        self._logs = TaskLogs(logs, f"{identity}.{os.getpid()}") if logs is not None else None
         self._clock = Clock()
         self._lock = threading.Lock()
-        self._processes: dict[Job, subprocess.Popen[bytes]] = {}
-        self._ended: dict[Job, tuple[str | None, float]] = {}  # failure and seconds, till recorded
-        self._completed = self._failed = self._lost = 0
+        self._children: dict[Job, Child] = {}
+        self._ran: dict[Job, _Ran] = {}
+        self._completed = self._failed = self._lost = self._returned = 0
         self._begun = 0
         self._live = sys.stderr.isatty() and not as_json
-        self._interrupted = self._killing = False
+        self._stopping = stopping
+        self._guardian = Guardian()
         self._trouble: str | None = None
         self._worker = Worker(
             managers,
@@ -65,22 +86,35 @@ class Crew:
             roles=roles,
             slots=slots,
             identity=identity,
+            farewell_seconds=patience_seconds,
             on_recorded=self._recorded,
         )
 
     def run(self) -> int:
-        """Until interrupted, or until there were enough; gives the exit code."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._interrupt)
+        """Works until interrupted or until the limit is reached; returns the exit code."""
+        self._stopping.listen()
         thread = threading.Thread(target=self._work, daemon=True)
         thread.start()
-        if self._live:
-            self._draw_until_end(thread)
-        while thread.is_alive():
-            thread.join(_LINE_SECONDS)
+        asked_to_finish = asked_to_end = False
+        with self._line() as draw:
+            while thread.is_alive() and not self._stopping.too_late.is_set():
+                self._stopping.attend(_LINE_SECONDS)
+                if self._stopping.finishing.is_set() and not asked_to_finish:
+                    asked_to_finish = True
+                    self._worker.stop()
+                if self._stopping.ending.is_set() and not asked_to_end:
+                    asked_to_end = True
+                    self._end_all()
+                draw()
+        self._guardian.close()
         if self._trouble is not None:
             fail(f"{self._trouble}.")
         typer.echo(self._summary(), err=True)
+        if self._ran:
+            fail(
+                f"{len(self._ran)} jobs could not be reported or given back, because their "
+                f"manager does not answer. They are handed out again when their lease ends."
+            )
         return 1 if self._failed else 0
 
     def _work(self) -> None:
@@ -88,30 +122,33 @@ class Crew:
             self._worker.run()
         except OSError as error:
             self._trouble = str(error)
+        finally:
+            self._stopping.wake()
 
-    def _draw_until_end(self, thread: threading.Thread) -> None:
+    @contextlib.contextmanager
+    def _line(self) -> Iterator[Callable[[], None]]:
+        """Keeps one line up to date on a terminal; prints nothing elsewhere."""
+        if not self._live:
+            yield lambda: None
+            return
         from rich.console import Console
         from rich.live import Live
 
         console = Console(stderr=True, highlight=False)
         with Live(console=console, refresh_per_second=5, transient=True) as live:
-            while thread.is_alive():
-                thread.join(_LINE_SECONDS)
-                live.update(self._summary())
+            yield lambda: live.update(self._summary())
 
     def _summary(self) -> str:
+        returned = f"{self._returned} returned, " if self._returned else ""
         return (
-            f"{self._completed} completed, {self._failed} failed, {self._lost} not wanted, "
-            f"{len(self._processes)} running"
+            f"{self._completed} completed, {self._failed} failed, {self._lost} unwanted, "
+            f"{returned}{len(self._children)} running"
         )
 
-    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        if self._interrupted:
-            self._killing = True
-            for process in list(self._processes.values()):
-                process.terminate()
-        self._interrupted = True
-        self._worker.stop()
+    def _end_all(self) -> None:
+        with self._lock:
+            for child in self._children.values():
+                child.stop()
 
     # One job.
 
@@ -122,57 +159,71 @@ class Crew:
                 raise Refused
             if self._begun == self._count:
                 self._worker.stop()
-        began_ms = self._clock.monotonic_ms()
-        failure: str | None = None
-        try:
-            return self._execute(job)
-        except CommandFailed as error:
-            failure = str(error)
-            if self._killing:
-                raise Refused from None
-            raise
-        finally:
-            self._ended[job] = (failure, (self._clock.monotonic_ms() - began_ms) / 1000)
+        began_at = self._clock.now()
+        ended = self._execute(job)
+        returned = not job.cancelled.is_set() and self._stopping.explains(ended)
+        self._ran[job] = _Ran(ended, began_at, self._clock.now(), returned)
+        if returned:
+            raise Refused
+        if ended.failure is not None:
+            raise CommandFailed(ended.failure)
+        return ended.out
 
-    def _execute(self, job: Job) -> bytes:
-        """What the command printed."""
+    def _execute(self, job: Job) -> Ended:
         known = {"{job}": job.id, "{role}": job.role, "{name}": job.name}
-        words = self._words
-        for place, text in known.items():
-            words = [word.replace(place, text) for word in words]
-        try:
-            process = subprocess.Popen(  # noqa: S603 - running them is the purpose
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        told = {
+            "MANYHANDS_JOB": job.id,
+            "MANYHANDS_TASK": job.name,
+            "MANYHANDS_QUEUE": job.role,
+            "MANYHANDS_ATTEMPT": str(job.attempt),
+            "MANYHANDS_MANAGER": job.manager,
+        }
+        with contextlib.ExitStack() as stack:
+            logs = (
+                stack.enter_context(self._logs.files(job.id, job.attempt)) if self._logs else None
             )
-        except (OSError, ValueError) as error:
-            raise CommandFailed(f"{words[0]} cannot be run: {error}") from None
-        self._processes[job] = process
-        job.on_cancel = process.terminate
-        if job.cancelled.is_set() or self._killing:
-            process.terminate()  # that was said before anybody could be told
-        try:
-            out, err = process.communicate(job.payload)
-        finally:
-            del self._processes[job]
-        code = process.returncode
-        if code == 0:
-            return out[-_RESULT_BYTES:]
-        text = err[-_FAILURE_BYTES:].decode(errors="replace").strip()
-        ended = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-        raise CommandFailed(f"{ended}: {text}" if text else ended)
+            child = Child(
+                [_PLACES.sub(lambda found: known[found[0]], word) for word in self._words],
+                data=job.payload,
+                variables={**os.environ, **told},
+                guardian=self._guardian,
+                kill_after_ms=self._stopping.kill_after_ms,
+                ms_max=self._task_ms,
+                kept_bytes=_RESULT_BYTES,
+                logs=logs,
+            )
+            with self._lock:
+                self._children[job] = child
+            job.on_cancel = child.stop
+            if job.cancelled.is_set() or self._stopping.ending.is_set():
+                child.stop()  # stopped before there was a command to end
+            try:
+                return child.run()
+            finally:
+                with self._lock:
+                    del self._children[job]
 
     def _recorded(self, job: Job, reason: str) -> None:
-        """The manager knows the end of it, or does not want to."""
-        failure, seconds = self._ended.pop(job, (None, 0.0))
+        """The manager has recorded the outcome, or does not want it."""
+        ran = self._ran.pop(job, None)
+        if ran is None:
+            return  # refused before it started
+        failure = ran.ended.failure
         if reason != "recorded":
             self._lost += 1
             word = reason
+        elif ran.returned:
+            self._returned += 1
+            word = "returned"
         elif failure is not None:
             self._failed += 1
             word = "failed"
         else:
             self._completed += 1
             word = "completed"
+        if self._logs is not None:
+            self._logs.note(job.id, job.attempt, ran.began_at, ran.ended_at, word, ran.ended)
+        seconds = (ran.ended_at - ran.began_at) / 1000
         if self._as_json:
             facts = {
                 "job": job.id,
@@ -180,6 +231,9 @@ class Crew:
                 "manager": job.manager,
                 "outcome": word,
                 "failure": failure,
+                "exit_code": ran.ended.code,
+                "signal": ran.ended.signal,
+                "attempt": job.attempt,
                 "seconds": round(seconds, 3),
             }
             typer.echo(msgspec.json.encode(facts).decode())

@@ -1,1 +1,1 @@
-"""What other programs import: workers that speak to a server over its own protocols."""
+"""What other programs import: workers and submitters that talk to a server over its protocols."""

@@ -3,8 +3,8 @@
     worker = Worker(["jobs-1:7714", "jobs-2:7714"], handle, roles=["mail"], slots=8)
     worker.run()
 
-``handle`` gets a ``Job``, in a thread of its own, and gives the result as bytes. Whatever it raises
-is reported as an error, and tried again later; ``Failed`` is final.
+``handle`` gets a ``Job``, in its own thread, and returns the result as bytes. Any exception is
+reported as an error, and the job is retried later; ``Failed`` is final.
 """
 
 import contextlib
@@ -30,17 +30,16 @@ _SILENCE_MS: Final = 30_000
 _RECONNECT_MS: Final = 100
 _RECONNECT_MS_MAX: Final = 2_000
 _DRAIN_COUNT: Final = 200
-# How long a worker that stops waits to hear that its last results are recorded.
 _FAREWELL_SECONDS: Final = 10.0
 _MESSAGE_BYTES: Final = 2_000
 
 
 class Failed(Exception):  # noqa: N818 - it is what a handler says, no error of ours
-    """The job failed, and trying it again would not help."""
+    """The job failed, and a retry would not help."""
 
 
 class Refused(Exception):  # noqa: N818
-    """The job is given back; the attempt does not count."""
+    """The job is given back; the attempt is not charged."""
 
 
 class Job:
@@ -53,19 +52,23 @@ class Job:
         self.attempt = held.attempt
         self.manager = held.manager.decode(errors="replace")
         self.payload = held.data
-        self.cancelled = threading.Event()  # nobody wants the result any more
+        self.cancelled = threading.Event()  # the result is no longer wanted
         self.on_cancel: Callable[[], None] | None = None
         self._worker = worker
         self._held = held
 
     def report(self, numerator: int, denominator: int, data: bytes | None = None) -> None:
-        """Say how far the work is; ``data`` is a piece of the result."""
+        """Reports progress; ``data`` is a piece of the result."""
         rules = self._worker.rules
         self._worker.post(lambda now: rules.progress(self._held, numerator, denominator, data, now))
 
 
 class Worker:
-    """Runs until ``stop`` is called. One thread for the sockets, one for each job."""
+    """Runs until ``stop`` is called. One thread for the sockets, one for each job.
+
+    ``farewell_seconds`` is how long it then waits, after its last job, for all results to be
+    recorded; managers may be unreachable.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Worker:
         roles: Sequence[str] = (),
         slots: int = 1,
         identity: str = "",
+        farewell_seconds: float = _FAREWELL_SECONDS,
         on_recorded: Callable[[Job, str], None] | None = None,
     ) -> None:
         if not managers:
@@ -84,6 +88,7 @@ class Worker:
         self._urls = [url if "://" in url else f"tcp://{url}" for url in managers]
         self._handler = handler
         self._slots = slots
+        self._farewell_ms = int(farewell_seconds * 1000)
         self._on_recorded = on_recorded
         self._posts: queue.SimpleQueue[Callable[[int], None]] = queue.SimpleQueue()
         self._jobs: dict[bytes, Job] = {}
@@ -104,17 +109,17 @@ class Worker:
             chance=lambda: secrets.randbelow(1_001) / 1_000,
         )
 
-    # What others call, from any thread.
+    # Called from any thread.
 
     def stop(self) -> None:
-        """Take no more jobs; ``run`` returns when those at hand are through and recorded, and
-        those that were asked for are given back.
+        """Takes no more jobs; ``run`` returns when the present ones are finished and recorded, and
+        those in flight are given back.
         """
         self._stopping.set()
         self.post(lambda _now: None)
 
     def post(self, what: Callable[[int], None]) -> None:
-        """Have something done in the thread of the sockets."""
+        """Runs something in the thread of the sockets."""
         self._posts.put(what)
         with self._bell_lock:
             if self._bell is not None:
@@ -124,7 +129,7 @@ class Worker:
     # The thread of the sockets.
 
     def run(self) -> None:
-        """Work. Returns some time after ``stop``; OSError: a manager's address is none."""
+        """Works until ``stop``. Raises OSError if a manager's address is invalid."""
         ear = self._context.socket(zmq.PAIR)
         ear.connect("inproc://bell")
         poller = zmq.Poller()
@@ -143,12 +148,12 @@ class Worker:
             self._context.destroy(linger=500)
 
     def _connect(self, poller: zmq.Poller) -> None:
-        # Constant for the process, so that a connection that comes back is known.
+        # Constant for the process, so that managers recognise a new connection.
         routing_id = b"\1" + secrets.token_bytes(16)
         for url in self._urls:
             dealer = self._context.socket(zmq.DEALER)
             dealer.setsockopt(zmq.ROUTING_ID, routing_id)
-            # What is sent while nobody is there would be old news when somebody is.
+            # Messages queued while the peer is unreachable would be outdated when it is back.
             dealer.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, _QUEUE_COUNT_MAX)
             dealer.setsockopt(zmq.RCVHWM, _QUEUE_COUNT_MAX)
@@ -186,9 +191,10 @@ class Worker:
                     self._read(socket, numbers[socket], now)
             if self._stopping.is_set():
                 rules.stopping = True
-                farewell_at = farewell_at or now + int(_FAREWELL_SECONDS * 1000)
-                if rules.is_through() and (not rules.kept or now >= farewell_at):
-                    return
+                if rules.is_through():
+                    farewell_at = farewell_at or now + self._farewell_ms
+                    if not rules.kept or now >= farewell_at:
+                        return
             wait_ms = rules.turn(now)
             if rules.stopping:
                 wait_ms = min(wait_ms, 100)
@@ -206,10 +212,10 @@ class Worker:
             for _ in range(_DRAIN_COUNT):
                 self.rules.receive(number, dealer.recv_multipart(zmq.DONTWAIT), now)
 
-    # The outside of the rules.
+    # Called by the rules.
 
     def send(self, link: int, frames: list[bytes]) -> bool:
-        """To a manager or device; False if it is not there."""
+        """Sends to a manager or device; returns False if it is not connected."""
         try:
             self._sockets[link].send_multipart(frames, zmq.DONTWAIT)
         except zmq.Again:
@@ -217,12 +223,12 @@ class Worker:
         return True
 
     def begin(self, held: Held) -> None:
-        """A job came: a thread takes it."""
+        """Starts a thread for a new job."""
         job = self._jobs[held.lease] = Job(self, held)
         self._pool.submit(self._handle, job, held)
 
     def cancel(self, held: Held) -> None:
-        """The handler may look, or be called."""
+        """Sets the job's ``cancelled`` event and calls the handler's callback, if any."""
         job = self._jobs.get(held.lease)
         if job is not None:
             job.cancelled.set()
@@ -230,7 +236,7 @@ class Worker:
                 job.on_cancel()
 
     def recorded(self, held: Held, reason: bytes) -> None:
-        """Whoever made the worker may want to know."""
+        """Calls the owner's callback, if any."""
         job = self._jobs.pop(held.lease, None)
         if job is not None and self._on_recorded is not None:
             self._on_recorded(job, reason.decode("ascii", "replace"))

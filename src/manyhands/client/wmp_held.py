@@ -2,19 +2,19 @@
 
 import enum
 
-from manyhands.wire.wmp import Control, Path, Property
+from manyhands.protocols.wmp.codec import Control, Path, Property
 
 
 class End(enum.Enum):
     """How an attempt ended."""
 
     OK = b"ok"
-    ERROR = b"error"  # try again
+    ERROR = b"error"  # to be retried
     FAIL = b"fail"  # for good
-    REFUSED = b"refused"  # given back, not counted
+    REFUSED = b"refused"  # given back, not charged
 
 
-Where = tuple[int, Path]  # a link, and the trail behind it
+Where = tuple[int, Path]  # a link and the trail after it
 
 
 class Held:
@@ -30,7 +30,7 @@ class Held:
         self.job_id = control.need(b"job")
         self.lease = control.need(b"lease")
         self.manager = control.need(b"manager")
-        self.lease_ms = control.number(b"timeout", 0, 2**40)  # 0: for as long as it takes
+        self.lease_ms = control.number(b"timeout", 0, 2**40)  # 0: no expiry
         self.role = control.text(b"role") or ""
         self.name = control.text(b"name") or ""
         self.attempt = control.number(b"attempt", 1, 2**31)
@@ -39,5 +39,5 @@ class Held:
         self.cancelled = False
 
     def proof(self) -> tuple[Property, Property, Property]:
-        """What every message about it begins with."""
+        """The properties that every message about it starts with."""
         return (b"manager", self.manager), (b"job", self.job_id), (b"lease", self.lease)

@@ -1,15 +1,15 @@
 """What a WMP worker does, without sockets, threads or a clock: messages in, messages out.
 
-Slots are free, locked (a GIVE is under way) or busy (a job). A worker says READY where none of its
-READYs stands any more, remembers who has more work and asks those first, one after the other, so
-that all managers get their turn; and keeps each result until the manager says that it is recorded.
+Slots are free, locked (a GIVE is under way) or busy (a job). A worker sends READY to each manager
+that has no valid READY of it, remembers which managers have more work and asks those first, in
+turns, and keeps each result until the manager has recorded it.
 """
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from manyhands.client.wmp_held import End, Held, Where
-from manyhands.wire.wmp import (
+from manyhands.protocols.wmp.codec import (
     MANAGER,
     Command,
     Control,
@@ -27,30 +27,30 @@ from manyhands.wire.wmp import (
 
 LOCK_MS: Final = 5_000
 TTL_MS: Final = 60_000
-_READY_MS: Final = 5_000  # before READY is said again; doubled each time, up to half the ttl
-_RESEND_MS: Final = 1_000  # before DONE is said again; doubled each time
+_READY_MS: Final = 5_000  # before READY is repeated; doubled each time, up to half the ttl
+_RESEND_MS: Final = 1_000  # before DONE is repeated; doubled each time
 _RESEND_MS_MAX: Final = 30_000
 _JITTER: Final = 0.2
-# Results that no manager has acknowledged; above, the oldest are given up.
+# Unacknowledged results kept; above that, the oldest are dropped.
 _KEPT_COUNT_MAX: Final = 10_000
 # A WAKE that came while all slots were busy is worth a GIVE for that long.
 _WANTED_MS: Final = 30_000
 
 
 class Outside(Protocol):
-    """What carries out what the rules say."""
+    """Carries out what the rules decide."""
 
     def send(self, link: int, frames: list[bytes]) -> bool:
-        """False: there is no connection now."""
+        """Sends a message; returns False if there is no connection."""
 
     def begin(self, job: Held) -> None:
-        """Work on it; ``finish`` is called when that is through."""
+        """Starts the job; ``finish`` is called when it is done."""
 
     def cancel(self, job: Held) -> None:
-        """Nobody wants its result any more."""
+        """The job's result is no longer wanted."""
 
     def recorded(self, job: Held, reason: bytes) -> None:
-        """What the manager says about a result: ``recorded``, or why not."""
+        """The manager's answer to a result: ``recorded``, or why not."""
 
 
 class _Link:
@@ -59,8 +59,8 @@ class _Link:
     __slots__ = ("ready_at", "ready_ms", "standing")
 
     def __init__(self) -> None:
-        self.standing = False  # a READY stands behind it, as far as is known
-        self.ready_at = 0  # when READY is said again anyway
+        self.standing = False  # it has a valid READY, as far as we know
+        self.ready_at = 0  # when READY is repeated anyway
         self.ready_ms = _READY_MS
 
 
@@ -77,7 +77,7 @@ class _Lock:
 
 
 class _Kept:
-    """A result on its way."""
+    """A result that is not acknowledged yet."""
 
     __slots__ = ("job", "packet", "resend_at", "resend_ms")
 
@@ -113,23 +113,25 @@ class Rules:
         self._locks: dict[bytes, _Lock] = {}
         self._locked = 0
         self._lock_number = 0
-        self._wanted: dict[Where, tuple[int, int]] = {}  # who has more work: how much, until when
+        self._wanted: dict[
+            Where, tuple[int, int]
+        ] = {}  # managers with more work: how much, until when
         self._role_properties = [(b"role", role.encode()) for role in roles]
         self._identity: list[Property] = [(b"identity", identity.encode())] if identity else []
 
     @property
     def free(self) -> int:
-        """Slots that nobody has."""
+        """The number of free slots."""
         return self._slots - len(self.jobs) - self._locked
 
     def is_through(self) -> bool:
-        """Nothing is at hand, and nothing is on its way here."""
+        """Whether no job is held and none is in flight."""
         return not self.jobs and not self._locks
 
-    # News.
+    # Input.
 
     def connected(self, link: int, now: int) -> None:
-        """A connection was made, perhaps anew: whoever is there knows nothing of us."""
+        """A connection was made, perhaps again: the peer knows nothing of us."""
         self._links[link].standing = False
         self._links[link].ready_ms = _READY_MS
         self._links[link].ready_at = 0
@@ -138,7 +140,7 @@ class Rules:
                 kept.resend_at = now
 
     def receive(self, link: int, frames: list[bytes], now: int) -> None:
-        """A message from a manager. What is not understood is dropped and counted."""
+        """Handles a message from a manager. Malformed ones are dropped and counted."""
         try:
             packet = unpack(frames)
             if packet.route or signature_of(packet.control) != MANAGER:
@@ -204,7 +206,7 @@ class Rules:
         name = control.get(b"lock") or b""
         lock = self._locks.get(name)
         if lock is None or lock.is_fresh:
-            # This is what the READY behind the link was good for.
+            # A TAKE uses up the READY of its link.
             self._links[where[0]].standing = False
         if lock is not None:
             lock.is_fresh = False
@@ -212,13 +214,13 @@ class Rules:
         elif self.free <= 0:
             self._report(job, End.REFUSED, None, now)
             return
-        # One that was asked for before the end is given back, rather than left to time out.
+        # A job requested before the stop is given back, rather than left to time out.
         if self.stopping or (self._roles and job.role and job.role not in self._roles):
             self._report(job, End.REFUSED, None, now)
             return
         more = control.number(b"more", 0, self._slots)
         if more:
-            # There is more where this came from: ask again, but after all others who have work.
+            # This manager has more: ask it again, but after all others that have work.
             self._wanted.pop(where, None)
             self._wanted[where] = (more, now + _WANTED_MS)
         self.jobs[job.lease] = job
@@ -240,7 +242,7 @@ class Rules:
     # Work.
 
     def finish(self, job: Held, end: End, data: bytes | None, now: int) -> None:
-        """An attempt is through. If nobody wants it any more, nobody hears of it."""
+        """An attempt has ended. It is not reported if it is no longer wanted."""
         if self.jobs.pop(job.lease, None) is not None and not job.cancelled:
             self._report(job, end, data, now)
 
@@ -257,7 +259,7 @@ class Rules:
     def progress(
         self, job: Held, numerator: int, denominator: int, data: bytes | None, now: int
     ) -> None:
-        """How far a job is; that is a sign of life as well."""
+        """Reports progress of a job, which also renews its lease."""
         if job.lease in self.jobs and not job.cancelled:
             told = b"%d/%d" % (max(0, numerator), max(0, denominator))
             self._status(job, now, data, (b"progress", told))
@@ -275,8 +277,9 @@ class Rules:
     # Time.
 
     def turn(self, now: int) -> int:
-        """Everything that is due; to be called after news and when the time has come. Gives the
-        milliseconds until something is due again.
+        """Does everything that is due; called after input and when the time has come.
+
+        Returns the milliseconds until something is due again.
         """
         for lock, found in list(self._locks.items()):
             if found.expires_at <= now:
@@ -302,8 +305,8 @@ class Rules:
         return max(0, due - now)
 
     def _invite(self, now: int) -> None:
-        """Managers that are not in line hear that there is room, before it is used up: those in
-        line might have more, and more again.
+        """Sends READY to managers that are not in line before the free slots are used up: those in
+        line might always have more.
         """
         if self._wanted and self.free > 0:
             in_line = {link for link, _ in self._wanted}
@@ -313,7 +316,7 @@ class Rules:
                     self._say_ready(number, ready, now)
 
     def _use_slots(self, now: int) -> None:
-        """Those who have work and were put off come first, in the order of their asking."""
+        """Sends GIVE to managers that have work and were put off, in the order of their WAKEs."""
         while self._wanted and self.free > 0:
             where = next(iter(self._wanted))
             count, until = self._wanted.pop(where)
@@ -321,7 +324,9 @@ class Rules:
                 self._give(where, count, now)
 
     def _announce(self, now: int) -> int:
-        """READY where none stands, and now and then where one does: it may be forgotten there."""
+        """Sends READY where none is valid, and repeats it at times: a manager may have forgotten
+        it.
+        """
         if self.free <= 0:
             return now + _RESEND_MS_MAX
         due = now + _RESEND_MS_MAX
@@ -341,11 +346,11 @@ class Rules:
 
     def _say_ready(self, number: int, ready: bytes, now: int) -> None:
         link = self._links[number]
-        # Without a connection there is nobody to wait for: `connected` will tell.
+        # Without a connection there is nothing to wait for until `connected`.
         self._outside.send(number, pack(Packet((), (), ready)))
         link.standing = True
         link.ready_at = now + self._shaken(link.ready_ms)
 
     def _shaken(self, ms: int) -> int:
-        """A little more or less, so that many workers do not speak all at once."""
+        """Adds jitter, so that many workers do not send at the same time."""
         return int(ms * (1 + _JITTER * (2 * self._chance() - 1)))

@@ -1,4 +1,4 @@
-"""A WMP submitter to import: hand in jobs, look at them, wait for their results, call them off."""
+"""A WMP submitter to import: submit jobs, inspect them, wait for results, cancel them."""
 
 import secrets
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 import zmq
 from msgspec import Struct
 
-from manyhands.wire.wmp import (
+from manyhands.protocols.wmp.codec import (
     Command,
     Packet,
     Property,
@@ -23,15 +23,15 @@ _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
 
 class UnreachableError(Exception):
-    """The manager did not answer, or not in WMP's words. Its text is a sentence."""
+    """The manager did not answer, or did not speak WMP. Its text is a sentence."""
 
 
 class RefusedError(Exception):
-    """The manager said no. Its text is a sentence."""
+    """The manager refused. Its text is a sentence."""
 
 
 class Answer(Struct, frozen=True):
-    """How a job is."""
+    """The state of a job."""
 
     job: str
     finished: bool
@@ -58,7 +58,7 @@ class Submitter:
             raise UnreachableError(f"{self._url} is no address: {error.strerror}.") from None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         self._context.destroy(linger=0)
 
     def submit(
@@ -72,7 +72,9 @@ class Submitter:
         key: bytes | None = None,
         attempts: int | None = None,
     ) -> Answer:
-        """The job, which is on disk when this returns. With a ``key``, saying it again is safe."""
+        """Submits a job, which is on disk when this returns. With a ``key``, repeating it is
+        safe.
+        """
         properties: list[Property] = [(b"role", role.encode())]
         if name:
             properties.append((b"name", name.encode()))
@@ -87,12 +89,12 @@ class Submitter:
         return self._ask(Command.SUBMIT, properties, payload or None)
 
     def fetch(self, job: str, wait_seconds: float = 0.0) -> Answer:
-        """How a job is; waits so long for its end."""
+        """The state of a job; waits up to this long for it to finish."""
         properties = [(b"job", job.encode()), (b"wait", decimal(int(wait_seconds * 1000)))]
         return self._ask(Command.FETCH, properties, None, wait_seconds)
 
     def cancel(self, job: str) -> Answer:
-        """Call a job off; one that has ended stays as it is."""
+        """Cancels a job; a finished one stays as it is."""
         return self._ask(Command.CLOSE, [(b"job", job.encode())], None)
 
     def _ask(
@@ -121,7 +123,7 @@ class Submitter:
         packet = unpack(frames)
         reply = decode(packet.control)
         if reply.command is not Command.REPLY or reply.get(b"request") != request:
-            return None  # to a request that was given up
+            return None  # the answer to a request that timed out
         if reply.need(b"code") not in _ACCEPTED:
             raise RefusedError(reply.text(b"reason") or "the manager refused")
         state = reply.text(b"state") or ""

@@ -1,4 +1,4 @@
-"""Every option of the server: kinds of values, the table of options, and how it is filled."""
+"""Every option of the server: kinds of values, the table of options, and how they are loaded."""
 
 from manyhands.config.kinds import (
     LISTENERS_BUILT,
@@ -10,7 +10,8 @@ from manyhands.config.kinds import (
     Listen,
     Plain,
 )
-from manyhands.config.loading import (
+from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.reader import (
     FILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -19,8 +20,8 @@ from manyhands.config.loading import (
     as_toml,
     load_config,
     read_tokens_file,
+    warnings_of,
 )
-from manyhands.config.options import OPTIONS, Config, Option
 from manyhands.config.tokens import Role, Token
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "OPTIONS",
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
+    "VARIABLE_PREFIX",
     "Address",
     "Broker",
     "BrokerAddress",
@@ -45,4 +47,5 @@ __all__ = [
     "as_toml",
     "load_config",
     "read_tokens_file",
+    "warnings_of",
 ]

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-# Listeners that exist in this version. The others are `off` and refuse an address.
+# Listeners of this version. All others are `off` and refuse an address.
 LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
@@ -19,6 +19,12 @@ SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{SERVER_NAME_BYTES_MAX}}}")
 _FUNCTION_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]+)")
+
+_ORIGIN: Final = re.compile(
+    r"(?:http://(?!.*:80$)|https://(?!.*:443$))(?:[a-z0-9._-]+|\[[0-9a-f:]+\])(?::[1-9][0-9]{0,4})?"
+)
+_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,15})(?P<unit>|KiB|MiB|GiB|TiB)")
+_UNITS: Final = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 _ENDPOINT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # The queue of an endpoint that has no name of its own.
@@ -33,7 +39,7 @@ Store = Literal["sqlite", "memory"]
 class Address(msgspec.Struct, frozen=True):
     """Where a listener binds. Port 0 lets the system choose."""
 
-    host: str  # an IPv6 address stands here without its brackets
+    host: str  # an IPv6 address has no brackets here
     port: int
 
     def __str__(self) -> str:
@@ -41,7 +47,7 @@ class Address(msgspec.Struct, frozen=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it; of names, that is known of localhost alone."""
+        """Whether only this machine can reach it. The only name known to be local is localhost."""
         if self.host.lower() == "localhost":
             return True
         try:
@@ -51,7 +57,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """An address and the queue behind it, which is a namespace of its own."""
+    """An address and the queue behind it, which is a separate namespace."""
 
     name: str
     address: Address
@@ -61,7 +67,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Endpoints(msgspec.Struct, frozen=True):
-    """Several graphs side by side."""
+    """The endpoints of several graphs."""
 
     each: tuple[Endpoint, ...]
 
@@ -98,7 +104,9 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class StoreName(msgspec.Struct, frozen=True):
-    """Where jobs are kept. A database address is recognised, in order to say that it is early."""
+    """Where jobs are kept. A database address is recognised only to say that it is not supported
+    yet.
+    """
 
     accepted: str = "sqlite or memory"
 
@@ -132,8 +140,42 @@ class Whole(msgspec.Struct, frozen=True):
         return raw
 
 
+class Size(msgspec.Struct, frozen=True):
+    """A number of bytes, with or without a unit, or `none` where that is allowed."""
+
+    minimum: int
+    maximum: int
+    or_none: bool = False
+
+    @property
+    def accepted(self) -> str:
+        least, most = as_size(self.minimum), as_size(self.maximum)
+        sizes = f"a size from {least} to {most}, such as 512MiB or 2GiB"
+        return f"{sizes}, or none" if self.or_none else sizes
+
+    def read(self, raw: object) -> int | None:
+        if self.or_none and raw == "none":
+            return None
+        if isinstance(raw, str):
+            match = _SIZE.fullmatch(raw)
+            if match is None:
+                raise WrongValueError("it is not a size")
+            raw = int(match["number"]) * _UNITS[match["unit"]]
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            raise WrongValueError("it is not a size")
+        if not self.minimum <= raw <= self.maximum:
+            raise WrongValueError("it is out of range")
+        return raw
+
+
+def as_size(count: int) -> str:
+    """A number of bytes as a multiple of the largest unit that divides it."""
+    unit = max((unit for unit in _UNITS if count % _UNITS[unit] == 0), key=_UNITS.__getitem__)
+    return f"{count // _UNITS[unit]}{unit}"
+
+
 class Switch(msgspec.Struct, frozen=True):
-    """True or false; in variables, where it is a custom, also 1 or 0."""
+    """True or false; in variables also 1 or 0, as is customary there."""
 
     accepted: str = "true or false"
 
@@ -174,21 +216,42 @@ class ServerName(msgspec.Struct, frozen=True):
 
 
 class Networks(msgspec.Struct, frozen=True):
-    """Addresses or networks with commas between them, or `none`."""
+    """Addresses or networks separated by commas, or `none`."""
 
-    accepted: str = "addresses or networks such as 10.0.0.0/8, with commas, or none"
+    accepted: str = "addresses or networks such as 10.0.0.0/8, separated by commas, or none"
 
     def read(self, raw: object) -> str | None:
         if raw == "none":
             return None
         if not isinstance(raw, str):
-            raise WrongValueError("it is not a text")
+            raise WrongValueError("it is not text")
         for text in raw.split(","):
             try:
                 ipaddress.ip_network(text.strip(), strict=False)
             except ValueError:
                 raise WrongValueError(f"there is no network {text.strip()!r}") from None
         return raw
+
+
+class Origins(msgspec.Struct, frozen=True):
+    """Origins of web pages, separated by commas, or `none`."""
+
+    accepted: str = "origins such as https://app.example, separated by commas, or none"
+
+    def read(self, raw: object) -> str | None:
+        if raw == "none":
+            return None
+        if not isinstance(raw, str):
+            raise WrongValueError("it is not text")
+        origins = [text.strip() for text in raw.split(",")]
+        for text in origins:
+            if not _ORIGIN.fullmatch(text):
+                # Browsers send it in this form, and it is compared unchanged.
+                raise WrongValueError(
+                    f"{text!r} is not an origin: http or https, a host in lower case, and a port"
+                    " unless it is the usual one"
+                )
+        return ",".join(origins)
 
 
 class FunctionName(msgspec.Struct, frozen=True):
@@ -240,7 +303,7 @@ class ListenMany(Listen, frozen=True):
     @property
     def accepted(self) -> str:
         if self.listener in LISTENERS_BUILT:
-            return "HOST:PORT, NAME=HOST:PORT, several of them with commas, or off"
+            return "HOST:PORT or NAME=HOST:PORT, separated by commas, or off"
         return "off"
 
     def read(self, raw: object) -> Endpoints | None:  # type: ignore[override]
@@ -253,10 +316,10 @@ class ListenMany(Listen, frozen=True):
             name, equals, place = part.strip().rpartition("=")
             name = name if equals else DWORK_QUEUE
             if not _ENDPOINT_NAME.fullmatch(name):
-                raise WrongValueError("a name has letters, digits, dots, hyphens, underscores")
+                raise WrongValueError("a name has only letters, digits, dots, hyphens, underscores")
             address = super().read(place)
             if address is None:
-                raise WrongValueError("off stands alone")
+                raise WrongValueError("off cannot be combined with addresses")
             if name in endpoints:
                 raise WrongValueError(f"there are two addresses for {name}")
             endpoints[name] = Endpoint(name, address)
@@ -264,7 +327,7 @@ class ListenMany(Listen, frozen=True):
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
-    """Where a broker is, and as whom. Shown without the password."""
+    """A broker's address and the account to use. Shown without the password."""
 
     host: str
     port: int
@@ -272,6 +335,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     user: str
     password: str
     secure: bool
+    has_password: bool = False  # otherwise it is the well-known default
 
     def __str__(self) -> str:
         scheme = "amqps" if self.secure else "amqp"
@@ -303,11 +367,14 @@ class Broker(msgspec.Struct, frozen=True):
             user=unquote(url.username or "guest"),
             password=unquote(url.password or "guest"),
             secure=secure,
+            has_password=url.password is not None,
         )
 
 
 def as_plain(kind: Kind, value: object) -> Plain:
-    """A value as one would write it in the file."""
+    """A value as it is written in the file."""
     if value is None:
         return "off" if isinstance(kind, Listen) else "none"
+    if isinstance(kind, Size) and isinstance(value, int):
+        return as_size(value)
     return value if isinstance(value, bool | int) else str(value)

@@ -1,7 +1,5 @@
-"""The one definition of every option.
-
-A field of `Config` is at once a TOML key, an environment variable and a flag. A new option is a
-new field, no more.
+"""The only definition of every option. A field of `Config` is at once a TOML key, an environment
+variable and a flag. A new option is a new field, no more.
 """
 
 import re
@@ -28,8 +26,10 @@ from manyhands.config.kinds import (
     Listen,
     ListenMany,
     Networks,
+    Origins,
     Plain,
     ServerName,
+    Size,
     Store,
     StoreName,
     Switch,
@@ -41,7 +41,8 @@ from manyhands.model import limits
 
 VARIABLE_PREFIX: Final = "MANYHANDS_"
 _MIB: Final = 1024 * 1024
-# A payload is held in memory whole, more than once; beyond this one job could end the server.
+# A payload is held in memory as a whole, more than once; beyond this, one job could kill the
+# server.
 _PAYLOAD_BYTES_CEILING: Final = limits.PAYLOAD_BYTES_MAX
 
 LogFormat = Literal["auto", "console", "json"]
@@ -64,7 +65,7 @@ class About(msgspec.Struct, frozen=True):
     kind: Kind
     help: str
     example: str
-    secret: bool = False  # no flag: whoever lists processes would see it
+    secret: bool = False  # no flag: other users could see it in the list of processes
 
 
 def _listen_default(listener: str, port: int) -> Address | None:
@@ -82,7 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Annotated[
         Path,
-        About(FilePath(), "Directory of the store, made if it is missing.", "/var/lib/manyhands"),
+        About(FilePath(), "Directory of the store, created if missing.", "/var/lib/manyhands"),
     ] = Path("manyhands-data")
     store: Annotated[
         Store,
@@ -104,15 +105,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             Switch(),
-            "Tell peers of Gearman's first draft what they did wrong; else they are closed.",
+            "Send error packets to peers of Gearman's first draft; if off, close the connection.",
             "false",
         ),
     ] = True
+    job_retries: Annotated[
+        int,
+        About(
+            Whole(-1, limits.ATTEMPTS_MAX),
+            "Attempts of a Gearman job before it fails for good, unless its queue sets them;"
+            " -1 is unlimited, 0 is the same as 1.",
+            "-1",
+        ),
+    ] = 5
+    exceptions: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Send exceptions to all Gearman clients, not only to those that ask for them.",
+            "true",
+        ),
+    ] = False
     dwork: Annotated[
         Endpoints | None,
         About(
             ListenMany("dwork"),
-            "Addresses for dwork over ZeroMQ; each name is a queue and a graph of its own.",
+            "Addresses for dwork over ZeroMQ; each name is a separate queue and graph.",
             "127.0.0.1:6125,physics=127.0.0.1:6126",
         ),
     ] = Endpoints((Endpoint(DWORK_QUEUE, Address("127.0.0.1", 6125)),))
@@ -120,7 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         DworkExit,
         About(
             Choice(get_args(DworkExit)),
-            "When dwork workers are told to exit for want of work; auto is once there was some.",
+            "When idle dwork workers are sent Exit; auto waits until there was a task.",
             "never",
         ),
     ] = "auto"
@@ -128,19 +146,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(
             Whole(0, 366 * 24 * 3600),
-            "Silence after which a dwork worker loses its tasks; 0 is never.",
+            "Seconds of silence after which a dwork worker loses its tasks; 0 is never.",
             "3600",
         ),
     ] = 0
     dwork_steal_max: Annotated[
         int,
-        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most tasks handed out by one steal.", "100"),
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Maximum number of tasks per Steal.", "100"),
     ] = 1_000
     dwork_unknown: Annotated[
         DworkUnknown,
         About(
             Choice(get_args(DworkUnknown)),
-            "What a predecessor that nobody has created means: it is done, or waited for.",
+            "Treat a predecessor that was never created as done, or wait for it.",
             "wait",
         ),
     ] = "done"
@@ -148,7 +166,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             Switch(),
-            "Let only the worker that holds a dwork task complete it, and serve no lookup.",
+            "Let only the holder of a dwork task complete it, and refuse Lookup.",
             "true",
         ),
     ] = False
@@ -160,7 +178,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         About(
             Whole(1, 366 * 24 * 3600),
-            "Silence after which a WMP worker loses its job.",
+            "Seconds of silence after which a WMP worker loses its job.",
             "300",
         ),
     ] = 60
@@ -168,7 +186,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         WmpWake,
         About(
             Choice(get_args(WmpWake)),
-            "Whom to wake for a job: as many WMP workers as are needed, or all that are ready.",
+            "Wake as many WMP workers as needed for the jobs, or all that are ready.",
             "all",
         ),
     ] = "needed"
@@ -176,7 +194,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         About(
             FunctionName(),
-            "Python function that chooses the WMP worker to wake; none is the longest ready.",
+            "Python function that chooses the WMP worker to wake; none takes the longest ready.",
             "balancing:by_free_slots",
         ),
     ] = None
@@ -192,13 +210,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "File of lines USER:PASSWORD: who may watch over AMQP, from anywhere.",
+            "File of AMQP users, one USER:PASSWORD per line; they may log in from anywhere.",
             "/etc/manyhands/amqp-users",
         ),
     ] = None
     amqp_connections_max: Annotated[
         int,
-        About(Whole(1, 100_000), "Most AMQP connections at a time.", "100"),
+        About(Whole(1, 100_000), "Maximum number of AMQP connections.", "100"),
     ] = 1_000
     amqp_cloudevents: Annotated[
         CloudEvents,
@@ -213,7 +231,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             Switch(),
-            "Route AMQP messages by PROVISIONER.TYPE.ROUTING as well, so that PROVISIONER.# fits.",
+            "Also route AMQP messages by PROVISIONER.TYPE.ROUTING, so that PROVISIONER.# matches.",
             "true",
         ),
     ] = False
@@ -221,7 +239,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About(
             Switch(),
-            "Have the AMQP exchanges under their later names, v1/queue:task-pending …, as well.",
+            "Also offer the AMQP exchanges under their later names, v1/queue:task-pending ….",
             "true",
         ),
     ] = False
@@ -229,15 +247,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         BrokerAddress | None,
         About(
             Broker(),
-            "RabbitMQ to relay all events to; it may be away.",
-            "amqp://user:password@broker:5672/vhost",
+            "RabbitMQ to relay all events to; it may be down. Put a password (amqp://USER:PASSWORD@…)"
+            " into the file or the environment, where other users cannot see it.",
+            "amqp://broker:5672/vhost",
         ),
     ] = None
     amqp_relay_from: Annotated[
         RelayFrom,
         About(
             Choice(get_args(RelayFrom)),
-            "Where to begin with a broker that nothing was relayed to yet.",
+            "Where to start with a new broker: at the present, or at the oldest event.",
             "earliest",
         ),
     ] = "now"
@@ -245,7 +264,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "Certificates to trust of an amqps:// broker; none trusts those of the system.",
+            "CA certificates for an amqps:// broker; none uses those of the system.",
             "/etc/manyhands/broker-ca.pem",
         ),
     ] = None
@@ -253,7 +272,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "Certificate of this server, and those that vouch for it, as PEM.",
+            "Certificate of this server with its chain, as PEM.",
             "/etc/manyhands/server.pem",
         ),
     ] = None
@@ -269,7 +288,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         TokenList | None,
         About(
             Tokens(),
-            "Who may use HTTP, with which secret; else see tokens_file.",
+            "Tokens for HTTP; alternative to tokens_file.",
             "operator:ada:4f2c9d1b7e3a5860,read-only:wall:9b1e7c3d5f2a4608",
             secret=True,
         ),
@@ -278,13 +297,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "File of lines ROLE:NAME:SECRET: who may use HTTP, as operator or read-only.",
+            "File of HTTP tokens, one ROLE:NAME:SECRET per line: operator or read-only.",
             "/etc/manyhands/tokens",
         ),
     ] = None
     read_only: Annotated[
         bool,
-        About(Switch(), "Let nobody change anything or take work over HTTP.", "true"),
+        About(Switch(), "Refuse every change, and taking work, over HTTP.", "true"),
     ] = False
     insecure: Annotated[
         bool,
@@ -294,67 +313,115 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "File written once every listener accepts, with their addresses.",
+            "File to write once every listener accepts, with their addresses.",
             "/run/manyhands/ready",
+        ),
+    ] = None
+    pid_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File that holds the server's process id while it runs.",
+            "/run/manyhands/manyhands.pid",
         ),
     ] = None
     server_name: Annotated[
         str,
-        About(ServerName(), "Name of this server in job handles; else the host's.", "jobs-1"),
+        About(ServerName(), "Name of this server in job handles.", "jobs-1"),
     ] = msgspec.field(default_factory=_server_name_default)
     log_format: Annotated[
         LogFormat,
         About(
             Choice(get_args(LogFormat)),
-            "Form of the log; auto is console on a terminal and JSON elsewhere.",
+            "Log format; auto is console on a terminal and JSON elsewhere.",
             "json",
         ),
     ] = "auto"
     log_level: Annotated[
         LogLevel,
-        About(Choice(get_args(LogLevel)), "Least important log line.", "debug"),
+        About(Choice(get_args(LogLevel)), "Minimum level of log lines.", "debug"),
     ] = "info"
+    log_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File to write the log to, reopened on SIGHUP; none is standard error.",
+            "/var/log/manyhands/manyhands.log",
+        ),
+    ] = None
     loop: Annotated[
         Loop,
         About(
             Choice(get_args(Loop)),
-            "Event loop; auto is uvloop where it is installed.",
+            "Event loop; auto is uvloop if installed.",
             "asyncio",
         ),
     ] = "auto"
     drain_seconds: Annotated[
         int,
-        About(Whole(0, 3600), "Longest time to answer what is in flight before exit.", "30"),
+        About(Whole(0, 3600), "Maximum time to answer requests in flight before exit.", "30"),
     ] = 10
     commit_pace_ms: Annotated[
         int,
-        About(Whole(0, 1000), "Distance between commits while many clients wait.", "2"),
+        About(Whole(0, 1000), "Minimum interval between commits while many clients wait.", "2"),
     ] = 1
     ride_ms: Annotated[
         int,
         About(
             Whole(0, 1000),
-            "Longest wait of a change that nobody awaits for a commit to ride with.",
+            "Maximum delay of a change that no client waits for, to share the next commit.",
             "10",
         ),
     ] = 5
+    check_invariants: Annotated[
+        bool,
+        About(
+            Switch(),
+            "For tests: check the invariants after every change, and stop at the first broken one.",
+            "true",
+        ),
+    ] = False
+    memory: Annotated[
+        int | None,
+        About(
+            Size(64 * _MIB, 1024 * 1024 * _MIB, or_none=True),
+            "Memory for jobs, batches, incoming messages and unread answers;"
+            " none is a quarter of the machine's.",
+            "2GiB",
+        ),
+    ] = None
     disk_free_mib_min: Annotated[
         int,
-        About(Whole(0, 1024 * _MIB), "Free disk space below which submits are refused.", "512"),
+        About(
+            Whole(0, 1024 * _MIB), "Free disk space (MiB) below which submits are refused.", "512"
+        ),
     ] = 64
     retention_days: Annotated[
         int,
-        About(Whole(0, 36500), "How long a finished job stays visible.", "30"),
+        About(Whole(0, 36500), "Days that a finished job stays on record.", "30"),
     ] = 7
     retention_count: Annotated[
         int,
-        About(Whole(0, 1_000_000_000), "How many finished jobs stay visible.", "1000000"),
+        About(
+            Whole(0, 1_000_000_000),
+            "Finished jobs kept on record for each queue and outcome.",
+            "1000000",
+        ),
     ] = 50_000
+    retention_bytes: Annotated[
+        int | None,
+        About(
+            Size(0, 1024 * 1024 * 1024 * _MIB, or_none=True),
+            "Maximum bytes of payloads and results of finished jobs; the oldest are dropped first;"
+            " none is 1GiB, or a quarter of the memory budget with the memory store.",
+            "20GiB",
+        ),
+    ] = None
     retention_events: Annotated[
         int,
         About(
             Whole(1, 1_000_000_000),
-            "Most events kept; older ones give way, also for watchers that have not read them.",
+            "Maximum number of events kept; older ones are dropped, even if not read by watchers.",
             "500000",
         ),
     ] = 2_000_000
@@ -362,7 +429,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         About(
             Whole(0, 876_000, or_none=True),
-            "How long a result is kept; none keeps it as long as its job.",
+            "Hours that a result is kept; none keeps it as long as its job.",
             "24",
         ),
     ] = None
@@ -370,35 +437,51 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         About(
             Networks(),
-            "HTTP proxies whose Forwarded and X-Forwarded-For headers are believed.",
+            "HTTP proxies whose Forwarded and X-Forwarded-For headers are trusted.",
             "10.0.0.0/8",
+        ),
+    ] = None
+    cors_origins: Annotated[
+        str | None,
+        About(
+            Origins(),
+            "Other origins whose web pages may use the HTTP APIs; none keeps them all out.",
+            "https://app.example,http://localhost:5173",
         ),
     ] = None
     qless_take_max: Annotated[
         int,
-        About(Whole(1, limits.CLAIM_COUNT_MAX), "Most jobs that one GET /get hands out.", "5000"),
+        About(Whole(1, limits.CLAIM_COUNT_MAX), "Maximum number of jobs per GET /get.", "5000"),
     ] = 1_000
     qless_batch_max: Annotated[
         int,
-        About(Whole(1, limits.BATCH_COUNT_MAX), "Most items in one body of the qless API.", "500"),
+        About(
+            Whole(1, limits.BATCH_COUNT_MAX),
+            "Maximum number of items in a body of the qless API.",
+            "500",
+        ),
     ] = limits.BATCH_COUNT_MAX
     qless_body_bytes_max: Annotated[
         int,
-        About(Whole(1, 256 * _MIB), "Largest body of the qless API.", "1048576"),
+        About(Whole(1, 256 * _MIB), "Maximum size of a body of the qless API.", "1048576"),
     ] = 16 * _MIB
     qless_meta_bytes_max: Annotated[
         int,
-        About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest meta of a job in the qless API.", "65536"),
+        About(
+            Whole(1, _PAYLOAD_BYTES_CEILING),
+            "Maximum size of a job's meta in the qless API.",
+            "65536",
+        ),
     ] = _MIB
     qless_load: Annotated[
         bool,
-        About(Switch(), "Tell the server's load with every answer of the qless API.", "true"),
+        About(Switch(), "Include the server's load in every answer of the qless API.", "true"),
     ] = False
     qless_dedup_completed: Annotated[
         DedupCompleted,
         About(
             Choice(get_args(DedupCompleted)),
-            "Whether a completed job may be added again to the queue it completed in.",
+            "Refuse to add a completed job again: never, or to the queue it completed in.",
             "same_queue",
         ),
     ] = "never"
@@ -406,7 +489,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         IdPolicy,
         About(
             Choice(get_args(IdPolicy)),
-            "Which ids jobs of the qless API may have.",
+            "Ids that jobs of the qless API may have: hexadecimal, or any printable text.",
             "any",
         ),
     ] = "hexadecimal"
@@ -414,7 +497,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         CountOne,
         About(
             Choice(get_args(CountOne)),
-            "What GET /get/<queue>/1 hands out: the item itself, or an array of one.",
+            "What GET /get/<queue>/1 returns: the item itself, or an array of one.",
             "array",
         ),
     ] = "object"
@@ -422,18 +505,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Empty,
         About(
             Choice(get_args(Empty)),
-            "What GET /get/<queue> answers when there is nothing: null, or an empty object.",
+            "What GET /get/<queue> returns if there is no work: null, or an empty object.",
             "object",
         ),
     ] = "null"
     payload_bytes_max: Annotated[
         int,
-        About(Whole(1, _PAYLOAD_BYTES_CEILING), "Largest payload or result of a job.", "1048576"),
+        About(
+            Whole(1, _PAYLOAD_BYTES_CEILING),
+            "Maximum size of a payload or result of a job.",
+            "1048576",
+        ),
     ] = 64 * _MIB
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One field of `Config`, under each name that users know it by."""
+    """One field of `Config`, with all the names that users know it by."""
 
     name: str  # the field and the TOML key
     flag: str

@@ -1,4 +1,4 @@
-"""Tokens: a secret, whose it is, and what its holder may do."""
+"""Tokens: a secret, its owner, and what the owner may do."""
 
 import enum
 import re
@@ -9,18 +9,20 @@ import msgspec
 from manyhands.config.kinds import WrongValueError
 
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_SECRET_LENGTH_MIN: Final = 16  # nobody guesses that; shorter ones are passwords that people chose
+_SECRET_LENGTH_MIN: Final = (
+    16  # cannot be guessed; shorter ones tend to be passwords that people chose
+)
 
 
 class Role(enum.StrEnum):
     """What the holder of a token may do."""
 
     OPERATOR = "operator"  # everything
-    READ_ONLY = "read-only"  # look
+    READ_ONLY = "read-only"  # read
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A secret, and whose it is."""
+    """A secret and its owner."""
 
     role: Role
     name: str
@@ -40,15 +42,15 @@ class TokenList(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens as ROLE:NAME:SECRET with commas or on lines of their own, or `none`."""
+    """Tokens as ROLE:NAME:SECRET, separated by commas or line ends, or `none`."""
 
-    accepted: str = "operator:NAME:SECRET or read-only:NAME:SECRET, several with commas, or none"
+    accepted: str = "operator:NAME:SECRET or read-only:NAME:SECRET, separated by commas, or none"
 
     def read(self, raw: object) -> TokenList | None:
         if raw == "none":
             return None
         if not isinstance(raw, str):
-            raise WrongValueError("it is not a text")
+            raise WrongValueError("it is not text")
         parts = [part.strip() for part in re.split(r"[,\n]", raw)]
         found = [_token(part) for part in parts if part and not part.startswith("#")]
         names = [token.name for token in found]
@@ -61,15 +63,17 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 def _token(text: str) -> Token:
-    # What is wrong is told without the text itself, which may be somebody's secret.
+    # The error does not repeat the text, which may contain a secret.
     role, _, rest = text.partition(":")
     name, _, secret = rest.partition(":")
     if role not in tuple(Role):
-        raise WrongValueError("the role of a token is operator or read-only")
+        raise WrongValueError("the role of a token must be operator or read-only")
     if not _TOKEN_NAME.fullmatch(name):
-        raise WrongValueError("a token's name has letters, digits, dots, hyphens, underscores, @")
+        raise WrongValueError(
+            "a token's name may only have letters, digits, dots, hyphens, underscores, @"
+        )
     if len(secret) < _SECRET_LENGTH_MIN or not secret.isprintable() or " " in secret:
         raise WrongValueError(
-            f"the secret of {name} needs at least {_SECRET_LENGTH_MIN} characters, no spaces"
+            f"the secret of {name} must have at least {_SECRET_LENGTH_MIN} characters and no spaces"
         )
     return Token(Role(role), name, secret)

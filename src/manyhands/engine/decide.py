@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from manyhands.engine import claim, graph, holding, operating, queues, submit, timers
+from manyhands.engine import claim, graph, lease, operations, queues, submit, timers
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model import commands
 from manyhands.model.commands import Command
-from manyhands.model.outcome import Found, Refusal, Reply
+from manyhands.model.replies import Found, Refusal, Reply
 
 
 def decide(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
-    """The reply, and what is to change. A refusal changes nothing: its effects are empty."""
+    """The reply and the changes. A refusal changes nothing: its effects are empty (rule 24)."""
     effects = Effects(view, now)
     reply = _DECISIONS[type(command)](command, effects)
     if type(reply) is Refusal:
@@ -39,31 +39,34 @@ def _look_by_name(command: commands.LookByName, effects: Effects) -> Reply:
     return Found(effects.job(job_id) if job_id is not None else None)
 
 
-# A test holds this table against the union `Command`: a command without a decision fails it.
+# A test compares this table with the union `Command`, so no command can lack a decision.
 _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.Submit: submit.decide_submit,
     commands.Claim: claim.decide_claim,
-    commands.Renew: holding.decide_renew,
-    commands.Report: holding.decide_report,
-    commands.SendPartial: holding.decide_send_partial,
-    commands.Complete: holding.decide_complete,
-    commands.Fail: holding.decide_fail,
-    commands.Conclude: holding.decide_conclude,
-    commands.Release: holding.decide_release,
-    commands.ReleaseAll: holding.decide_release_all,
-    commands.Cancel: operating.decide_cancel,
-    commands.Requeue: operating.decide_requeue,
-    commands.Move: operating.decide_move,
-    commands.SetPriority: operating.decide_set_priority,
-    commands.SetTags: operating.decide_set_tags,
-    commands.SetDependencies: operating.decide_set_dependencies,
-    commands.ExpireLease: operating.decide_expire_lease,
-    commands.Attach: operating.decide_attach,
-    commands.Detach: operating.decide_detach,
-    commands.Depart: operating.decide_depart,
+    commands.Renew: lease.decide_renew,
+    commands.LiftTerms: lease.decide_lift_terms,
+    commands.Report: lease.decide_report,
+    commands.SendPartial: lease.decide_send_partial,
+    commands.Complete: lease.decide_complete,
+    commands.Fail: lease.decide_fail,
+    commands.Conclude: lease.decide_conclude,
+    commands.Release: lease.decide_release,
+    commands.ReleaseAll: lease.decide_release_all,
+    commands.Cancel: operations.decide_cancel,
+    commands.Requeue: operations.decide_requeue,
+    commands.Move: operations.decide_move,
+    commands.SetPriority: operations.decide_set_priority,
+    commands.SetTags: operations.decide_set_tags,
+    commands.SetDependencies: operations.decide_set_dependencies,
+    commands.ExpireLease: operations.decide_expire_lease,
+    commands.Attach: operations.decide_attach,
+    commands.Detach: operations.decide_detach,
+    commands.Depart: operations.decide_depart,
     commands.SetQueue: queues.decide_set_queue,
     commands.ForgetQueue: queues.decide_forget_queue,
+    commands.ForgetIdle: queues.decide_forget_idle,
     commands.SetLimit: queues.decide_set_limit,
+    commands.RemoveLimit: queues.decide_remove_limit,
     commands.PutSchedule: queues.decide_put_schedule,
     commands.RemoveSchedule: queues.decide_remove_schedule,
     commands.Fire: queues.decide_fire,
@@ -71,8 +74,9 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.RemoveCursor: queues.decide_remove_cursor,
     commands.Recover: timers.decide_recover,
     commands.Prolong: timers.decide_prolong,
+    commands.FollowClock: timers.decide_follow_clock,
     commands.Tick: timers.decide_tick,
-    commands.TellDependants: graph.decide_tell_dependants,
+    commands.NotifyDependants: graph.decide_tell_dependants,
     commands.Look: _look,
     commands.LookByKey: _look_by_key,
     commands.LookByName: _look_by_name,

@@ -1,21 +1,27 @@
-"""What a command is about to change: read through, written at the end, or dropped whole."""
+"""The changes of a command: visible to the command itself, applied at its end, or dropped as a
+whole.
 
-from typing import Final
+Nothing is written to the store before the decision is complete, so a refusal or a failed assertion
+leaves nothing half done (rule 24).
+"""
+
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.engine.view import View
 from manyhands.model.events import Cursor, Event, Signal
-from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State, Untold
+from manyhands.model.job import FINISHED, Holder, Job, Lease, Schedule, State, Unnotified
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Reentry
+from manyhands.model.receipts import Receipt
 
 _READY: Final = State.READY
 _AHEAD_BASE: Final = -(1 << 62)
 
 
 class Partial:
-    """A piece of a result to be kept."""
+    """A piece of a result to keep."""
 
     __slots__ = ("at", "job_id", "number", "payload", "warning")
 
@@ -28,7 +34,7 @@ class Partial:
 
 
 class _Tracked:
-    """What the jobs of one command mean for the jobs that follow in it."""
+    """What earlier jobs of a command mean for later ones: keys, names, counts."""
 
     __slots__ = ("awaited", "keys", "more_unfinished", "names")
 
@@ -47,18 +53,18 @@ class Effects(Struct, gc=False, eq=False):
     jobs: dict[str, Job] = {}
     events: list[Event] = []
     signals: list[Signal] = []
-    ended: list[Job] = []  # finished by this command; their dependants are yet to hear
+    ended: list[Job] = []  # finished by this command; their dependants are not notified yet
     held: list[Job] = []  # blocked by this command; a dependency may be lost already
-    urgent: bool = False  # somebody waits for this, or work became ready by it
-    told_count: int = 0  # dependants that heard of an end
+    urgent: bool = False  # a client waits for this, or work became ready by it
+    notified_count: int = 0  # dependants that this command notified
     settings: "Settings | None" = None  # what is not jobs and events, where there is any
     _tracked: _Tracked | None = None
 
     def track(self) -> None:
-        """Several jobs are submitted: let later ones see the keys and names of earlier ones."""
+        """Lets later jobs of a submit see the keys and names of earlier ones."""
         self._tracked = _Tracked()
 
-    # Reading: what this command changed already, else the view.
+    # Reading: what this command has changed, otherwise the view.
 
     def job(self, job_id: str) -> Job | None:
         job = self.jobs.get(job_id)
@@ -87,7 +93,7 @@ class Effects(Struct, gc=False, eq=False):
         return self.view.named(namespace, name)
 
     def unfinished_count(self, queue: str) -> int:
-        """Unfinished jobs of a queue, with what a tracked command changed."""
+        """Unfinished jobs of a queue, including the changes of a tracked command."""
         more = self._tracked.more_unfinished.get(queue, 0) if self._tracked is not None else 0
         return self.view.unfinished_count(queue) + more
 
@@ -96,19 +102,19 @@ class Effects(Struct, gc=False, eq=False):
         tracked = self._tracked
         return bool(self.view.dependants(key)) or (tracked is not None and key in tracked.awaited)
 
-    def doom(self, job_id: str) -> Untold | None:
-        """Which dependants are yet to be cancelled together with a job, and why; None: none are."""
+    def doom(self, job_id: str) -> Unnotified | None:
+        """The pending cascade cancellation of a job, or None."""
         settings = self.settings
-        if settings is not None and job_id in settings.untold:
-            untold = settings.untold[job_id]
+        if settings is not None and job_id in settings.unnotified:
+            unnotified = settings.unnotified[job_id]
         else:
-            untold = self.view.untold_of(job_id)
-        return untold if untold is not None and untold.doomed_max else None
+            unnotified = self.view.unnotified_of(job_id)
+        return unnotified if unnotified is not None and unnotified.doomed_max else None
 
     # Writing.
 
     def put(self, job: Job) -> None:
-        """A new value of a job, without a change of its state."""
+        """Stores a new value of a job whose state did not change; no event (rule 26)."""
         if self._tracked is not None:
             self._track(job, self._tracked)
         self.jobs[job.job_id] = job
@@ -139,8 +145,9 @@ class Effects(Struct, gc=False, eq=False):
         policy: QueuePolicy | None = None,
         left_queue: str = "",
     ) -> None:
-        """A job that entered a state: stored and published. ``since`` is when it entered the
-        state before, ``lease`` the one that ended, ``holder`` who spoke without one.
+        """Stores a job that entered a state and publishes the event (rule 26). ``since`` is when it
+        entered the previous state, ``lease`` the lease that ended, ``holder`` who reported without
+        one.
         """
         if self._tracked is not None:
             self._track(job, self._tracked)
@@ -177,38 +184,39 @@ class Effects(Struct, gc=False, eq=False):
                 job.origin,
                 self.now - since,
                 left_queue,
+                job.detail,
             )
         )
         if job.state is _READY:
             self.urgent = True
 
     def signal(self, what: str, job: Job, payload: bytes = b"") -> None:
-        """News for the connections that wait for the job."""
+        """Sends a message to the waiters of the job."""
         if job.waiters:
             if job.durable_interest:
                 self.urgent = True
             self.signals.append(Signal(job, what, payload, job.waiters))
 
     def tell_holder(self, job: Job, lease: Lease) -> None:
-        """The holder's lease was taken away by somebody else's word."""
+        """Notifies the holder that its lease was ended by someone else."""
         heard_by = (lease.connection,) if lease.connection is not None else ()
         self.signals.append(Signal(job, "told", b"", heard_by, lease))
 
     def position(self, reentry: Reentry) -> int:
-        """A place among the ready jobs of the same priority."""
+        """A position among the ready jobs of the same priority (rule 18)."""
         number = self.view.take_position()
         if reentry is Reentry.TAIL:
             return number
         return -number if reentry is Reentry.FRONT else _AHEAD_BASE + number
 
     def is_empty(self) -> bool:
-        """Whether nothing at all changed."""
+        """Whether nothing changed."""
         return not (self.jobs or self.settings is not None)
 
     # Settings.
 
     def set(self) -> "Settings":
-        """Where changes of settings are written down."""
+        """The changed settings, created on first use."""
         if self.settings is None:
             self.settings = Settings()
         return self.settings
@@ -225,28 +233,24 @@ class Effects(Struct, gc=False, eq=False):
 class Settings:
     """What a command changed besides jobs and events."""
 
-    __slots__ = (
-        "cursors",
-        "forgotten_queues",
-        "limits",
-        "partials",
-        "queues",
-        "removed_cursors",
-        "removed_limits",
-        "removed_schedules",
-        "schedules",
-        "untold",
-    )
+    __slots__ = ("cursors", "limits", "partials", "queues", "receipts", "schedules", "unnotified")
 
     def __init__(self) -> None:
-        # Jobs that ended, and what their dependants have not heard; None: all have.
-        self.untold: dict[str, Untold | None] = {}
+        # Finished jobs and the pending notification of their dependants; None: all are notified.
+        self.unnotified: dict[str, Unnotified | None] = {}
         self.partials: list[Partial] = []
-        self.queues: dict[str, Queue] = {}
-        self.forgotten_queues: list[str] = []
-        self.limits: list[NamedLimit] = []
-        self.removed_limits: list[str] = []
-        self.schedules: dict[str, Schedule] = {}
-        self.removed_schedules: list[str] = []
-        self.cursors: dict[str, Cursor] = {}
-        self.removed_cursors: list[str] = []
+        self.receipts: dict[str, Receipt | None] = {}  # None: it is too old
+        # By name; None: removed.
+        self.queues: dict[str, Queue | None] = {}
+        self.limits: dict[str, NamedLimit | None] = {}
+        self.schedules: dict[str, Schedule | None] = {}
+        self.cursors: dict[str, Cursor | None] = {}
+
+    def tables(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """The settings that are stored unchanged, by the names of their tables."""
+        return (
+            ("queues", self.queues),
+            ("limits", self.limits),
+            ("schedules", self.schedules),
+            ("cursors", self.cursors),
+        )

@@ -1,20 +1,22 @@
-"""Dependencies: resolving them, refusing cycles, freeing and losing dependants."""
+"""Dependencies: resolving them, refusing cycles, releasing dependants (rules 10 to 12)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from manyhands.engine import ending
+from manyhands.engine import endings
 from manyhands.engine.effects import Effects
 from manyhands.engine.retry import reentry_of
-from manyhands.engine.validate import bad_job_name
+from manyhands.engine.validation import bad_job_name
+from manyhands.engine.view import View
 from manyhands.model import limits
-from manyhands.model.commands import TellDependants
+from manyhands.model.commands import NotifyDependants
 from manyhands.model.identity import is_job_id, name_key
-from manyhands.model.job import FINISHED, Failure, Job, State, Untold
-from manyhands.model.outcome import Accepted, Refusal, Reply, Why
+from manyhands.model.job import FINISHED, Failure, Job, State, Unnotified
 from manyhands.model.policy import OnDependencyFailure, OnUnknownDependency, Reentry
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import Accepted, Refusal, Reply, Why
 
 Edges = Mapping[str, Sequence[str]]  # what is waited for -> ids of those that wait
 _NO_EDGES: Final[Edges] = {}
@@ -22,7 +24,7 @@ _LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 
 
 class Resolved:
-    """What became of a list of dependencies."""
+    """A list of dependencies after they were looked up."""
 
     __slots__ = ("assumed", "depends_on", "lost", "waits_for")
 
@@ -34,7 +36,7 @@ class Resolved:
 
 
 def job_of_key(effects: Effects, key: str) -> Job | None:
-    """The job that a dependency means now, whether it was written as an id or as a name."""
+    """The job that a dependency refers to now, whether by id or by name."""
     namespace, nul, name = key.partition("\0")
     if not nul:
         return effects.job(key)
@@ -43,7 +45,7 @@ def job_of_key(effects: Effects, key: str) -> Job | None:
 
 
 def on_dependency_failure_of(job: Job) -> OnDependencyFailure:
-    """The job's own, else its front's."""
+    """The policy of the job, or else of its front (rule 10)."""
     return job.terms.on_dependency_failure or job.terms.defaults.on_dependency_failure
 
 
@@ -55,8 +57,8 @@ def resolve(
     on_failure: OnDependencyFailure,
     coming: Mapping[str, str],
 ) -> Resolved | Refusal:
-    """Turn the dependencies a submitter wrote into ids to wait for. ``coming`` maps what later
-    items of the same batch are called to their ids.
+    """Turns a submitter's dependencies into ids to wait for (rule 11). ``coming`` maps the names of
+    later items of the same batch to their ids.
     """
     if len(names) > limits.DEPENDENCIES_COUNT_MAX:
         sentence = f"a job may depend on at most {limits.DEPENDENCIES_COUNT_MAX} others"
@@ -67,8 +69,7 @@ def resolve(
             resolved.depends_on.append(coming[name])
             resolved.waits_for.append(coming[name])
             continue
-        job_id = name if namespace is None else effects.named(namespace, name)
-        job = effects.job(job_id) if job_id is not None else None
+        job = _meant(effects, name, namespace)
         if job is None:
             if on_unknown is OnUnknownDependency.REFUSE:
                 return Refusal(Why.UNKNOWN_DEPENDENCY, f"there is no job {name!r} to depend on")
@@ -90,19 +91,56 @@ def resolve(
                 continue
             resolved.lost = job
         resolved.waits_for.append(job.job_id)
-    # Two names may mean one job.
+    # Two names may refer to one job.
     resolved.depends_on = list(dict.fromkeys(resolved.depends_on))
     resolved.waits_for = list(dict.fromkeys(resolved.waits_for))
     return resolved
 
 
+def _meant(effects: Effects, name: str, namespace: str | None) -> Job | None:
+    """Rule 11: names are looked up before ids. A job without a name in a namespace goes by its
+    id.
+    """
+    if namespace is not None:
+        job_id = effects.named(namespace, name)
+        if job_id is not None:
+            return effects.job(job_id)
+        if not is_job_id(name):
+            return None
+    return effects.job(name)
+
+
 def _bad_key(name: str, namespace: str | None) -> Refusal | None:
-    """What could never be the id or the name of a job is not worth waiting for."""
+    """Refuses a dependency that can never be the id or the name of a job: it would wait for
+    ever.
+    """
     if namespace is not None:
         return bad_job_name(name)
     if is_job_id(name):
         return None
     return Refusal(Why.BAD_JOB_ID, f"no job will ever have the id {name[:200]!r}")
+
+
+def is_stuck(view: View, queue: str) -> bool:
+    """Whether all blocked jobs of a queue wait for jobs that failed or were cancelled."""
+    return view.while_unchanged(f"is stuck: {queue}", lambda: _work_out_stuck(view, queue))
+
+
+def _work_out_stuck(view: View, queue: str) -> bool:
+    for job in view.blocked(queue):
+        for key in job.waits_for:
+            if not _is_lost(view.job(key), queue):
+                return False
+    return True
+
+
+def _is_lost(job: Job | None, queue: str) -> bool:
+    """Whether a dependency can never be met unless something else changes. Blocked ones of the
+    same queue do not decide it: what they wait for does.
+    """
+    if job is None:
+        return False  # a name that has not appeared yet
+    return job.state in _LOST or (job.state is State.BLOCKED and job.queue == queue)
 
 
 def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> bool:
@@ -127,8 +165,8 @@ def closes_cycle(effects: Effects, job_id: str, waits_for: Sequence[str]) -> boo
 def find_cycle(
     effects: Effects, job_ids: Sequence[str], within: Mapping[str, Job] | None = None
 ) -> str | None:
-    """The id of a job on a cycle that passes through one of ``job_ids``, in one walk over all;
-    where it is known that a cycle stays ``within`` some jobs, over those.
+    """The id of a job on a cycle through one of ``job_ids``, in one walk over all jobs, or only
+    over ``within`` if a cycle cannot leave those.
     """
     finished: set[str] = set()
     path: set[str] = set()
@@ -163,8 +201,8 @@ def find_cycle(
 
 
 def new_jobs_only(effects: Effects, created: Sequence[Job]) -> Mapping[str, Job] | None:
-    """A cycle through new jobs alone stays among them; None: older jobs have new edges too, or
-    waited for one of the new names, so any job may be part of it.
+    """The new jobs, if a cycle can only consist of them; None if older jobs have new edges, or
+    waited for one of the new names, so that any job may be part of it.
     """
     dependants = effects.view.dependants
     if any(job.serial for job in effects.jobs.values()):
@@ -180,7 +218,7 @@ def cycle_refusal(job_id: str) -> Refusal:
 
 
 def keys_of(job: Job) -> tuple[str, ...]:
-    """All that others may have written to depend on this job."""
+    """All keys that other jobs may use to depend on this job."""
     if job.name is None:
         return (job.job_id,)
     return (job.job_id, name_key(job.namespace or "", job.name))
@@ -189,8 +227,8 @@ def keys_of(job: Job) -> tuple[str, ...]:
 def dependants_of(
     effects: Effects, job: Job, edges: Edges = _NO_EDGES, after: str = ""
 ) -> Iterator[Job]:
-    """Unfinished jobs that wait for this one now. ``edges`` are those of this very command;
-    ``after`` is a dependant behind which to begin, if it still is one.
+    """Unfinished jobs that wait for this one now. ``edges`` are those of this command; ``after`` is
+    the dependant after which to start, if it still is one.
     """
     seen: set[str] = set()
     rows = [(key, (*effects.view.dependants(key), *edges.get(key, ()))) for key in keys_of(job)]
@@ -212,9 +250,10 @@ def dependants_of(
                 yield other
 
 
-def _tell_dependants(effects: Effects, job: Job, edges: Edges, after: str = "") -> None:
-    """The job ended. As many of those that wait for it as one command may concern hear of it.
-    ``after`` is the last of those that stay as they are although they have heard of a loss.
+def _notify_dependants(effects: Effects, job: Job, edges: Edges, after: str = "") -> None:
+    """Notifies the dependants of a finished job, as many as one command may change; further
+    commands notify the rest, so that one job with very many dependants cannot stall the server.
+    ``after`` is the last dependant that was notified of a loss and stays as it is.
     """
     if effects.doom(job.job_id) is not None:
         return  # first all those are cancelled that are to be, then the others hear
@@ -222,26 +261,29 @@ def _tell_dependants(effects: Effects, job: Job, edges: Edges, after: str = "") 
     keys = keys_of(job)
     passed = 0
     for dependant in dependants_of(effects, job, edges, after):
-        if effects.told_count >= limits.DEPENDANTS_TOLD_MAX or passed >= limits.DEPENDANTS_SEEN_MAX:
-            effects.set().untold[job.job_id] = Untold(after=after)
+        if (
+            effects.notified_count >= limits.DEPENDANTS_NOTIFIED_MAX
+            or passed >= limits.DEPENDANTS_SEEN_MAX
+        ):
+            effects.set().unnotified[job.job_id] = Unnotified(after=after)
             return
         if is_met:
             free(effects, dependant, tuple(key for key in dependant.waits_for if key not in keys))
-            effects.told_count += 1
+            effects.notified_count += 1
         elif _lose_edge(effects, dependant, job):
-            effects.told_count += 1
+            effects.notified_count += 1
         else:
             after = dependant.job_id
             passed += 1
 
 
-def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
-    """Those that have not heard of its end, unless it is to be worked on once more: then they
-    wait for that. Who was cancelled with it is cancelled in any case.
+def decide_tell_dependants(command: NotifyDependants, effects: Effects) -> Reply:
+    """Notifies the next slice of dependants, unless the job was requeued: then they wait for it
+    again. Dependants of a cascade cancellation are cancelled in any case.
     """
     doom = effects.doom(command.job_id)
-    untold = effects.view.untold_of(command.job_id)
-    effects.set().untold[command.job_id] = None  # unless there are still more
+    unnotified = effects.view.unnotified_of(command.job_id)
+    effects.set().unnotified[command.job_id] = None  # unless there are still more
     job = effects.job(command.job_id)
     if job is None:
         return Accepted()
@@ -249,14 +291,14 @@ def decide_tell_dependants(command: TellDependants, effects: Effects) -> Reply:
         _cancel_dependants(effects, job, doom)
     if job.state in FINISHED:
         is_lost = job.state in _LOST
-        after = untold.after if untold is not None and is_lost else ""
-        _tell_dependants(effects, job, _NO_EDGES, after)
+        after = unnotified.after if unnotified is not None and is_lost else ""
+        _notify_dependants(effects, job, _NO_EDGES, after)
     return Accepted()
 
 
-def _cancel_dependants(effects: Effects, job: Job, doom: Untold) -> None:
-    """As many of them, and of theirs, as one command may concern. One branch after the other: so
-    there are few jobs at a time of which some dependants are left.
+def _cancel_dependants(effects: Effects, job: Job, doom: Unnotified) -> None:
+    """Cancels dependants, and theirs in turn, as many as one command may change. It finishes one
+    branch before the next, so that few jobs at a time have pending dependants.
     """
     path = [(job, dependants_of(effects, job))]
     while path:
@@ -264,29 +306,32 @@ def _cancel_dependants(effects: Effects, job: Job, doom: Untold) -> None:
         doomed = next((other for other in others if is_doomed(other, doom)), None)
         if doomed is None:
             path.pop()
-        elif effects.told_count >= limits.DEPENDANTS_TOLD_MAX:
-            effects.set().untold[current.job_id] = doom
+        elif effects.notified_count >= limits.DEPENDANTS_NOTIFIED_MAX:
+            effects.set().unnotified[current.job_id] = doom
             path.pop()
         else:
-            effects.told_count += 1
+            effects.notified_count += 1
             path.append(
-                (ending.cancel(effects, doomed, doom.reason), dependants_of(effects, doomed))
+                (
+                    endings.cancel(effects, doomed, Reason.CANCELLED, doom.detail),
+                    dependants_of(effects, doomed),
+                )
             )
 
 
-def is_doomed(job: Job, doom: Untold) -> bool:
-    """Whether a dependant is one of those to be cancelled: not if it was submitted later."""
+def is_doomed(job: Job, doom: Unnotified) -> bool:
+    """Whether a dependant is part of a cascade cancellation: not if it was submitted later."""
     return 0 < job.serial <= doom.doomed_max
 
 
 def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
-    """A job waits for less than before; with nothing left, it becomes ready or delayed."""
+    """Removes dependencies from a job; with none left, it becomes ready or delayed."""
     if waits_for or job.state is not State.BLOCKED:
         effects.put(replace(job, waits_for=waits_for))
         return
-    # Freed work goes before new work only where returned work does so too, last freed first.
+    # Released jobs go before new ones only where returned jobs do (rule 18), last released first.
     front = reentry_of(job) is Reentry.FRONT
-    ending.place(
+    endings.place(
         effects,
         job,
         run_at=job.run_at,
@@ -296,21 +341,21 @@ def free(effects: Effects, job: Job, waits_for: tuple[str, ...]) -> None:
 
 
 def settle(effects: Effects) -> None:
-    """Let dependants hear of everything that this command finished. A chain of any length is
-    walked here, not by recursion.
+    """Notifies the dependants of every job that this command finished. It loops instead of
+    recursing, because a chain can have any length.
     """
     edges = _edges_of(effects.held) if effects.held else _NO_EDGES
     while effects.ended or effects.held:
         if effects.ended:
             job = effects.ended.pop()
             if edges or effects.view.is_awaited(job):
-                _tell_dependants(effects, job, edges)
+                _notify_dependants(effects, job, edges)
         else:
             _look_for_lost(effects, effects.held.pop())
 
 
 def _edges_of(held: Sequence[Job]) -> Edges:
-    """Edges that the view does not know yet."""
+    """Edges of this command, which are not in the view yet."""
     edges: dict[str, list[str]] = {}
     for job in held:
         for key in job.waits_for:
@@ -319,7 +364,9 @@ def _edges_of(held: Sequence[Job]) -> Edges:
 
 
 def _look_for_lost(effects: Effects, job: Job) -> None:
-    """A job that was blocked just now may wait for something that is lost already."""
+    """Handles a job that was just blocked on a dependency that had already failed or was
+    cancelled.
+    """
     for key in job.waits_for:
         current = effects.job(job.job_id)
         other = job_of_key(effects, key)
@@ -329,14 +376,14 @@ def _look_for_lost(effects: Effects, job: Job) -> None:
             continue
         doom = effects.doom(other.job_id)
         if doom is not None and is_doomed(current, doom):
-            ending.cancel(effects, current, doom.reason)
+            endings.cancel(effects, current, Reason.CANCELLED, doom.detail)
         else:
             _lose_edge(effects, current, other)
 
 
 def _lose_edge(effects: Effects, dependant: Job, job: Job) -> bool:
-    """Rule 10: the job failed for good or was cancelled, and each dependant has its own policy
-    about that. Gives whether it means anything to this one.
+    """Rule 10: the job failed for good or was cancelled; each dependant's own policy says what
+    follows. Returns whether this one changed.
     """
     policy = on_dependency_failure_of(dependant)
     if policy is OnDependencyFailure.HOLD:
@@ -352,10 +399,10 @@ def _lose_edge(effects: Effects, dependant: Job, job: Job) -> bool:
 
 
 def lose_dependant(effects: Effects, dependant: Job, job: Job) -> None:
-    """Cancel or fail a job because the one it depends on is lost."""
+    """Cancels or fails a job because a dependency failed for good or was cancelled."""
     if on_dependency_failure_of(dependant) is OnDependencyFailure.FAIL:
         sentence = f"job {job.job_id}, which it depends on, was {job.state}"
         failure = Failure("dependency", sentence)
-        ending.fail_for_good(effects, dependant, failure, "dependency_failed")
+        endings.fail_for_good(effects, dependant, failure, Reason.DEPENDENCY_FAILED)
     else:
-        ending.cancel(effects, dependant, "dependency_failed")
+        endings.cancel(effects, dependant, Reason.DEPENDENCY_FAILED)

@@ -1,10 +1,10 @@
-"""Queues, named limits, schedules and cursors: what is set rather than worked on."""
+"""Settings: queues, named limits, schedules and cursors."""
 
 from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.submit import admit
-from manyhands.engine.validate import (
+from manyhands.engine.validation import (
     bad_durations,
     bad_instant,
     bad_limits,
@@ -17,18 +17,20 @@ from manyhands.engine.validate import (
 from manyhands.model import limits
 from manyhands.model.commands import (
     Fire,
+    ForgetIdle,
     ForgetQueue,
     NewJob,
     PutSchedule,
     RemoveCursor,
+    RemoveLimit,
     RemoveSchedule,
     SetCursor,
     SetLimit,
     SetQueue,
 )
 from manyhands.model.job import FINISHED, Origin, Schedule
-from manyhands.model.outcome import Accepted, Refusal, Reply, SubmittedMany, Why
-from manyhands.model.policy import NamedLimit, Queue, QueuePolicy, Terms
+from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Terms
+from manyhands.model.replies import Accepted, Refusal, Reply, SubmittedMany, Why
 
 _SCHEDULE_ORIGIN = Origin("schedule")
 _COUNTS = (
@@ -43,11 +45,11 @@ _COUNTS = (
 
 
 def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
-    """Settings of a queue; it comes into being if it was not there."""
+    """Changes the settings of a queue, and creates it if necessary."""
     refusal = bad_queue(effects, command.queue)
     if refusal is not None:
         return refusal
-    queue = effects.queue(command.queue) or Queue(command.queue)
+    queue = replace(effects.queue(command.queue) or Queue(command.queue), declared=True)
     if command.policy is not None:
         sentence = _bad_policy(command.policy)
         if sentence is not None:
@@ -83,51 +85,84 @@ def _bad_policy(policy: QueuePolicy) -> str | None:
 
 
 def decide_forget_queue(command: ForgetQueue, effects: Effects) -> Reply:
-    """Only a queue with nothing left to do can be forgotten."""
+    """Forgets a queue without unfinished jobs."""
     if effects.queue(command.queue) is None:
         return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
     count = effects.view.unfinished_count(command.queue)
     if count:
         sentence = f"queue {command.queue!r} has {count} unfinished jobs"
         return Refusal(Why.QUEUE_IN_USE, sentence)
-    effects.set().forgotten_queues.append(command.queue)
+    effects.set().queues[command.queue] = None
     return Accepted(1)
 
 
+def decide_forget_idle(command: ForgetIdle, effects: Effects) -> Reply:
+    """Forgets queues that were created by their first job: when their last record is gone, or, if
+    there are very many queues, when their last job has finished. Records stay for their retention,
+    and belong to the queue again if it is created again.
+    """
+    view = effects.view
+    surplus = view.queues_count() - limits.QUEUES_CROWDED_COUNT
+    forgotten: list[str] = []
+    for name in command.queues:
+        queue = view.queue(name)
+        if queue is None or queue.declared or queue.paused or queue.policy != NO_POLICY:
+            continue
+        if view.unfinished_count(name):
+            continue
+        if len(forgotten) < surplus or not view.recorded_count(name):
+            forgotten.append(name)
+    if forgotten:
+        effects.set().queues.update(dict.fromkeys(forgotten))
+    return Accepted(len(forgotten))
+
+
 def decide_set_limit(command: SetLimit, effects: Effects) -> Reply:
-    """A named concurrency limit, for all jobs that carry its name."""
+    """Sets a named concurrency limit for all jobs that carry its name."""
     refusal = bad_limits((command.name,))
     if refusal is not None:
         return refusal
-    if command.concurrency_max is None:
-        effects.set().removed_limits.append(command.name)
-    elif command.concurrency_max < 0:
+    if command.concurrency_max < 0:
         return Refusal(Why.BAD_LIMIT, "a limit must be 0 or more")
-    else:
-        effects.set().limits.append(NamedLimit(command.name, command.concurrency_max))
+    effects.set().limits[command.name] = NamedLimit(command.name, command.concurrency_max)
+    effects.urgent = True
+    return Accepted(1)
+
+
+def decide_remove_limit(command: RemoveLimit, effects: Effects) -> Reply:
+    """Removes a named limit; an unknown one is refused."""
+    if effects.view.limit(command.name) is None:
+        return Refusal(Why.UNKNOWN_LIMIT, f"there is no limit {command.name!r}")
+    effects.set().limits[command.name] = None
     effects.urgent = True
     return Accepted(1)
 
 
 def decide_set_cursor(command: SetCursor, effects: Effects) -> Reply:
-    """Where a reader of events is. Readers bound their number and their notes themselves."""
+    """Stores the position of a reader of events. Readers bound their number and notes
+    themselves.
+    """
     effects.set().cursors[command.cursor.name] = command.cursor
     return Accepted(1)
 
 
 def decide_remove_cursor(command: RemoveCursor, effects: Effects) -> Reply:
-    """Removing what is not there is no mistake: it is gone either way."""
-    effects.set().removed_cursors.append(command.name)
+    """Removes a cursor. An unknown one is not an error: it is gone either way."""
+    effects.set().cursors[command.name] = None
     return Accepted(1)
 
 
 def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
-    """A schedule under that id, whether there was one or not. Its count goes on."""
+    """Creates or replaces a schedule. Its count of firings continues."""
     schedule = command.schedule
     refusal = _bad_schedule(schedule, effects)
     if refusal is not None:
         return refusal
     known = effects.view.schedule(schedule.schedule_id)
+    if known is None and command.unless_job is not None:
+        job = effects.job(command.unless_job)
+        if job is not None:
+            return Refusal(Why.DUPLICATE_JOB, "a job has this id already", job)
     if known is None and effects.view.schedules_count() >= limits.SCHEDULES_COUNT_MAX:
         sentence = f"there are {limits.SCHEDULES_COUNT_MAX} schedules already"
         return Refusal(Why.TOO_MANY_SCHEDULES, sentence)
@@ -164,15 +199,15 @@ def _bad_terms(terms: Terms) -> Refusal | None:
 
 
 def decide_remove_schedule(command: RemoveSchedule, effects: Effects) -> Reply:
-    """Jobs that it made stay."""
+    """Removes a schedule; its jobs stay."""
     if effects.view.schedule(command.schedule_id) is None:
         return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {command.schedule_id!r}")
-    effects.set().removed_schedules.append(command.schedule_id)
+    effects.set().schedules[command.schedule_id] = None
     return Accepted(1)
 
 
 def decide_fire(command: Fire, effects: Effects) -> Reply:
-    """Submit the schedule's job once. Fenced by the instant, so that nobody fires it twice."""
+    """Submits the schedule's job once. The due instant is the fence: a second firing is refused."""
     schedule = effects.view.schedule(command.schedule_id)
     if schedule is None or schedule.paused or schedule.next_at != command.due_at:
         return Accepted(0)

@@ -1,4 +1,4 @@
-"""How often a job is tried, and how long it rests in between."""
+"""How often a job is tried, and how long it waits in between (rule 9)."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ from manyhands.model.policy import Backoff, OnExpiry, QueuePolicy, Reentry
 
 
 def attempts_max(job: Job, policy: QueuePolicy) -> int:
-    """The budget: the job's own, else its queue's, else its front's. -1 is unlimited."""
+    """The budget: of the job, else of its queue, else of its front. -1 is unlimited."""
     terms = job.terms
     if terms.attempts_max is not None:
         return terms.attempts_max
@@ -17,7 +17,7 @@ def attempts_max(job: Job, policy: QueuePolicy) -> int:
 
 
 def budget_is_spent(job: Job, policy: QueuePolicy, attempts_used: int) -> bool:
-    """Whether no further attempt is allowed once so many were used."""
+    """Whether no further attempt is allowed after this many."""
     allowed = attempts_max(job, policy)
     return allowed != -1 and attempts_used >= allowed
 
@@ -38,10 +38,11 @@ def reentry_of(job: Job) -> Reentry:
 
 
 def backoff_ms(job: Job, backoff: Backoff, attempts_used: int) -> int:
-    """The rest before the next attempt.
+    """The delay before the next attempt.
 
-    The jitter comes from the job's id and the attempt, so that the same decision is made again
-    after a crash, and a thousand jobs that failed together do not return together.
+    The jitter keeps a thousand jobs that failed together from returning together. It is derived
+    from the job's id and the attempt, because the engine is pure: the same decision gives the same
+    delay.
     """
     exponent = min(max(attempts_used - 1, 0), 64)
     delay = min(backoff.first_ms * backoff.factor**exponent, float(backoff.ms_max))

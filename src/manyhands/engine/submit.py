@@ -1,17 +1,18 @@
-"""Submitting: new jobs, joined jobs, finished jobs put to work again."""
+"""Submitting: new jobs, joined jobs, finished jobs that are requeued (rules 14 to 16)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from manyhands.engine import ending, graph
+from manyhands.engine import endings, graph
 from manyhands.engine.effects import Effects
 from manyhands.engine.graph import Resolved
-from manyhands.engine.joining import meet_key_holder, meet_live, with_assumed
-from manyhands.engine.validate import bad_new_job, bad_new_queue
+from manyhands.engine.joins import keep_known, meet_key_holder, meet_live, with_assumed
+from manyhands.engine.receipts import keep_receipt, repeated
+from manyhands.engine.validation import bad_new_job, bad_new_queue
 from manyhands.model import limits
-from manyhands.model.commands import NewJob, Submit
+from manyhands.model.commands import NewJob, OnExisting, Submit
 from manyhands.model.identity import name_key
 from manyhands.model.job import (
     FINISHED,
@@ -21,20 +22,35 @@ from manyhands.model.job import (
     Job,
     State,
 )
-from manyhands.model.outcome import Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.model.policy import (
     NO_POLICY,
+    OnUnknownDependency,
     Queue,
     QueuePolicy,
     Reentry,
 )
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany, Why
 
 _READY: Final = State.READY
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
 def decide_submit(command: Submit, effects: Effects) -> Reply:
-    """Each item by itself; or, all or nothing, with later items known to earlier ones."""
+    """Submits each item by itself; or all or nothing, where items may name later ones."""
+    once = command.once
+    if once is None:
+        return _submit(command, effects)
+    before = repeated(effects, once)
+    if before is not None:
+        return before
+    reply = _submit(command, effects)
+    if type(reply) is SubmittedMany:
+        keep_receipt(effects, once, reply)
+    return reply
+
+
+def _submit(command: Submit, effects: Effects) -> Reply:
     items = command.items
     if len(items) == 1:
         return SubmittedMany((admit(effects, items[0]),))
@@ -52,7 +68,10 @@ def decide_submit(command: Submit, effects: Effects) -> Reply:
 def admit(  # noqa: C901 - all that may refuse it, in order
     effects: Effects, item: NewJob, coming: Mapping[str, str] = _NOTHING
 ) -> Submitted | Refusal:
-    """One new job, as its id, name and key allow. ``coming`` are later items of its batch."""
+    """Admits one job, as its id, name and key allow. ``coming`` are later items of its batch.
+
+    All checks come before the first change, so that a refused item leaves nothing behind.
+    """
     queue = effects.queue(item.queue)
     refusal = bad_new_queue(effects, item.queue) if queue is None else None
     refusal = refusal or bad_new_job(effects, item)
@@ -61,6 +80,11 @@ def admit(  # noqa: C901 - all that may refuse it, in order
     known: Job | None = None
     if item.id_chosen or item.name is not None:
         known = _known(effects, item)
+        refusal = _unwelcome(effects, item, known)
+        if refusal is not None:
+            return refusal
+        if known is not None and item.on_existing is OnExisting.KEEP:
+            return keep_known(effects, item, known)
         if known is not None and known.state not in FINISHED:
             return meet_live(effects, item, known, coming)
         if item.id_chosen and item.name is not None and _name_is_taken(effects, item):
@@ -80,9 +104,9 @@ def admit(  # noqa: C901 - all that may refuse it, in order
     resolved = _resolve(effects, item, known, coming) if item.depends_on else None
     if isinstance(resolved, Refusal):
         return resolved
-    # Nothing refuses it any more: from here on things may change.
+    # Nothing can refuse it from here on, so changes may begin.
     if replaced is not None:
-        ending.cancel(effects, replaced, "replaced")
+        endings.cancel(effects, replaced, Reason.REPLACED)
     if queue is None:
         queue = Queue(item.queue)
         effects.put_queue(queue)
@@ -90,12 +114,14 @@ def admit(  # noqa: C901 - all that may refuse it, in order
 
 
 def _inherit(effects: Effects, before: Job, job: Job) -> None:
-    """A new job took the name of one that was lost: those that wait for that one wait for it."""
+    """A new job took the name of one that failed or was cancelled: jobs held by that one wait for
+    it.
+    """
     old, new = before.job_id, job.job_id
     doom = effects.doom(old)
     dependants = {other.job_id: other for other in graph.dependants_of(effects, before)}
     if effects.is_awaited(old):
-        # Also those of this very command, which the view does not know.
+        # Including those of this command, which are not in the view.
         dependants.update((other.job_id, other) for other in effects.jobs.values())
     for dependant in dependants.values():
         if old not in dependant.waits_for:
@@ -114,6 +140,9 @@ def _inherit(effects: Effects, before: Job, job: Job) -> None:
 def _resolve(
     effects: Effects, item: NewJob, known: Job | None, coming: Mapping[str, str]
 ) -> Resolved | Refusal:
+    own = item.job_id if item.namespace is None else item.name
+    if own in item.depends_on and item.on_unknown_dependency is OnUnknownDependency.REFUSE:
+        return graph.cycle_refusal(item.job_id)  # rather than: there is no such job yet
     terms = item.terms
     resolved = graph.resolve(
         effects,
@@ -136,6 +165,20 @@ def _known(effects: Effects, item: NewJob) -> Job | None:
     if item.name is not None:
         job_id = effects.named(item.namespace or "", item.name)
         return effects.job(job_id) if job_id is not None else None
+    return None
+
+
+def _unwelcome(effects: Effects, item: NewJob, known: Job | None) -> Refusal | None:
+    """Rule 28: the refusal that a submit under a chosen id may ask for."""
+    if item.unless_scheduled and effects.view.schedule(item.name or item.job_id) is not None:
+        return Refusal(Why.DUPLICATE_JOB, "a recurring job has this id")
+    if (
+        item.once_per_queue
+        and known is not None
+        and known.state is State.COMPLETED
+        and known.queue == item.queue
+    ):
+        return Refusal(Why.ALREADY_COMPLETED, "the job was completed in this queue before", known)
     return None
 
 
@@ -163,7 +206,7 @@ def _full_queue(
 def _create(
     effects: Effects, item: NewJob, queue: Queue, known: Job | None, resolved: Resolved | None
 ) -> Submitted:
-    """The new job, in the state where it belongs. ``known``: a finished one of its id or name."""
+    """The new job, in its first state. ``known`` is a finished job of its id or name."""
     now = effects.now
     plain = _is_plain(item)
     job = Job(
@@ -184,7 +227,7 @@ def _create(
     if not plain:
         job = _with_rarities(effects, job, item, resolved)
     if known is not None and item.id_chosen:
-        # Rule 15: the same id again. The fence goes on, the budget starts anew.
+        # Rule 15: the same id again. The lease number continues, the budget starts again.
         job = replace(
             job,
             serial=known.serial,
@@ -210,11 +253,11 @@ def _submitted_again(known: Job, now: int) -> tuple[HistoryEntry, ...]:
     if not any(entry.what in (SUBMITTED, SUBMITTED_AGAIN) for entry in known.history):
         first = HistoryEntry(known.submitted_at, SUBMITTED)
         known = replace(known, history=(first, *known.history))
-    return ending.with_history(known, now, SUBMITTED_AGAIN)
+    return endings.with_history(known, now, SUBMITTED_AGAIN)
 
 
 def _is_plain(item: NewJob) -> bool:
-    """Ready at once, with nothing about it that most jobs have not: the hot path."""
+    """Whether a job is ready at once and has nothing unusual: the hot path."""
     return not (
         item.depends_on
         or item.delay_ms
@@ -241,6 +284,7 @@ def _with_rarities(effects: Effects, job: Job, item: NewJob, resolved: Resolved 
         state=state,
         position=effects.position(Reentry.TAIL) if state is _READY else 0,
         run_at=None if due else run_at,
+        wanted_at=item.run_at,
         deadline_at=item.deadline_at,
         namespace=item.namespace,
         name=item.name,
@@ -257,8 +301,8 @@ def _with_rarities(effects: Effects, job: Job, item: NewJob, resolved: Resolved 
 def _closes_cycle(
     effects: Effects, item: NewJob, known: Job | None, waits_for: Sequence[str]
 ) -> bool:
-    """A brand-new job closes a cycle only if somebody waits for its id or name already, or for
-    the finished job whose name it takes.
+    """Whether a job closes a cycle. A new one can only do so if another job already waits for its
+    id or name, or for the finished job whose name it takes.
     """
     keys = [item.job_id]
     if known is not None:
@@ -273,11 +317,12 @@ def _closes_cycle(
 
 
 def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
-    """All or nothing. Items may name each other in any order, so their ids are known first."""
+    """All or nothing. Items may name each other in any order, so their ids are collected first."""
     coming: dict[str, str] = {}
     for item in items:
         known = _known(effects, item)
-        if known is None or known.state in FINISHED:
+        kept = item.on_existing is OnExisting.KEEP
+        if known is None or (known.state in FINISHED and not kept):
             coming.setdefault(item.name or item.job_id, item.job_id)
     replies: list[Submitted | Refusal] = []
     joined: dict[str, str] = {}  # ids of items that joined another job instead of becoming one
@@ -299,7 +344,7 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
 
 
 def _redirect(effects: Effects, joined: Mapping[str, str]) -> None:
-    """Earlier items may wait for an item that joined another job: they wait for that one."""
+    """Lets earlier items that wait for an item that joined another job wait for that job."""
     for job in list(effects.jobs.values()):
         if not joined.keys().isdisjoint(job.waits_for):
             waits_for = dict.fromkeys(joined.get(key, key) for key in job.waits_for)

@@ -4,22 +4,23 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from manyhands.engine import ending
+from manyhands.engine import endings
 from manyhands.engine.effects import Effects
 from manyhands.engine.retry import budget_is_spent, on_expiry_of
 from manyhands.engine.transitions import Trigger, advance
 from manyhands.model import limits
-from manyhands.model.commands import Prolong, Recover, Tick
+from manyhands.model.commands import FollowClock, Prolong, Recover, Tick
 from manyhands.model.job import FINISHED, EndReason, Failure, Job, Lease, State
-from manyhands.model.outcome import Accepted, Reply, Ticked
 from manyhands.model.policy import OnExpiry, Reentry
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import Accepted, Reply, Ticked
 
 _DELAYED: Final = State.DELAYED
 _LEASED: Final = State.LEASED
 
 
 def due_at(job: Job) -> int | None:
-    """The next instant at which time alone changes the job; None: never."""
+    """The next instant at which time alone changes the job, or None."""
     state = job.state
     if state in FINISHED:
         return None
@@ -34,7 +35,8 @@ def due_at(job: Job) -> int | None:
     elif state is _DELAYED:
         other = job.run_at
     elif lease is not None and lease.spent:
-        # A lapsed lease without budget: its holder has a last moment to speak up.
+        # Rule 6: a lapsed lease without budget fails only later, so that its holder can still
+        # report.
         assert lease.expires_at is not None
         other = lease.expires_at + limits.LAPSE_GRACE_MS
     if instant is None or (other is not None and other < instant):
@@ -43,7 +45,7 @@ def due_at(job: Job) -> int | None:
 
 
 def decide_tick(command: Tick, effects: Effects) -> Reply:
-    """Everything that is due, in order of time, up to the bound."""
+    """Does everything that is due, in order of time, up to the bound."""
     due = effects.view.due(effects.now, command.count_max)
     for job_id in due:
         job = effects.job(job_id)
@@ -56,7 +58,7 @@ def _pass_time(job: Job, effects: Effects) -> None:
     now = effects.now
     if job.deadline_at is not None and job.deadline_at <= now:
         failure = Failure("deadline", "the deadline passed before the job was finished")
-        ending.fail_for_good(effects, job, failure, "deadline", EndReason.CUTOFF)
+        endings.fail_for_good(effects, job, failure, Reason.DEADLINE, EndReason.CUTOFF)
     elif job.state is State.DELAYED:
         effects.enter(
             advance(
@@ -64,7 +66,7 @@ def _pass_time(job: Job, effects: Effects) -> None:
                 Trigger.READIED,
                 now,
                 run_at=None,
-                reason="",
+                reason=Reason.NONE,
                 position=effects.position(Reentry.TAIL),
             ),
             job.entered_at,
@@ -73,15 +75,15 @@ def _pass_time(job: Job, effects: Effects) -> None:
         lease = job.lease
         assert lease is not None
         if lease.cutoff_at is not None and lease.cutoff_at <= now:
-            ending.lose(effects, job, EndReason.CUTOFF)
+            endings.lose(effects, job, EndReason.CUTOFF)
         else:
             expire(job, lease, effects)
     else:
-        ending.lose(effects, job, EndReason.EXPIRED)  # its holder did not speak up
+        endings.lose(effects, job, EndReason.EXPIRED)  # its holder did not speak up
 
 
 def expire(job: Job, lease: Lease, effects: Effects) -> None:
-    """A lease ran out: grace first, then by the policy of rule 6."""
+    """Expires a lease: first the grace period of the queue, then revoke or lapse (rule 6)."""
     policy = effects.policy(job.queue)
     now = effects.now
     if policy.grace_ms > 0 and not lease.in_grace:
@@ -89,10 +91,10 @@ def expire(job: Job, lease: Lease, effects: Effects) -> None:
         effects.put(replace(job, lease=kept))
         effects.tell_holder(job, lease)
         return
-    if on_expiry_of(job, policy) is OnExpiry.REVOKE or job.waits_for or not ending.is_wanted(job):
-        # New dependencies bind when a job comes back, and what nobody wants does not come back:
-        # in both cases there is nothing left to lapse.
-        ending.lose(effects, job, EndReason.EXPIRED)
+    if on_expiry_of(job, policy) is OnExpiry.REVOKE or job.waits_for or not endings.is_wanted(job):
+        # A job with new dependencies may not be resumed, and one without interest must not run
+        # again: neither can lapse.
+        endings.lose(effects, job, EndReason.EXPIRED)
         return
     spent = budget_is_spent(job, policy, job.attempts_used + 1)
     effects.enter(
@@ -102,14 +104,14 @@ def expire(job: Job, lease: Lease, effects: Effects) -> None:
             now,
             lease=replace(lease, lapsed=True, spent=spent, in_grace=False, expires_at=now),
             position=effects.position(Reentry.AHEAD),
-            reason="lapsed",
+            reason=Reason.LAPSED,
         ),
         job.entered_at,
     )
 
 
 def decide_prolong(command: Prolong, effects: Effects) -> Reply:
-    """Rule 7: our own standstill is nobody's fault."""
+    """Rule 7: a stall of the server extends all leases, since no worker could have renewed."""
     count = 0
     for job_id in effects.view.leased():
         job = effects.job(job_id)
@@ -128,14 +130,36 @@ def _prolong(job: Job, outage_ms: int, effects: Effects) -> int:
     return 1
 
 
+def decide_follow_clock(command: FollowClock, effects: Effects) -> Reply:
+    """Rule 7: shifts delays, retries and intervals with the clock, so that they keep their length.
+    An instant that the submitter named (``wanted_at``) does not move.
+    """
+    count = 0
+    for job_id, run_at in command.jobs:
+        job = effects.job(job_id)
+        if job is not None and job.run_at == run_at and run_at != job.wanted_at:
+            effects.put(replace(job, run_at=run_at + command.step_ms))
+            count += 1
+    for schedule_id, due, next_at in command.schedules:
+        schedule = effects.view.schedule(schedule_id)
+        if schedule is not None and schedule.next_at == due:
+            effects.set().schedules[schedule_id] = replace(schedule, next_at=next_at)
+            count += 1
+    return Accepted(count)
+
+
 def decide_recover(command: Recover, effects: Effects) -> Reply:
-    """Rule 2 and rule 22 after a start: nobody saw those connections end."""
+    """Ends the bound leases and the waiters of earlier incarnations (rules 2 and 22): their
+    connections ended with the server, and no command said so. Free leases are extended (rule 7).
+    """
     count = 0
     prefix = command.incarnation + "/"
     for job_id in effects.view.waited():
         job = effects.job(job_id)
         assert job is not None
-        ending.drop_waiters(effects, job, tuple(w for w in job.waiters if not w.startswith(prefix)))
+        endings.drop_waiters(
+            effects, job, tuple(w for w in job.waiters if not w.startswith(prefix))
+        )
     for job_id in effects.view.leased():
         job = effects.job(job_id)
         assert job is not None
@@ -143,8 +167,8 @@ def decide_recover(command: Recover, effects: Effects) -> Reply:
         if lease is None:
             continue  # it was abandoned above
         if lease.connection is not None and not lease.connection.startswith(prefix):
-            # Not charged: it was the server that left, not the worker.
-            ending.give_back(effects, job, EndReason.RELEASED)
+            # Not charged: the server left, not the worker (rule 5).
+            endings.give_back(effects, job, EndReason.RELEASED)
             count += 1
         else:
             _prolong(job, command.outage_ms, effects)

@@ -26,13 +26,13 @@ _B, _D, _R, _L = State.BLOCKED, State.DELAYED, State.READY, State.LEASED
 _C, _F, _X = State.COMPLETED, State.FAILED, State.CANCELLED
 
 TABLE: Final[dict[tuple[State, Trigger], State]] = {
-    # Submitted, its dependencies are not there yet. A move keeps it blocked.
+    # Its dependencies have not completed yet. A move keeps it blocked.
     (_B, Trigger.HELD): _B,
     (_B, Trigger.POSTPONED): _D,
     (_B, Trigger.READIED): _R,
     (_B, Trigger.FAILED): _F,  # deadline, or a dependency failed
     (_B, Trigger.CANCELLED): _X,
-    # Waiting for its time: a delay, or the pause before a retry.
+    # Waiting for a set time: a delay, or the backoff before a retry.
     (_D, Trigger.HELD): _B,
     (_D, Trigger.POSTPONED): _D,
     (_D, Trigger.READIED): _R,
@@ -47,14 +47,14 @@ TABLE: Final[dict[tuple[State, Trigger], State]] = {
     (_R, Trigger.COMPLETED): _C,  # open completion, or the holder of a lapsed lease
     (_R, Trigger.FAILED): _F,
     (_R, Trigger.CANCELLED): _X,
-    # A worker has it. Whatever ends the lease moves the job on.
+    # A worker has it. Whatever ends the lease moves the job.
     (_L, Trigger.HELD): _B,
     (_L, Trigger.POSTPONED): _D,
     (_L, Trigger.READIED): _R,
     (_L, Trigger.COMPLETED): _C,
     (_L, Trigger.FAILED): _F,
     (_L, Trigger.CANCELLED): _X,
-    # Finished, until somebody puts it to work again. A failed one can still be called off.
+    # Finished, unless it is requeued (rule 15). A failed one can still be cancelled.
     (_C, Trigger.HELD): _B,
     (_C, Trigger.POSTPONED): _D,
     (_C, Trigger.READIED): _R,
@@ -69,7 +69,7 @@ TABLE: Final[dict[tuple[State, Trigger], State]] = {
 
 
 class ImpossibleMoveError(AssertionError):
-    """A defect of ours: the engine tried a move that the table does not have."""
+    """A defect: the engine tried a move that is not in the table."""
 
 
 def moved(job: Job, trigger: Trigger) -> State:
@@ -81,9 +81,8 @@ def moved(job: Job, trigger: Trigger) -> State:
 
 
 def advance(job: Job, trigger: Trigger, now: int, **changes: Any) -> Job:  # noqa: ANN401
-    """The job after the trigger, with further fields changed in the same step.
-
-    The hot paths write ``replace(job, state=moved(job, …), …)`` instead: collecting the changes
-    costs four times as much as making them.
+    """The job after the trigger, with further fields changed in the same step. Hot paths write
+    ``replace(job, state=moved(job, …), …)`` instead: collecting the changes costs four times as
+    much as making them.
     """
     return replace(job, state=moved(job, trigger), entered_at=now, **changes)

@@ -1,18 +1,19 @@
-"""What the engine may look at. A store answers these questions for one command."""
+"""What the engine may read. A store answers these questions for one command."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from manyhands.model.job import Holder, Job, Schedule, Untold
+from manyhands.model.job import Holder, Job, Schedule, Unnotified
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.model.receipts import Receipt
 
 
 class View(Protocol):
-    """The part of the world that a decision may depend on."""
+    """The stored state that a decision may depend on."""
 
     def job(self, job_id: str) -> Job | None:
-        """Any job that is still on record, finished ones included, by its id, its uid, or the
-        name key of a job that is unfinished or whose graph is being worked on.
+        """Any job that is still on record, finished ones included, by its id, its uid, or the name
+        key of a job that is unfinished or whose graph is unfinished.
         """
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
@@ -30,8 +31,8 @@ class View(Protocol):
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id (or name key), in order of arrival."""
 
-    def untold_of(self, job_id: str) -> Untold | None:
-        """What dependants of a job that ended have not heard of yet."""
+    def unnotified_of(self, job_id: str) -> Unnotified | None:
+        """The pending notification of a finished job's dependants."""
 
     def last_serial(self) -> int:
         """The serial of the job that was submitted last."""
@@ -40,16 +41,30 @@ class View(Protocol):
         """The next job of a queue whose named limits leave room."""
 
     def ready(self, queue: str) -> Iterator[Job]:
-        """All ready jobs of a queue in the order in which they are to be handed out."""
+        """All ready jobs of a queue in the order in which they are handed out."""
 
     def queue(self, name: str) -> Queue | None:
-        """A queue that is known, by its first job or by its settings."""
+        """A known queue, created by its first job or by its settings."""
 
     def queues_count(self) -> int:
         """How many queues are known."""
 
     def unfinished_count(self, queue: str) -> int:
         """Jobs of a queue that have not finished."""
+
+    def blocked_count(self, queue: str) -> int:
+        """Jobs of a queue that wait for other jobs."""
+
+    def blocked(self, queue: str) -> Iterator[Job]:
+        """Those jobs; finding them reads every job."""
+
+    def while_unchanged(self, question: str, answer: Callable[[], bool]) -> bool:
+        """The last answer to this question about many jobs, if no job has changed since; else a new
+        one.
+        """
+
+    def recorded_count(self, queue: str) -> int:
+        """All jobs of a queue that are on record, finished ones too."""
 
     def leased_count(self, queue: str) -> int:
         """Live leases of a queue."""
@@ -73,7 +88,7 @@ class View(Protocol):
         """Ids of jobs that a connection waits for."""
 
     def waited(self) -> Iterable[str]:
-        """Ids of all jobs that somebody waits for, or that nobody wants durably."""
+        """Ids of all jobs that have waiters, or no durable interest."""
 
     def due(self, now: int, count_max: int) -> Sequence[str]:
         """Ids of jobs for which something is due, earliest first."""
@@ -84,5 +99,14 @@ class View(Protocol):
     def schedules_count(self) -> int:
         """How many schedules there are."""
 
+    def receipt(self, key: str) -> Receipt | None:
+        """The answer to a submit with this key."""
+
+    def receipts_weight(self) -> int:
+        """The total weight of the kept answers."""
+
+    def oldest_receipts(self, count_max: int) -> Sequence[tuple[str, Receipt]]:
+        """The oldest answers, with their keys."""
+
     def take_position(self) -> int:
-        """The next number of the one sequence that orders ready jobs. Never given twice."""
+        """The next number of the sequence that orders ready jobs. Never returned twice."""

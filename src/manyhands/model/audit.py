@@ -1,4 +1,4 @@
-"""Who did what: one entry for each thing that an operator did."""
+"""The audit log: one entry for each action of an operator."""
 
 from msgspec import Struct
 
@@ -8,13 +8,13 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     seq: int
     at: int
-    who: str = ""  # by which token; empty: nobody was asked
+    who: str = ""  # the token's name; empty without tokens
     role: str = ""
     address: str = ""
-    request: str = ""  # as it came
+    request: str = ""  # as it was received
     what: str
     target: str = ""  # the job, queue or setting; the first of several
-    asked: int = 0  # how many were to be changed
+    asked: int = 0  # how many changes were requested
     changed: int = 0
     refused: str = ""  # why, if something was
-    known: bool = False  # the outcome; else the server stopped before it was
+    known: bool = False  # False: the server stopped before the outcome was recorded

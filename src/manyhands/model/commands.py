@@ -9,7 +9,15 @@ import enum
 from msgspec import Struct
 
 from manyhands.model.events import Cursor
-from manyhands.model.job import UNKNOWN_ORIGIN, EndReason, Failure, Holder, Origin, Schedule
+from manyhands.model.job import (
+    UNKNOWN_ORIGIN,
+    EndReason,
+    Failure,
+    Holder,
+    Origin,
+    Schedule,
+    State,
+)
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     TERMS,
@@ -19,16 +27,19 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
+from manyhands.model.receipts import Once
 
 
 class ByToken(Struct, frozen=True, gc=False):
-    """Whoever knows the lease's token holds it."""
+    """The sender knows the lease's token."""
 
     token: str
 
 
 class ByHolder(Struct, frozen=True, gc=False):
-    """The worker of that name; the first named request adopts a lease taken without a name."""
+    """The sender is the worker of that name; the first named request adopts a lease without a
+    name.
+    """
 
     realm: str
     name: str | None
@@ -36,7 +47,7 @@ class ByHolder(Struct, frozen=True, gc=False):
 
 
 class ByConnection(Struct, frozen=True, gc=False):
-    """The connection that claimed it."""
+    """The sender is the connection that claimed the job."""
 
     connection: str
 
@@ -53,7 +64,8 @@ Proof = ByToken | ByHolder | ByConnection | ByAnyone
 class OnExisting(enum.StrEnum):
     """What a submit under a chosen id (or name) does when that job exists."""
 
-    REFUSE = "refuse"  # a live one; a finished one is put to work again
+    REFUSE = "refuse"  # a live one; a finished one is requeued
+    KEEP = "keep"  # it is the answer, finished or not
     MOVE = "move"  # a live one is taken from its queue and holder
     ADD_DEPENDENCIES = "add_dependencies"  # a live one gets further dependencies
 
@@ -67,10 +79,12 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     encoding: Encoding = Encoding.BINARY
     id_chosen: bool = False  # by the submitter: it may exist already
     on_existing: OnExisting = OnExisting.REFUSE
+    once_per_queue: bool = False  # refused if the job of its id was completed in its queue
+    unless_scheduled: bool = False  # refused if a schedule has its id (or name)
     terms: Terms = TERMS["native"]
     origin: Origin = UNKNOWN_ORIGIN
     priority: float = 0.0
-    submitted_at: int | None = None  # when it ought to have been, if that is not now
+    submitted_at: int | None = None  # when it was due, if that is not now
     run_at: int | None = None
     delay_ms: int = 0
     deadline_at: int | None = None
@@ -89,22 +103,31 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Submit(Struct, frozen=True, gc=False):
-    """Each item by itself, in order; or all or nothing."""
+    """Submits jobs: each item by itself, in order; or all or nothing."""
 
     items: tuple[NewJob, ...]
     all_or_nothing: bool = False
-    early: bool = False  # rule 22: nobody is promised a job that is only waited for
+    early: bool = False  # rule 22: no promise for a job that only waiters want
+    once: Once | None = None  # recognises a repetition
 
 
 class ClaimOrder(enum.StrEnum):
-    """How a claim over several queues looks at them."""
+    """Rule 19: the order of a claim over several queues."""
 
     LISTED = "listed"  # the first queue until it is empty, then the next
     PRIORITY_IN_TURNS = "priority_in_turns"  # highest priority anywhere; equals take turns
 
 
+class ReportDrained(enum.StrEnum):
+    """When the answer to a claim that gets nothing says that nothing is left to wait for."""
+
+    NEVER = "never"
+    KNOWN = "known"  # once there was work in its queues
+    ALWAYS = "always"  # also if its queues are unknown
+
+
 class Claim(Struct, frozen=True, gc=False, kw_only=True):
-    """Work, please."""
+    """Asks for work."""
 
     queues: tuple[str, ...] = ()
     holder: Holder
@@ -115,12 +138,13 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     terms_ms: tuple[int | None, ...] = ()  # one for each queue, instead of term_ms
     term_of_job: bool = False  # the job's or the queue's term first
     connection: str | None = None  # binds the leases to this connection
-    job_id: str | None = None  # this one and no other
+    job_id: str | None = None  # only this job
     early: bool = False  # rule 23: the answer may leave before the claim's own commit
+    report_drained: ReportDrained = ReportDrained.NEVER
 
 
 class Renew(Struct, frozen=True, gc=False, kw_only=True):
-    """Still at it."""
+    """Extends a lease."""
 
     job_id: str
     proof: Proof
@@ -130,8 +154,16 @@ class Renew(Struct, frozen=True, gc=False, kw_only=True):
     encoding: Encoding = Encoding.JSON
 
 
+class LiftTerms(Struct, frozen=True, gc=False):
+    """The leases of a connection last as long as the connection, except where a queue forces a
+    term.
+    """
+
+    connection: str
+
+
 class Report(Struct, frozen=True, gc=False, kw_only=True):
-    """Progress."""
+    """Reports progress."""
 
     job_id: str
     proof: Proof
@@ -139,11 +171,11 @@ class Report(Struct, frozen=True, gc=False, kw_only=True):
     denominator: int
     seconds_left: int | None = None
     renew: bool = True
-    payload: bytes = b""  # passed on to those who wait, as it came
+    payload: bytes = b""  # passed on to waiters unchanged
 
 
 class SendPartial(Struct, frozen=True, gc=False, kw_only=True):
-    """A piece of the result, or a warning, for those who wait."""
+    """Sends a piece of the result, or a warning, to the waiters."""
 
     job_id: str
     proof: Proof
@@ -160,10 +192,11 @@ class Complete(Struct, frozen=True, gc=False, kw_only=True):
     encoding: Encoding = Encoding.BINARY
     replaces_payload: bool = False  # the result becomes the payload too
     queue: str | None = None  # refused if the job is leased in another one
-    next_queue: str | None = None  # go on there instead of ending
+    next_queue: str | None = None  # move there instead of ending
     delay_ms: int = 0
     depends_on: tuple[str, ...] = ()
     note: str = ""  # of the worker's own, for the job's history
+    repeated_exactly: bool = False  # a repetition needs the same queue and the same result
 
 
 class Fail(Struct, frozen=True, gc=False, kw_only=True):
@@ -181,19 +214,20 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Conclude(Struct, frozen=True, gc=False):
-    """Several completions and failures, each by itself."""
+    """Several completions and failures, each decided by itself."""
 
     items: tuple[Complete | Fail, ...]
 
 
 class Release(Struct, frozen=True, gc=False, kw_only=True):
-    """Given back untouched: no attempt is charged."""
+    """Gives a job back untouched: no attempt is charged."""
 
     job_id: str
     proof: Proof
     reason: EndReason = EndReason.RELEASED
     reentry: Reentry | None = None  # None: by the job's terms
     depends_on: tuple[str, ...] = ()  # names or ids to wait for first
+    namespace: str | None = None  # of these names; None: the job's own
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.SATISFIED
 
 
@@ -203,40 +237,52 @@ class ReleaseAll(Struct, frozen=True, gc=False):
     items: tuple[Release, ...]
 
 
+class Only(Struct, frozen=True, gc=False):
+    """The condition for a command to apply: a job found by a search may have changed since."""
+
+    states: tuple[State, ...]
+    queue: str | None = None  # None: any
+
+
 class Cancel(Struct, frozen=True, gc=False, kw_only=True):
-    """Not wanted any more. Several ids at once may depend on each other."""
+    """Cancels jobs. Several ids at once may depend on each other."""
 
     job_ids: tuple[str, ...]
     with_dependants: bool = True  # else refused while a live job depends on one of them
     only_unfinished: bool = False  # else failed ones are cancelled too
-    reason: str = "cancelled"
+    detail: str = ""  # why, in the words of the caller
+    only: Only | None = None  # for the named jobs, not for their dependants
 
 
 class Requeue(Struct, frozen=True, gc=False, kw_only=True):
-    """Put a finished job to work again, under the same id."""
+    """Runs a finished job again, under the same id."""
 
     job_id: str
     queue: str | None = None  # None: where it was
     delay_ms: int = 0
+    cancelled_too: bool = True  # else a cancelled job is refused
+    only: Only | None = None
 
 
 class Move(Struct, frozen=True, gc=False, kw_only=True):
-    """Into another queue. A lease ends."""
+    """Moves a job to another queue. A lease ends."""
 
     job_id: str
     queue: str
     delay_ms: int = 0
+    only: Only | None = None
 
 
 class SetPriority(Struct, frozen=True, gc=False):
-    """Its new position is behind its new equals."""
+    """Sets a priority; the job goes behind the others of that priority."""
 
     job_id: str
     priority: float
+    only: Only | None = None
 
 
 class SetTags(Struct, frozen=True, gc=False):
-    """Add and remove tags."""
+    """Adds and removes tags."""
 
     job_id: str
     add: tuple[str, ...] = ()
@@ -244,22 +290,24 @@ class SetTags(Struct, frozen=True, gc=False):
 
 
 class SetDependencies(Struct, frozen=True, gc=False, kw_only=True):
-    """Add and remove dependencies of a job that has not finished."""
+    """Adds and removes dependencies of an unfinished job."""
 
     job_id: str
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
+    only_idle: bool = False  # refused unless the job is blocked, or ready without a holder
 
 
 class ExpireLease(Struct, frozen=True, gc=False):
-    """An operator ends a lease as if its time were up."""
+    """Expires a lease at once, for an operator."""
 
     job_id: str
+    only: Only | None = None
 
 
 class Attach(Struct, frozen=True, gc=False, kw_only=True):
-    """Wait for a job, or want it durably."""
+    """Adds an interest in a job: a waiter, or a durable one."""
 
     job_id: str
     waiter: str | None = None
@@ -267,7 +315,7 @@ class Attach(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Detach(Struct, frozen=True, gc=False):
-    """A waiter leaves everything it waits for."""
+    """Removes a waiter from all jobs it waits for."""
 
     waiter: str
 
@@ -278,11 +326,11 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     connection: str | None = None
     holder: Holder | None = None
     reason: EndReason = EndReason.LOST  # or GOODBYE
-    count_max: int | None = None  # leases that end by this command; whoever had more asks again
+    count_max: int | None = None  # leases that end by this command; the sender repeats it for more
 
 
 class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
-    """Create a queue, pause or resume it, or set its policy."""
+    """Creates a queue, pauses or resumes it, or sets its policy."""
 
     queue: str
     paused: bool | None = None
@@ -292,32 +340,47 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ForgetQueue(Struct, frozen=True, gc=False):
-    """Drop a queue that has no unfinished job."""
+    """Drops a queue that has no unfinished job."""
 
     queue: str
 
 
+class ForgetIdle(Struct, frozen=True, gc=False):
+    """Drops those of these queues that are unused: without settings, unfinished jobs and (unless
+    there are very many queues) records.
+    """
+
+    queues: tuple[str, ...]
+
+
 class SetLimit(Struct, frozen=True, gc=False):
-    """Set a named concurrency limit; None removes it."""
+    """Sets a named concurrency limit."""
 
     name: str
-    concurrency_max: int | None
+    concurrency_max: int
+
+
+class RemoveLimit(Struct, frozen=True, gc=False):
+    """Removes a named limit. It no longer holds back the jobs that name it."""
+
+    name: str
 
 
 class PutSchedule(Struct, frozen=True, gc=False):
-    """Create or replace a schedule."""
+    """Creates or replaces a schedule."""
 
     schedule: Schedule
+    unless_job: str | None = None  # a new one is refused if a job has this id
 
 
 class RemoveSchedule(Struct, frozen=True, gc=False):
-    """No further jobs from it."""
+    """Removes a schedule."""
 
     schedule_id: str
 
 
 class Fire(Struct, frozen=True, gc=False, kw_only=True):
-    """A schedule is due. The calendar is kept outside: the next instant comes in."""
+    """A schedule is due. The calendar is outside the engine: the next instant is passed in."""
 
     schedule_id: str
     due_at: int  # must equal the schedule's own, or another server was faster
@@ -326,59 +389,68 @@ class Fire(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SetCursor(Struct, frozen=True, gc=False):
-    """A reader of the event log came that far."""
+    """Stores how far a reader of the event log has come."""
 
     cursor: Cursor
 
 
 class RemoveCursor(Struct, frozen=True, gc=False):
-    """That reader will not come back."""
+    """Removes the cursor of a reader."""
 
     name: str
 
 
 class Recover(Struct, frozen=True, gc=False):
-    """At start: leases and waiters of dead server incarnations end; live leases are prolonged."""
+    """At the start: ends leases and waiters of earlier incarnations, and extends live leases."""
 
     incarnation: str  # of this server; connections of others are dead
     outage_ms: int
 
 
 class Prolong(Struct, frozen=True, gc=False):
-    """The server itself stood still: nobody loses a lease by that."""
+    """The server itself stalled: extends all leases (rule 7)."""
 
     outage_ms: int
 
 
+class FollowClock(Struct, frozen=True, gc=False, kw_only=True):
+    """The wall clock was set, by ``step_ms``: delays keep their length (rule 7). Each job and
+    schedule comes with the instant it had then; one that has another by now is left alone.
+    """
+
+    step_ms: int
+    jobs: tuple[tuple[str, int], ...] = ()  # ids, and when they were to run
+    schedules: tuple[tuple[str, int, int], ...] = ()  # ids, when they were due, and are now
+
+
 class Tick(Struct, frozen=True, gc=False):
-    """Time went on: expire, wake, enforce deadlines. Bounded."""
+    """Time passed: expires leases, wakes delayed jobs, enforces deadlines. Bounded."""
 
     count_max: int
 
 
-class TellDependants(Struct, frozen=True, gc=False):
-    """So many wait for a job that ended that not all have heard of it, or are cancelled with it:
-    the next of them do, or are.
-    """
+class NotifyDependants(Struct, frozen=True, gc=False):
+    """Notifies the next slice of a finished job's dependants, or cancels them with it."""
 
     job_id: str
 
 
 class Look(Struct, frozen=True, gc=False):
-    """A job as it is, by its id or uid, in order with everything else that was asked."""
+    """Reads a job by its id or uid, in order with all other commands."""
 
     job_id: str
+    brief: bool = False  # its payload is not needed, and may be missing
 
 
 class LookByKey(Struct, frozen=True, gc=False):
-    """The live job that holds a unique key; without a queue, the first of any."""
+    """Reads the live job that holds a unique key; without a queue, the first of any."""
 
     unique_key: bytes
     queue: str | None = None
 
 
 class LookByName(Struct, frozen=True, gc=False):
-    """The job that a name points to."""
+    """Reads the job that a name points to."""
 
     namespace: str
     name: str
@@ -388,6 +460,7 @@ Command = (
     Submit
     | Claim
     | Renew
+    | LiftTerms
     | Report
     | SendPartial
     | Complete
@@ -407,7 +480,9 @@ Command = (
     | Depart
     | SetQueue
     | ForgetQueue
+    | ForgetIdle
     | SetLimit
+    | RemoveLimit
     | PutSchedule
     | RemoveSchedule
     | Fire
@@ -415,8 +490,9 @@ Command = (
     | RemoveCursor
     | Recover
     | Prolong
+    | FollowClock
     | Tick
-    | TellDependants
+    | NotifyDependants
     | Look
     | LookByKey
     | LookByName

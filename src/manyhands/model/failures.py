@@ -1,5 +1,5 @@
-"""Which failures are alike: the code, and the first line of the message without what differs each
-time.
+"""Groups similar failures: by the code, and the first line of the message without its variable
+parts.
 """
 
 import re
@@ -11,14 +11,14 @@ from msgspec import Struct
 from manyhands.model.job import Failure, Job, State
 
 _LINE_MAX: Final = 200
-# Longer lines are not looked at further: what is alike is alike at its beginning.
+# Only the beginning of a long line is compared.
 _LOOKED_AT_MAX: Final = 1_000
-# In this order: an id may look like a number, a time has several.
+# In this order, because an id may look like a number, and a time contains several.
 _DIFFERS: Final = re.compile(
     r"(?P<id>\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
     r"|\b(?:0x[0-9a-fA-F]+|(?=[a-fA-F]*[0-9])(?=[0-9]*[a-fA-F])[0-9a-fA-F]{8,})\b)"
     r"|(?P<time>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)"
-    # A number behind one of these words says what went wrong, not where or when.
+    # A number after one of these words says what went wrong, not where or when.
     r"|(?P<kept>\b(?:http|status|code|errno|error|exit|signal)\b[\s:=#]*\d+\b)"
     r"|(?P<number>\d+(?:[.,:]\d+)*)",
     re.IGNORECASE,
@@ -26,7 +26,7 @@ _DIFFERS: Final = re.compile(
 
 
 class Group(Struct, frozen=True):
-    """What alike failures have in common."""
+    """What similar failures have in common."""
 
     group_id: str  # the same for the same code and line, on every server
     code: str

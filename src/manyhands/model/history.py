@@ -1,6 +1,6 @@
 """What happened in a span of time, in one queue or in all: counts, and durations as histograms.
 
-Samples of neighbouring spans can be added to each other, so that a week is as true as a minute.
+Samples of neighbouring spans can be added up, so that a week is as accurate as a minute.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from manyhands.model.job import State
 MINUTE_MS: Final = 60_000
 COARSE_MS: Final = 10 * MINUTE_MS
 STEPS: Final = (MINUTE_MS, COARSE_MS)
-# The name under which all queues together are kept; no queue can have it.
+# The name of all queues together; no queue can have it.
 ALL_QUEUES: Final = ""
 
 # Upper bounds of a histogram's buckets in milliseconds, a fifth to a half apart; the last bucket,
@@ -28,19 +28,19 @@ BOUNDS_MS: Final = (
     *(21_600_000, 43_200_000, 86_400_000, 172_800_000, 604_800_000),
 )
 BUCKETS_COUNT: Final = len(BOUNDS_MS) + 1
-# The states whose sizes a sample tells, in the order of its `depth`.
+# The states that a sample counts, in the order of its `depth`.
 DEPTH_STATES: Final = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
 
 
 class Sample(Struct, array_like=True):
-    """One span. Not frozen: the one that is going on is counted in for every event."""
+    """One span. Not frozen: every event is counted into the current one."""
 
     submitted: int = 0
     started: int = 0  # attempts
     completed: int = 0
     failed: int = 0  # jobs, for good
     failed_attempts: int = 0  # as reported by workers, retried or not
-    lost: int = 0  # leases that ended without a word: lost, expired, cut off
+    lost: int = 0  # leases that ended without a report: lost, expired, cut off
     cancelled: int = 0
     wait: list[int] = []  # durations from ready to leased, by bucket
     run: list[int] = []  # from leased to the end of the lease
@@ -50,7 +50,7 @@ class Sample(Struct, array_like=True):
     left_out: int = 0  # of all queues together: queues that have no sample of their own
 
     def add(self, other: "Sample") -> None:
-        """Make this the sample of both spans, of which the other is the later."""
+        """Adds the sample of the following span to this one."""
         self.submitted += other.submitted
         self.started += other.started
         self.completed += other.completed
@@ -66,7 +66,7 @@ class Sample(Struct, array_like=True):
         self.left_out = max(self.left_out, other.left_out)
 
     def trimmed(self) -> "Sample":
-        """The same, without the empty buckets at the end, as it is stored."""
+        """The same without empty buckets at the end, as it is stored."""
         return replace(self, wait=_trimmed(self.wait), run=_trimmed(self.run))
 
 
@@ -85,7 +85,7 @@ class StoredSample(Struct, frozen=True, array_like=True):
 
 
 def merged(samples: Iterable[Sample]) -> Sample:
-    """One sample for all of them, given in the order of time."""
+    """One sample for all of them, which must be in the order of time."""
     total = Sample()
     for sample in samples:
         total.add(sample)
@@ -93,7 +93,7 @@ def merged(samples: Iterable[Sample]) -> Sample:
 
 
 def quantile(counts: list[int], share: float) -> float | None:
-    """The duration that this share of all stayed within, by straight lines through its bucket."""
+    """The duration that this share of all stayed within, interpolated in its bucket."""
     total = sum(counts)
     if not total:
         return None

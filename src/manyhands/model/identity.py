@@ -5,7 +5,7 @@ import hashlib
 from manyhands.model import limits
 
 _DIGITS = frozenset("0123456789abcdef")
-# The name space of uids made from foreign ids, so that nobody else's UUIDv5 can meet ours.
+# The namespace of uids made from foreign ids, so that no other UUIDv5 can equal ours.
 _NAMESPACE = bytes.fromhex("6d616e7968616e64732e6a6f622e6964")
 
 
@@ -15,8 +15,8 @@ def is_job_id(text: str) -> bool:
 
 
 def name_key(namespace: str, name: str) -> str:
-    """How a job is meant by its name: by commands that know no id, and by a dependency on a name
-    that nobody has yet. No job id looks like it.
+    """The key that refers to a job by its name: for commands without an id, and for a dependency on
+    a name that no job has yet. No job id looks like it.
     """
     return f"{namespace}\0{name}"
 

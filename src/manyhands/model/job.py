@@ -9,12 +9,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from manyhands.model import limits
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS, Terms
+from manyhands.model.reasons import Reason
 
 
 class State(enum.StrEnum):
-    """Where a job stands. The moves between them are in ``engine/transitions.py``."""
+    """The states of a job. The moves between them are in ``engine/transitions.py``."""
 
     BLOCKED = "blocked"  # on other jobs
     DELAYED = "delayed"  # on time
@@ -29,7 +31,7 @@ FINISHED: Final = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
 
 
 class EndReason(enum.StrEnum):
-    """Why a lease ended."""
+    """Why a lease ended. Why a job is in its state: ``Reason``."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -40,10 +42,6 @@ class EndReason(enum.StrEnum):
     CUTOFF = "cutoff"  # the attempt took longer than allowed
     CANCELLED = "cancelled"
     MOVED = "moved"
-
-
-# Rule 5: these cost an attempt (a failure only if it is retried: a final one ends the job anyway).
-CHARGED: Final = frozenset({EndReason.FAILED, EndReason.LOST, EndReason.EXPIRED, EndReason.CUTOFF})
 
 
 class Holder(Struct, frozen=True, gc=False):
@@ -83,15 +81,41 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
-    """What went wrong: a group to sort by, a message, and whatever the worker sent along."""
+    """What went wrong: a code, a message, and the bytes that the worker sent."""
 
     code: str
     message: str = ""
     payload: bytes = b""
 
+    def as_bytes(self) -> bytes:
+        """The message or the bytes, for a peer that has room for only one: the bytes if the message
+        was read from them. Empty if the worker gave no reason.
+        """
+        data = self.payload
+        if data and _is_read_from(self.message, data):
+            return data
+        return self.message.encode("utf-8", "replace")
+
+
+# A truncated message is longer than this, whatever truncated it.
+_MESSAGE_CUT_MIN: Final = 1_000
+
+
+def _is_read_from(message: str, data: bytes) -> bool:
+    text = data.decode("utf-8", "replace")
+    if len(message) < _MESSAGE_CUT_MIN:
+        return message in ("", text)
+    return text.startswith(message.rstrip("\ufffd"))  # half a character may be at the cut
+
+
+def failure_from_bytes(code: str, data: bytes) -> Failure:
+    """A failure that was reported as bytes: they are kept, and shown as text."""
+    message = data[: limits.FAILURE_MESSAGE_BYTES_MAX].decode("utf-8", "replace")
+    return Failure(code, message, data)
+
 
 class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How far a worker says it is."""
+    """The progress that a worker reported."""
 
     numerator: int
     denominator: int  # 0: total unknown
@@ -100,7 +124,7 @@ class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Origin(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Who submitted a job, and over what."""
+    """The submitter of a job, and its protocol."""
 
     realm: str
     name: str = ""
@@ -115,11 +139,11 @@ class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     detail: str = ""
 
 
-# A job that was submitted once has it in `submitted_at`. One that was submitted again under its id
-# has the latest time there, and all of them in its history, the first as the first entry.
+# A job that was submitted once has its time in `submitted_at`. One that was submitted again under
+# its id has the latest time there, and all of them in its history, beginning with the first.
 SUBMITTED: Final = "submitted"
 SUBMITTED_AGAIN: Final = "submitted again"
-# An entry of the history that a worker wrote itself, with the end of an attempt.
+# An entry of the history that a worker wrote itself, at the end of an attempt.
 NOTED: Final = "noted"
 UNKNOWN_ORIGIN: Final = Origin("native")
 
@@ -132,6 +156,9 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     queue: str
     state: State
     payload: bytes = b""  # stored in a column of its own
+    # Bytes of a payload that is only on disk; the store reads it when it is needed. Code that
+    # replaces the payload sets this to 0.
+    stored_bytes: int = 0
     encoding: Encoding = Encoding.BINARY
     terms: Terms = TERMS["native"]  # stored once for all jobs that share them
     origin: Origin = UNKNOWN_ORIGIN
@@ -143,6 +170,7 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     submitted_at: int = 0
     entered_at: int = 0  # when the present state was entered
     run_at: int | None = None  # delayed until then; kept while blocked
+    wanted_at: int | None = None  # the instant for that, if the submitter named one
     deadline_at: int | None = None
     finished_at: int | None = None
 
@@ -170,24 +198,25 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     result: bytes | None = None  # stored in a column of its own
     result_encoding: Encoding = Encoding.BINARY
     failure: Failure | None = None
-    reason: str = ""  # why it is in its present state, where the state alone does not tell
+    reason: Reason = Reason.NONE  # why it is in its present state
+    detail: str = ""  # why, in the words of the caller who cancelled it, if given
     schedule: str | None = None  # the schedule that made it
     metadata: bytes = b""  # whatever the front needs to show the job as its submitter knows it
 
 
-class Untold(Struct, frozen=True, gc=False):
-    """What dependants of a job that ended have not heard of yet: its end, or, up to a serial, that
-    they were cancelled together with it.
+class Unnotified(Struct, frozen=True, gc=False):
+    """The pending notification of a finished job's dependants: of its end, or, up to a serial, that
+    they are cancelled together with it.
     """
 
     doomed_max: int = 0  # the last serial of those; 0: each goes by its own policy
-    reason: str = ""  # for which they are cancelled
-    # Up to this one all have heard, and most are held. Not stored: a restart begins anew.
+    detail: str = ""  # of their cancellation
+    # All up to this one are notified, and most are held. Not stored: a restart begins again.
     after: str = ""
 
 
 class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A template that submits a job again and again."""
+    """A template that submits jobs repeatedly."""
 
     schedule_id: str
     queue: str

@@ -8,17 +8,18 @@ import enum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class OnExpiry(enum.StrEnum):
-    """What an expired lease leaves behind."""
+    """Rule 6: what happens when a lease expires."""
 
     REVOKE = "revoke"  # charged at once; the old token is dead
     LAPSE = "lapse"  # ready again, but its last holder may go on until somebody else claims it
 
 
 class Reentry(enum.StrEnum):
-    """Where a job that comes back stands among jobs of its priority."""
+    """Rule 18: the place of a job that returns, among jobs of its priority."""
 
     AHEAD = "ahead"  # before all others, first come first served
     FRONT = "front"  # before all but those ahead, last come first served
@@ -26,14 +27,14 @@ class Reentry(enum.StrEnum):
 
 
 class Completion(enum.StrEnum):
-    """Who may complete a job."""
+    """Rule 4: who may complete a job."""
 
     HOLDER = "holder"
     OPEN = "open"  # anybody, also while it is ready; the first one wins
 
 
 class OnDependencyFailure(enum.StrEnum):
-    """What becomes of a job when one of its dependencies failed for good or was cancelled."""
+    """Rule 10: what happens to a job when a dependency fails for good or is cancelled."""
 
     HOLD = "hold"
     CANCEL = "cancel"
@@ -42,7 +43,7 @@ class OnDependencyFailure(enum.StrEnum):
 
 
 class OnUnknownDependency(enum.StrEnum):
-    """What a dependency that names no job means at submit."""
+    """Rule 11: what a dependency that names no job means at submit."""
 
     SATISFIED = "satisfied"
     REFUSE = "refuse"
@@ -50,7 +51,7 @@ class OnUnknownDependency(enum.StrEnum):
 
 
 class OnDuplicate(enum.StrEnum):
-    """What a submit does when a live job holds its unique key."""
+    """Rule 16: what a submit does when a live job holds its unique key."""
 
     ATTACH = "attach"
     REPLACE = "replace"  # never a leased one
@@ -74,7 +75,7 @@ class Rate(Struct, frozen=True):
 
 
 class Defaults(Struct, frozen=True):
-    """What a front takes for granted where neither job nor queue says otherwise."""
+    """The defaults of a front, where neither job nor queue says otherwise."""
 
     attempts_max: int = 5  # -1: unlimited
     backoff: Backoff = Backoff()
@@ -111,7 +112,7 @@ DEFAULTS: Final[dict[str, Defaults]] = {
 
 
 class Terms(Struct, frozen=True, omit_defaults=True):
-    """A job's own wishes. Shared between jobs that wish the same, so keep them few and plain."""
+    """A job's own settings. Jobs with equal settings share them, so keep them few and plain."""
 
     defaults: Defaults = DEFAULTS["native"]
     attempts_max: int | None = None  # -1: unlimited
@@ -127,8 +128,13 @@ class Terms(Struct, frozen=True, omit_defaults=True):
 TERMS: Final[dict[str, Terms]] = {front: Terms(row) for front, row in DEFAULTS.items()}
 
 
+def terms_of(front: str, attempts_max: int) -> Terms:
+    """The terms of a front with another number of attempts, set by the operator."""
+    return Terms(replace(DEFAULTS[front], attempts_max=attempts_max))
+
+
 class QueuePolicy(Struct, frozen=True, omit_defaults=True):
-    """What an operator set for a queue."""
+    """An operator's settings for a queue."""
 
     attempts_max: int | None = None
     backoff: Backoff | None = None
@@ -150,13 +156,14 @@ NO_POLICY: Final = QueuePolicy()
 
 
 class Queue(Struct, frozen=True, omit_defaults=True):
-    """A queue as it is stored: its policy and what moves with it."""
+    """A queue as it is stored: its policy and its state."""
 
     name: str
     policy: QueuePolicy = NO_POLICY
     paused: bool = False
     rate_started_at: int = 0  # start of the current rate window
     rate_used: int = 0
+    declared: bool = False  # by an operator, not just by its first job: it stays until dropped
 
 
 class NamedLimit(Struct, frozen=True):

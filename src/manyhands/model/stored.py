@@ -1,5 +1,5 @@
-"""Jobs as they are encoded: as they are. Where the server is compiled a job is no struct, and this
-module is another one, with a struct that has the same fields.
+"""Jobs as they are encoded: unchanged here. In the compiled server a job is not a struct, and
+another version of this module converts it to a struct with the same fields.
 """
 
 from typing import TypeAlias

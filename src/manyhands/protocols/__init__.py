@@ -1,1 +1,1 @@
-"""Protocols, sans-IO: messages of one protocol into commands, replies into its words."""
+"""Protocols, sans-IO: messages become commands, replies become messages."""

@@ -1,11 +1,11 @@
-"""How answers keep their order."""
+"""Keeps answers in order."""
 
 from collections import deque
 from collections.abc import Callable
 
 
 class Replies:
-    """Answers leave in the order of their requests, whatever order they become known in."""
+    """Sends answers in the order of their requests, whatever order they become known in."""
 
     __slots__ = ("_send", "_slots", "_then")
 
@@ -15,13 +15,13 @@ class Replies:
         self._slots: deque[list[bytes | None]] = deque()
 
     def reserve(self) -> list[bytes | None]:
-        """A place for an answer that is not known yet."""
+        """Reserves a place for an answer that is not known yet."""
         slot: list[bytes | None] = [None]
         self._slots.append(slot)
         return slot
 
     def fill(self, slot: list[bytes | None], data: bytes) -> None:
-        """The answer of that place; empty: there is none after all."""
+        """Fills a reserved place; with empty data, there is no answer after all."""
         slot[0] = data
         slots = self._slots
         while slots:
@@ -36,16 +36,14 @@ class Replies:
             then()
 
     def say(self, data: bytes) -> None:
-        """An answer that is known at once: behind those that are still awaited."""
+        """Sends an answer that is known at once, behind those still pending."""
         if self._slots:
             self._slots.append([data])
         else:
             self._send(data)
 
-    def when_told(self, then: Callable[[], None]) -> None:
-        """Call back once there is an answer to everything that was asked; after that nothing
-        more may be said.
-        """
+    def when_sent(self, then: Callable[[], None]) -> None:
+        """Calls back once every request has its answer; nothing may be said after that."""
         if self._slots:
             self._then = then
         else:
@@ -53,5 +51,5 @@ class Replies:
 
     @property
     def awaited_count(self) -> int:
-        """Requests without an answer."""
+        """The number of pending answers."""
         return len(self._slots)

@@ -1,1 +1,1 @@
-"""Where jobs are kept: the contract, the in-memory index, and the stores."""
+"""Storage of jobs: the contract, the in-memory index, and the stores."""

@@ -1,16 +1,16 @@
-"""Operations on many jobs at once, as they are kept: what is to be done, and how far it is."""
+"""Bulk operations as they are stored: what to do to many jobs, and the progress so far."""
 
 import enum
 
 from msgspec import Struct
 
-from manyhands.store.store import Filter
+from manyhands.model.filter import Filter
 
 
 class BulkAction(enum.StrEnum):
     """What is done to each job."""
 
-    RETRY = "retry"  # put to work again
+    RETRY = "retry"  # make it ready again
     CANCEL = "cancel"
     MOVE = "move"
     PRIORITY = "priority"
@@ -18,36 +18,34 @@ class BulkAction(enum.StrEnum):
 
 
 class BulkState(enum.StrEnum):
-    """How an operation stands."""
+    """The state of an operation."""
 
-    ACTIVE = "active"  # or waits for its turn; goes on after a restart
+    ACTIVE = "active"  # or waiting for its turn; resumes after a restart
     COMPLETED = "completed"
     CANCELLED = "cancelled"
 
 
 class Bulk(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One operation. Its jobs are named, or all that a filter finds among those that were there
-    when it began.
-    """
+    """One operation, on named jobs or on all jobs that matched a filter when it began."""
 
     bulk_id: str
     action: BulkAction
     created_at: int
     who: str = ""
     filter: Filter | None = None
-    job_ids: tuple[str, ...] = ()  # let go of at the end
+    job_ids: tuple[str, ...] = ()  # dropped at the end
     to_queue: str | None = None
     delay_ms: int = 0
     priority: float = 0.0
     with_dependants: bool = True
     reason: str = ""
-    expected: int = 0  # jobs that were found beforehand
-    expected_all: bool = True  # False: there were more than could be counted in time
+    expected: int = 0  # jobs found beforehand
+    expected_all: bool = True  # False: there were too many to count in time
 
     state: BulkState = BulkState.ACTIVE
-    until: int = 0  # serial of the last job that was there when it began
-    after: int = 0  # serial of the last job, or the number of named jobs, dealt with
+    until: int = 0  # serial of the last job that existed when it began
+    after: int = 0  # serial of the last job processed, or the number of named jobs processed
     changed: int = 0
-    passed: int = 0  # did not fit any more when their turn came
+    passed: int = 0  # no longer matched when their turn came
     refused: dict[str, int] = {}  # by reason
     finished_at: int | None = None

@@ -1,66 +1,72 @@
-"""The reference store: everything in memory, committed at once, gone with the process."""
+"""The reference store: everything in memory, committed at once, and lost with the process."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from heapq import merge
 from operator import itemgetter
 
 from msgspec.structs import replace
 
-from manyhands.engine.ending import result_ms_of
+from manyhands.engine.endings import result_ms_of
 from manyhands.engine.view import View
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
+from manyhands.model.filter import Filter, Order
 from manyhands.model.history import STEPS, StoredSample
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.policy import NO_POLICY
 from manyhands.store.batch import Batch
-from manyhands.store.collect import Collector
-from manyhands.store.failing import count_failures
-from manyhands.store.matching import matches
-from manyhands.store.retention import SAMPLES_KEPT_MS, Retention
-from manyhands.store.store import (
+from manyhands.store.collector import Collector
+from manyhands.store.contract import (
     SEARCH_SECONDS_MAX,
     Counted,
     FailureQuestion,
     Failures,
-    Filter,
-    Order,
     Page,
     PartialResult,
     Selection,
     StoredEvent,
     StoreError,
 )
+from manyhands.store.index.recount import check_index
+from manyhands.store.queries import matches
+from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
+from manyhands.store.rounds import Rounds
+from manyhands.store.sqlite.failures import count_failures
 
 
 class MemoryStore:
-    """The test twin of every other store."""
+    """The in-memory store, which tests compare every other store with."""
 
     def __init__(self, retention: Retention | None = None) -> None:
         self.alive_at: int | None = None
+        self.behind_ms = 0
         self._retention = retention or Retention()
         self._finished: dict[str, Job] = {}
         self._finished_order: dict[tuple[str, State], deque[tuple[int, str]]] = {}
+        self._rounds = Rounds(lambda: dict.fromkeys(queue for queue, _ in self._finished_order))
         self._collector = Collector(self._finished.get)
-        self.index = self._collector.index
+        self.live = self._collector.index
         self.write = self._collector.write
+        self.backlog_bytes = self._collector.backlog_bytes
         self.is_unsaved = self._collector.is_unsaved
         self.bulks = self._collector.bulks
         self.keep_bulk = self._collector.keep_bulk
         self.keep_audit = self._collector.keep_audit
+        self.keep_samples = self._collector.keep_samples
         self.take_audit_seq = self._collector.take_audit_seq
         self._events: deque[StoredEvent] = deque()
         self._partials: dict[str, deque[PartialResult]] = {}
-        # By step, then by time and queue, in the order of time.
+        # By step, then by time and queue, in order of time.
         self._samples: dict[int, dict[tuple[int, str], StoredSample]] = {step: {} for step in STEPS}
         self._audit: dict[int, AuditEntry] = {}
         self._committed = 0
         self._last_seq = 0
 
     def load(self, command: Command) -> View:
-        return self.index
+        return self.live
 
     def touch(self) -> None:
         self._collector.batch.touched = True
@@ -74,22 +80,28 @@ class MemoryStore:
         for seq, event in enumerate(batch.events, batch.events_after + 1):
             self._events.append(StoredEvent(seq, event))
         self._last_seq = batch.last_seq
-        for _, partial in batch.partials:
+        for partial in batch.rows_of("partials").values():
             kept = self._partials.setdefault(partial.job_id, deque(maxlen=limits.PARTIALS_KEPT_MAX))
-            # Numbers start anew when a job is put to work again: later ones are from before.
+            # Numbers start again when a job is retried: later ones are from before.
             while kept and kept[-1].number >= partial.number:
                 kept.pop()
             kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
-        self._audit.update(batch.audit)
+        self._audit.update(batch.rows_of("audit"))
         while len(self._audit) > limits.AUDIT_KEPT_MAX:
             del self._audit[next(iter(self._audit))]
-        for row in batch.samples:
+        for row in batch.rows_of("history").values():
             self._samples[row.step_ms][row.at, row.queue] = row
         self._collector.committed(batch.number)
         self._collector.applied(batch.number)
         self._committed = batch.number
         batch.is_durable = True
         return batch
+
+    def whole(self, job: Job) -> Job:
+        return job
+
+    def held_bytes(self) -> dict[str, int]:
+        return {**self._collector.held_bytes(), "records": self.live.finished_bytes}
 
     def _keep(self, job: Job) -> None:
         if job.state not in FINISHED:
@@ -107,7 +119,7 @@ class MemoryStore:
         return False
 
     def send_more(self) -> None:
-        """Nothing ever waits."""
+        """Does nothing: everything is sent at once."""
 
     def finish_commits(self) -> int:
         return self._committed
@@ -119,6 +131,9 @@ class MemoryStore:
         stop = min(len(self._events), start + count_max)
         return [self._events[i] for i in range(start, stop)]
 
+    def past_events(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        return ()
+
     def last_seq(self) -> int:
         return self._last_seq
 
@@ -129,9 +144,9 @@ class MemoryStore:
         return tuple(self._partials.get(job_id, ()))
 
     def find(self, job_id: str) -> Job | None:
-        job = self.index.jobs.get(job_id) or self._finished.get(job_id)
+        job = self.live.jobs.get(job_id) or self._finished.get(job_id)
         if job is None and len(job_id) == 32:
-            job = self.index.job_by_uid(job_id) or next(
+            job = self.live.job_by_uid(job_id) or next(
                 (job for job in tuple(self._finished.values()) if uid_of(job.job_id) == job_id),
                 None,
             )
@@ -149,20 +164,18 @@ class MemoryStore:
         return found
 
     def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
-        del seconds_max  # what is in memory is looked through quickly
+        del seconds_max  # searching memory is quick
         counts = dict.fromkeys(State, 0)
-        anywhere = replace(wanted, states=(), payload_bytes=None)
-        for job in {**self._finished, **self.index.jobs}.values():
-            if matches(job, anywhere):
+        for job in {**self._finished, **self.live.jobs}.values():
+            if matches(job, wanted, without=("states",)):
                 counts[job.state] += 1
         return Counted(counts)
 
     def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         del seconds_max
-        jobs = {**self._finished, **self.index.jobs}
+        jobs = {**self._finished, **self.live.jobs}
         newest = wanted.order is Order.NEWEST
         shown = wanted.payload_bytes
-        wanted = replace(wanted, payload_bytes=None)  # whole payloads are at hand to be looked into
         found: list[Job] = []
         for job in sorted(jobs.values(), key=lambda job: job.serial, reverse=newest):
             if wanted.after is not None and (
@@ -190,9 +203,6 @@ class MemoryStore:
         )
         return [(code, queue, count) for (code, queue), count in sorted(counts.items())]
 
-    def keep_samples(self, samples: Sequence[StoredSample]) -> None:
-        self._collector.batch.samples += samples
-
     def samples(
         self, step_ms: int, since: int, until: int, queue: str | None = None
     ) -> Sequence[StoredSample]:
@@ -214,30 +224,14 @@ class MemoryStore:
         for step_ms, rows in self._samples.items():
             while rows and next(iter(rows))[0] + SAMPLES_KEPT_MS[step_ms] < now:
                 del rows[next(iter(rows))]
-        for (queue, state), order in self._finished_order.items():
-            known = self.index.queue(queue)
-            policy = known.policy if known is not None else NO_POLICY
-            counts = self.index.counts_of(queue)
-            age = self._retention.record_ms_of(policy)
-            records_max = self._retention.records_max_of(policy)
-            kept_back = []
-            while order and count < count_max:
-                finished_at, job_id = order[0]
-                job = self._finished.get(job_id)
-                stale = job is None or job.finished_at != finished_at or job.state is not state
-                if not stale and finished_at + age > now and counts[state] <= records_max:
-                    break
-                order.popleft()
-                if stale:
-                    continue
-                if self.index.dependants(job_id) or job_id in self.index.jobs:
-                    kept_back.append((finished_at, job_id))
-                    continue
-                del self._finished[job_id]
-                self._partials.pop(job_id, None)
-                counts[state] -= 1
-                count += 1
-            order.extendleft(reversed(kept_back))
+        for queue in self._rounds.part(limits.QUEUES_A_SLICE):
+            for state in OUTCOMES:
+                if (queue, state) in self._finished_order:
+                    count += self._prune_place((queue, state), now, count_max - count)
+            if count == count_max:
+                break
+            self.live.let_go(queue)
+        count += self._drop_surplus(count_max - count)
         count += self._drop_results(now, count_max - count)
         while self._events and (
             self._events[0].event.at + self._retention.event_ms <= now
@@ -245,6 +239,61 @@ class MemoryStore:
         ):
             self._events.popleft()
         return count
+
+    def _prune_place(self, place: tuple[str, State], now: int, count_max: int) -> int:
+        queue, state = place
+        order = self._finished_order[place]
+        known = self.live.queue(queue)
+        policy = known.policy if known is not None else NO_POLICY
+        counts = self.live.counts_of(queue)
+        age = self._retention.record_ms_of(policy)
+        records_max = self._retention.records_max_of(policy)
+        count = 0
+        kept_back = []
+        while order and count < count_max:
+            finished_at, job_id = order[0]
+            job = self._finished.get(job_id)
+            stale = job is None or job.finished_at != finished_at or job.state is not state
+            if not stale and finished_at + age > now and counts[state] <= records_max:
+                break
+            order.popleft()
+            if job is None or stale:
+                continue
+            if self._is_needed(job_id):
+                kept_back.append((finished_at, job_id))
+                continue
+            self._drop(job)
+            count += 1
+        order.extendleft(reversed(kept_back))
+        if not order:
+            del self._finished_order[place]
+        return count
+
+    def _is_needed(self, job_id: str) -> bool:
+        return bool(self.live.dependants(job_id)) or job_id in self.live.jobs
+
+    def _drop(self, job: Job) -> None:
+        del self._finished[job.job_id]
+        self._partials.pop(job.job_id, None)
+        self.live.counts_of(job.queue)[job.state] -= 1
+        self.live.finished_bytes -= _weight(job)
+
+    def _drop_surplus(self, count_max: int) -> int:
+        """Drops the oldest records while all together have too many bytes."""
+        surplus = self.live.finished_bytes - self._retention.bytes_max
+        going: dict[str, Job] = {}
+        for finished_at, job_id in merge(*self._finished_order.values()):
+            if surplus <= 0 or len(going) >= count_max:
+                break
+            job = self._finished.get(job_id)
+            if job is None or job.finished_at != finished_at or job_id in going:
+                continue
+            if not self._is_needed(job_id):
+                going[job_id] = job
+                surplus -= _weight(job)
+        for job in going.values():
+            self._drop(job)
+        return len(going)
 
     def _drop_results(self, now: int, count_max: int) -> int:
         expired: list[Job] = []
@@ -258,16 +307,20 @@ class MemoryStore:
                 expired.append(job)
         for job in expired:
             self._finished[job.job_id] = replace(job, result=None)
+            self.live.finished_bytes -= len(job.result or b"")
         return len(expired)
 
     def begin_sweep(self) -> None:
-        """Nothing here outlives what refers to it."""
+        """Does nothing: no data here outlives what refers to it."""
 
     def find_unused(self) -> Sequence[int]:
         return ()
 
     def end_sweep(self, unused: Sequence[int]) -> int:
         return len(unused)
+
+    def check(self) -> None:
+        check_index(self.live)
 
     def is_in_place(self) -> bool:
         return True
@@ -278,17 +331,32 @@ class MemoryStore:
     def facts(self) -> dict[str, str | int]:
         return {
             "kind": "memory",
-            "unfinished_jobs": len(self.index.jobs),
+            "unfinished_jobs": len(self.live.jobs),
             "finished_jobs": len(self._finished),
             "events": len(self._events),
         }
 
+    def reserve_positions(self, position: int) -> None:
+        self.live.position = max(self.live.position, position)
+
+    def begin_graph(self, namespace: str, serial: int) -> None:
+        self.live.namespaces.begin_earlier(namespace, serial)
+
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         raise StoreError("a memory store has nothing on disk to copy; use export instead")
 
-    def close(self) -> None:
-        """Nothing to let go of."""
+    def expect_no_answer(self) -> None:
+        """Does nothing: there is no disk."""
+
+    def close(self) -> str | None:
+        return None
+
+
+def _weight(job: Job) -> int:
+    return len(job.payload) + len(job.result or b"")
 
 
 def _cut(job: Job, length: int) -> Job:
+    if not length:
+        return replace(job, payload=b"", stored_bytes=len(job.payload), result=None)
     return replace(job, payload=job.payload[:length], result=None)

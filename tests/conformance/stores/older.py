@@ -1,15 +1,19 @@
 """Files as older versions wrote them, made out of those of this version."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
-from manyhands.model.policy import TERMS
+from manyhands.model.job import Job
+from manyhands.model.policy import TERMS, Terms
 from manyhands.model.stored import stored
-from manyhands.store import schema
-from manyhands.store.packing import TermsBook
-from manyhands.store.rows import COLUMNS, decode_row, split_events
+from manyhands.store.sqlite import schema
+from manyhands.store.sqlite.checksums import SUMMED, checksum
+from manyhands.store.sqlite.rows import PAYLOAD, changing_sum, decode_row, result_sum, split_events
+from manyhands.store.sqlite.writer.packer import TermsBook
 from tests.copies import replace
 
 
@@ -23,20 +27,36 @@ def make_older(file: Path, version: int) -> None:
     connection.close()
 
 
+# As they were before rows had checksums.
+_COLUMNS = (
+    "serial, jobs.job_id, jobs.queue, finished_at, terms_id, submitted_at, unique_key, realm,"
+    f" submitter, address, CAST(record AS BLOB), {PAYLOAD}, result"
+)
+
+
+def _decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
+    serial, job_id, queue, finished_at, *others, record, payload, result = row
+    changing = changing_sum(serial, queue, finished_at, record)
+    kept = checksum(serial, job_id, *others, payload)
+    return decode_row(
+        (*row[:-2], changing, kept, payload, result, result_sum(serial, result)), terms
+    )
+
+
 def _spread(connection: apsw.Connection) -> None:
     """Whole records of jobs, and a row for each event."""
     terms = TermsBook()
     for number, record in connection.execute("SELECT terms_id, record FROM terms"):
         terms.learn(number, record)
     found = connection.execute("SELECT * FROM jobs ORDER BY serial").fetchall()
-    jobs = connection.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY serial").fetchall()
+    jobs = connection.execute(f"SELECT {_COLUMNS} FROM jobs ORDER BY serial").fetchall()
     blocks = connection.execute("SELECT * FROM events ORDER BY last_seq").fetchall()
     connection.execute("DROP TABLE jobs; DROP TABLE events")
     for statement in schema._FIRST.split(";"):
         if " jobs" in statement or " events" in statement:
             connection.execute(statement)
     for row, columns in zip(found, jobs, strict=True):
-        job = decode_row(columns, terms.by_number)
+        job = _decode_row(columns, terms.by_number)
         kept = replace(job, payload=b"", result=None, terms=TERMS["native"])
         record = msgspec.json.encode(stored(kept)).decode()
         values = (*row[:10], record, *row[-2:])
@@ -53,7 +73,15 @@ def _drop(statements: str):
     return run
 
 
+def _drop_sums(connection: apsw.Connection) -> None:
+    for column in ("kept_sum", "changing_sum", "result_sum"):
+        connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+    for table in SUMMED:
+        connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+
+
 _TAKEN_AWAY = {
+    7: _drop_sums,
     6: _spread,
     5: _drop("DELETE FROM facts WHERE key = 'journal'"),
     4: _drop("DROP TABLE bulks; DROP TABLE audit"),

@@ -5,19 +5,19 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
+from manyhands.dispatch.ids import Ids
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
 from manyhands.model.commands import Claim, Command, NewJob, Submit
 from manyhands.model.job import Holder, Job
-from manyhands.model.outcome import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.model.policy import Queue
-from manyhands.server.ids import Ids
+from manyhands.model.replies import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.store.batch import Batch
+from manyhands.store.contract import Store
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
-from manyhands.store.sqlite import SqliteStore
-from manyhands.store.store import Store
+from manyhands.store.sqlite.store import SqliteStore
 from tests.copies import replace
 
 START = 1_700_000_000_000
@@ -57,13 +57,13 @@ class Opened:
 
     def put(self, *jobs: Job) -> list[Job]:
         """Jobs as they are, whatever the engine would think of them."""
-        effects = Effects(self.store.index, self.now)
+        effects = Effects(self.store.live, self.now)
         for job in jobs:
-            if self.store.index.queue(job.queue) is None:
+            if self.store.live.queue(job.queue) is None:
                 effects.put_queue(Queue(job.queue))
             effects.put(replace(job))  # it is given its serial, and others may use it again
         self.store.write(effects)
-        return [self.store.index.jobs[job.job_id] for job in jobs]
+        return [self.store.live.live_job(job.job_id) for job in jobs]
 
     def commit(self, *, at_once: bool = False) -> Batch | None:
         batch = self.store.begin_commit(self.now, at_once=at_once)
@@ -88,7 +88,7 @@ class Opened:
         reply = self.ask(Submit((NewJob(job_id=job_id, queue=queue, **fields),)))
         assert isinstance(reply, SubmittedMany)
         assert isinstance(reply.items[0], Submitted), reply
-        return self.store.index.jobs[reply.items[0].job.job_id]
+        return self.job(reply.items[0].job.job_id)
 
     def claim(self, queue: str = "q", count: int = 1, holder: Holder = WORKER) -> list[Job]:
         tokens = tuple(os.urandom(8).hex() for _ in range(count))
@@ -97,12 +97,12 @@ class Opened:
         return list(reply.jobs)
 
     def job(self, job_id: str) -> Job:
-        job = self.store.index.job(job_id)
+        job = self.store.live.job(job_id)
         assert job is not None
-        return job
+        return self.store.whole(job)
 
     def ready(self, queue: str = "q") -> list[str]:
-        return ids(self.store.index.ready(queue))
+        return ids(self.store.live.view.ready(queue))
 
 
 def ids(jobs: Iterable[Job]) -> list[str]:

@@ -4,8 +4,8 @@ import pytest
 
 from manyhands.model.commands import ByToken, Claim, Complete, Fail, NewJob, Submit
 from manyhands.model.failures import group_of
+from manyhands.model.filter import Filter
 from manyhands.model.job import Failure, Holder, Origin, State
-from manyhands.store.store import Filter
 
 
 @pytest.fixture
@@ -62,6 +62,8 @@ WANTED = {
         "failure": group_of(Failure("boom", "it broke")).group_id,
         "tag": "red2",
     },
+    "a code of failures with a tag": {"failure_code": "boom", "tag": "red2"},
+    "a code of failures that a tag never had": {"failure_code": "boom", "tag": "red"},
 }
 
 

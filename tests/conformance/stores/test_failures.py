@@ -2,9 +2,10 @@
 
 from manyhands.model.commands import ByToken, Cancel, Fail, Requeue
 from manyhands.model.failures import group_of
+from manyhands.model.filter import Filter, Order
 from manyhands.model.job import Failure
+from manyhands.store.contract import FailureQuestion
 from manyhands.store.retention import Retention
-from manyhands.store.store import FailureQuestion, Filter, Order
 
 HOUR_MS = 3_600_000
 

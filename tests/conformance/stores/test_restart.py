@@ -8,15 +8,17 @@ from manyhands.model.commands import (
     Complete,
     Fail,
     ForgetQueue,
+    NotifyDependants,
     PutSchedule,
     Release,
+    RemoveLimit,
     RemoveSchedule,
     Requeue,
     SetLimit,
     SetPriority,
     SetQueue,
-    TellDependants,
 )
+from manyhands.model.filter import Filter
 from manyhands.model.identity import name_key
 from manyhands.model.job import (
     Failure,
@@ -32,7 +34,6 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
-from manyhands.store.store import Filter
 from tests.conformance.stores.opened import START, ids
 from tests.copies import replace
 
@@ -91,14 +92,13 @@ def test_names_of_a_graph_keep_their_outcome_until_it_is_drained(opened):
     opened.ask(Complete(job_id=first.job_id, proof=ByToken("anybody")))
     opened.reopen()
 
-    index = opened.store.index
-    assert index.named("n", "first") == first.job_id
-    assert index.jobs[first.job_id].state is State.COMPLETED
-    assert list(index.namespaces.unfinished()) == ["n"]
+    live = opened.store.live
+    assert live.named("n", "first") == first.job_id
+    assert live.live_job(first.job_id).state is State.COMPLETED
     opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
     opened.reopen()
-    assert opened.store.index.named("n", "first") is None
-    assert list(opened.store.index.namespaces.unfinished()) == []
+    assert opened.store.live.named("n", "first") is None
+    assert opened.store.live.live_job(first.job_id) is None
 
 
 def test_a_name_points_to_the_latest_of_its_jobs_after_a_restart(opened):
@@ -110,7 +110,7 @@ def test_a_name_points_to_the_latest_of_its_jobs_after_a_restart(opened):
     opened.reopen()
 
     assert new.job_id != old.job_id
-    assert opened.store.index.named("n", "x") == new.job_id
+    assert opened.store.live.named("n", "x") == new.job_id
 
 
 def test_dependants_are_known_after_a_restart(opened):
@@ -118,7 +118,7 @@ def test_dependants_are_known_after_a_restart(opened):
     waiting = [opened.submit("b", depends_on=(first.job_id,)) for _ in range(3)]
     opened.reopen()
 
-    assert opened.store.index.dependants(first.job_id) == tuple(ids(waiting))
+    assert opened.store.live.dependants(first.job_id) == tuple(ids(waiting))
     (claimed,) = opened.claim("a")
     opened.ask(Complete(job_id=first.job_id, proof=ByToken(claimed.lease.token)))
     opened.reopen()
@@ -126,7 +126,7 @@ def test_dependants_are_known_after_a_restart(opened):
 
 
 def test_who_has_not_heard_of_an_end_is_known_after_a_restart(opened, monkeypatch):
-    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 2)
     first = opened.submit("a")
     waiting = [opened.submit("b", depends_on=(first.job_id,)) for _ in range(5)]
     (claimed,) = opened.claim("a")
@@ -134,32 +134,32 @@ def test_who_has_not_heard_of_an_end_is_known_after_a_restart(opened, monkeypatc
     for heard in (2, 4):
         opened.reopen()
         assert opened.ready("b") == ids(waiting[:heard])
-        assert list(opened.store.index.untold) == [first.job_id]
-        assert not opened.store.index.cursors
-        opened.ask(TellDependants(first.job_id))
+        assert list(opened.store.live.unnotified) == [first.job_id]
+        assert not opened.store.live.cursors
+        opened.ask(NotifyDependants(first.job_id))
     opened.reopen()
 
     assert opened.ready("b") == ids(waiting)
-    assert not opened.store.index.untold
+    assert not opened.store.live.unnotified
 
 
 def test_who_is_yet_to_be_cancelled_with_a_job_is_known_after_a_restart(opened, monkeypatch):
-    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 2)
+    monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 2)
     first = opened.submit("a")
     hold = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
     waiting = [opened.submit("b", depends_on=(first.job_id,), terms=hold) for _ in range(5)]
-    opened.ask(Cancel(job_ids=(first.job_id,), reason="enough"))
+    opened.ask(Cancel(job_ids=(first.job_id,), detail="enough"))
     late = opened.submit("b", depends_on=(first.job_id,), terms=hold)
     for _ in range(3):
         opened.reopen()
-        assert list(opened.store.index.untold) == [first.job_id]
-        opened.ask(TellDependants(first.job_id))
+        assert list(opened.store.live.unnotified) == [first.job_id]
+        opened.ask(NotifyDependants(first.job_id))
     opened.reopen()
 
-    assert not opened.store.index.untold
-    ended = [opened.store.index.job(job.job_id) for job in waiting]
-    assert {(job.state, job.reason) for job in ended} == {(State.CANCELLED, "enough")}
-    assert opened.store.index.job(late.job_id).state is State.BLOCKED
+    assert not opened.store.live.unnotified
+    ended = [opened.store.live.job(job.job_id) for job in waiting]
+    assert {(job.state, job.detail) for job in ended} == {(State.CANCELLED, "enough")}
+    assert opened.store.live.job(late.job_id).state is State.BLOCKED
 
 
 def test_leases_limits_and_waiters_are_known_after_a_restart(opened):
@@ -168,15 +168,15 @@ def test_leases_limits_and_waiters_are_known_after_a_restart(opened):
     opened.claim()
     opened.reopen()
 
-    index = opened.store.index
-    assert list(index.leased()) == [job.job_id]
-    assert index.limit_used("gpu") == 1
-    assert index.limit("gpu").concurrency_max == 1
-    assert list(index.waited()) == [job.job_id]
-    assert index.due_times.next_at() == START + 60_000
-    opened.ask(SetLimit("gpu", None))
+    live = opened.store.live
+    assert list(live.view.leased()) == [job.job_id]
+    assert live.limit_used("gpu") == 1
+    assert live.view.limit("gpu").concurrency_max == 1
+    assert list(live.waited()) == [job.job_id]
+    assert live.next_due_at() == START + 60_000
+    opened.ask(RemoveLimit("gpu"))
     opened.reopen()
-    assert opened.store.index.limit("gpu") is None
+    assert opened.store.live.view.limit("gpu") is None
 
 
 def test_counts_are_those_of_all_jobs_on_record(opened):
@@ -189,9 +189,10 @@ def test_counts_are_those_of_all_jobs_on_record(opened):
     opened.ask(Fail(job_id=job.job_id, proof=ByToken(job.lease.token), failure=Failure("x")))
     opened.reopen()
 
-    counts = {state: count for state, count in opened.store.index.counts_of("a").items() if count}
+    counts = opened.store.live.queues["a"].counts
+    counts = {state: count for state, count in counts.items() if count}
     assert counts == {State.READY: 1, State.COMPLETED: 1, State.FAILED: 1}
-    assert opened.store.index.counts_of("b")[State.READY] == 1
+    assert opened.store.live.queues["b"].counts[State.READY] == 1
 
 
 def test_a_forgotten_queue_keeps_its_records_and_its_counts(opened):
@@ -201,10 +202,10 @@ def test_a_forgotten_queue_keeps_its_records_and_its_counts(opened):
     opened.ask(ForgetQueue("old"))
     opened.reopen()
 
-    assert opened.store.index.queue("old") is None
+    assert opened.store.live.queue("old") is None
     assert ids(opened.store.search(Filter(states=(State.CANCELLED,))).jobs) == [job.job_id]
     opened.submit("old")
-    counts = opened.store.index.counts_of("old")
+    counts = opened.store.live.queues["old"].counts
     assert (counts[State.CANCELLED], counts[State.READY]) == (1, 1)
 
 
@@ -222,9 +223,9 @@ def test_settings_of_queues_and_schedules_come_back(opened):
     opened.ask(RemoveSchedule("gone"))
     opened.reopen()
 
-    queue = opened.store.index.queue("q")
+    queue = opened.store.live.queue("q")
     assert (queue.paused, queue.policy) == (True, policy)
-    assert opened.store.index.schedules == {"nightly": schedule}
+    assert opened.store.live.schedules == {"nightly": schedule}
 
 
 def test_the_time_of_the_last_commit_is_known_at_the_next_start(opened):
@@ -237,6 +238,14 @@ def test_the_time_of_the_last_commit_is_known_at_the_next_start(opened):
 
     if opened.kind != "memory":
         assert opened.store.alive_at == START + 5_000
+
+
+def test_how_far_ages_are_behind_the_clock_is_known_at_the_next_start(opened):
+    opened.store.behind_ms = 5_000
+    opened.submit()
+    opened.reopen()
+
+    assert opened.store.behind_ms == 5_000
 
 
 def test_serials_and_positions_go_on_after_a_restart_even_if_their_jobs_are_gone(opened):
@@ -260,7 +269,7 @@ def end(opened, *names: str) -> None:
 
 
 def known(opened, *names: str) -> list[str]:
-    return [name for name in names if opened.store.index.named("g", name) is not None]
+    return [name for name in names if opened.store.live.named("g", name) is not None]
 
 
 def test_names_of_a_drained_graph_stay_forgotten_over_a_restart(opened):
@@ -295,8 +304,8 @@ def test_a_graph_of_the_same_names_begins_anew_and_keeps_its_outcomes(opened):
     end(opened, "b")
     opened.reopen()
 
-    index = opened.store.index
-    states = [index.job(index.named("g", name)).state for name in ("a", "b")]
+    live = opened.store.live
+    states = [live.job(live.named("g", name)).state for name in ("a", "b")]
     assert states == [State.READY, State.COMPLETED]
 
 

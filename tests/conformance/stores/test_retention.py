@@ -1,20 +1,24 @@
 """What goes after its time, and what stays however old it is."""
 
+import pytest
+
+from manyhands.model import limits
 from manyhands.model.commands import (
     ByToken,
     Cancel,
     Complete,
     Fail,
+    ForgetIdle,
     ForgetQueue,
     Look,
     Requeue,
     SendPartial,
     SetQueue,
 )
+from manyhands.model.filter import Filter
 from manyhands.model.job import Failure, State
 from manyhands.model.policy import TERMS, OnDependencyFailure, QueuePolicy, Terms
 from manyhands.store.retention import Retention
-from manyhands.store.store import Filter
 from tests.conformance.stores.opened import START, ids
 
 HOUR = 3_600_000
@@ -61,9 +65,9 @@ def test_records_go_when_they_are_old_enough(opening):
     assert prune_all(opened) == 7
     assert on_record(opened) == [live.job_id, young]
     assert all(opened.store.find(job_id) is None for job_id in old)
-    assert all(opened.store.index.job(job_id) is None for job_id in old)
+    assert all(opened.store.live.job(job_id) is None for job_id in old)
     opened.reopen()
-    assert opened.store.index.counts_of("q")[State.COMPLETED] == 1
+    assert opened.store.live.queues["q"].counts[State.COMPLETED] == 1
 
 
 def test_records_over_the_number_go_oldest_first_for_each_outcome(opening):
@@ -78,7 +82,7 @@ def test_records_over_the_number_go_oldest_first_for_each_outcome(opening):
     assert prune_all(opened) == 6
     for state, kept in made.items():
         assert on_record(opened, states=(state,)) == [kept[3], kept[2]]
-        assert opened.store.index.counts_of("q")[state] == 2
+        assert opened.store.live.queues["q"].counts[state] == 2
 
 
 def test_a_queue_has_its_own_retention(opening):
@@ -106,6 +110,51 @@ def test_records_of_a_forgotten_queue_go_by_the_servers_own_retention(opening):
     opened.now += HOUR
 
     assert prune_all(opened) == 1
+    assert on_record(opened) == []
+
+
+def test_a_queue_whose_records_are_gone_is_forgotten_for_good(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    for number in range(5):
+        finish(opened, f"reply {number}")
+    opened.submit("busy")
+    opened.settle()
+    opened.now += HOUR
+    prune_all(opened)
+
+    opened.ask(ForgetIdle(tuple(opened.store.live.queues)))
+    opened.reopen()
+
+    assert opened.store.live.view.recorded_count("reply 0") == 0
+    assert opened.store.live.view.recorded_count("busy") == 1
+
+
+def test_nothing_is_kept_of_a_forgotten_queue_whose_last_record_is_gone(opening):
+    opened = opening(Retention(record_ms=HOUR))
+    finish(opened, "old")
+    opened.settle()
+    opened.ask(ForgetQueue("old"))
+    opened.now += HOUR
+
+    assert prune_all(opened) == 1
+    assert opened.store.live.view.recorded_count("old") == 0
+
+
+@pytest.mark.interpreted
+def test_very_many_queues_are_looked_at_in_turns(opening, monkeypatch):
+    opened = opening(Retention(record_ms=HOUR))
+    for number in range(7):
+        finish(opened, f"q{number}")
+    opened.settle()
+    opened.now += HOUR
+    monkeypatch.setattr(limits, "QUEUES_A_SLICE", 3)
+
+    counts = []
+    for _ in range(3):
+        counts.append(opened.store.prune(opened.now, 100))
+        opened.settle()
+
+    assert counts == [3, 3, 1]
     assert on_record(opened) == []
 
 
@@ -164,7 +213,7 @@ def test_names_of_a_graph_that_is_not_drained_stay(opening):
     opened.now += 2 * HOUR
 
     assert prune_all(opened) == 0
-    assert opened.store.index.named("n", "n0") == named[0]
+    assert opened.store.live.named("n", "n0") == named[0]
     opened.ask(Complete(job_id=last.job_id, proof=ByToken("anybody")))
     opened.settle()
     assert prune_all(opened) == 5
@@ -194,7 +243,7 @@ def test_a_job_put_to_work_again_is_not_pruned(opening):
     opened.reopen()
 
     assert opened.ready() == [job_id]
-    assert opened.store.index.counts_of("q")[State.COMPLETED] == 0
+    assert opened.store.live.queues["q"].counts[State.COMPLETED] == 0
 
 
 def test_pieces_and_tags_go_with_their_record(opening):
@@ -261,3 +310,72 @@ def test_what_goes_rides_with_other_changes_in_one_batch(opening):
     opened.reopen()
 
     assert on_record(opened) == [other.job_id]
+
+
+def large(opened, queue="q", state=State.COMPLETED):
+    """A finished job of 1,000 bytes, later than all before it."""
+    opened.now += 1
+    return finish(opened, queue, state, payload=bytes(1_000 - len(b"result")))
+
+
+def test_records_over_the_bytes_go_oldest_first_whatever_their_queue_and_outcome(opening):
+    opened = opening(Retention(bytes_max=3_500))
+    made = [
+        large(opened, queue, state)
+        for queue in ("one", "other")
+        for state in (State.COMPLETED, State.CANCELLED, State.COMPLETED)
+    ]
+    live = opened.submit(payload=bytes(10_000))
+    opened.settle()
+
+    assert prune_all(opened) == 3
+    assert on_record(opened) == [live.job_id, *reversed(made[3:])]
+    opened.reopen()
+    assert prune_all(opened) == 0
+
+
+def test_bytes_of_records_are_counted_whatever_becomes_of_them(opening):
+    opened = opening(Retention(result_ms=HOUR, records_max=4))
+    made = [large(opened) for _ in range(6)]
+    opened.settle()
+    assert opened.store.live.finished_bytes == 6_000
+    prune_all(opened)
+    assert opened.store.live.finished_bytes == 4_000
+
+    opened.ask(Requeue(job_id=made[-1]))
+    opened.settle()
+    assert opened.store.live.finished_bytes == 3_000
+    opened.now += 2 * HOUR
+    prune_all(opened)
+    assert opened.store.live.finished_bytes == 3 * (1_000 - len(b"result"))
+    opened.reopen()
+    assert opened.store.live.finished_bytes == 3 * (1_000 - len(b"result"))
+
+
+def test_bytes_of_unfinished_jobs_are_counted_also_after_a_restart(opening):
+    opened = opening()
+    opened.submit(payload=bytes(5_000))
+    opened.submit(payload=bytes(100))
+    finish(opened, "other", payload=bytes(700))
+    weight = 5_100 + 2 * limits.JOB_BYTES
+    assert opened.store.live.unfinished_bytes == weight
+
+    opened.settle()
+    opened.reopen()
+
+    assert opened.store.live.unfinished_bytes == weight
+    assert opened.store.held_bytes()["jobs"] == weight
+
+
+def test_bytes_on_their_way_to_the_records_are_counted(opening):
+    opened = opening()
+    opened.submit(payload=bytes(5_000))
+    finish(opened, payload=bytes(700))
+    held = opened.store.held_bytes()
+    assert held["gathering"] == opened.store.backlog_bytes() == 5_706
+
+    opened.settle()
+
+    held = opened.store.held_bytes()
+    assert (held["gathering"], held["frames"], held["recent"]) == (0, 0, 0)
+    assert opened.store.backlog_bytes() == 0

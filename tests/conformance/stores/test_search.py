@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.model.commands import Cancel
+from manyhands.model.commands import Cancel, SetQueue
+from manyhands.model.failures import group_of
+from manyhands.model.filter import Filter, Order
 from manyhands.model.job import (
     FINISHED,
     Attempt,
     EndReason,
+    Failure,
     Holder,
     Job,
     Lease,
     Origin,
     State,
 )
-from manyhands.model.policy import Queue
-from manyhands.store import searching
-from manyhands.store.store import Filter, Order
+from manyhands.store.sqlite import search
 from tests.conformance.stores.opened import START, Opened, ids
 from tests.copies import replace
 
@@ -31,6 +32,7 @@ REALMS = ("native", "gearman", "http")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n\n2")
 TEXTS = ("needle", "ne", "größe", "")
+FAILURES = (Failure("boom", "it broke"), Failure("boom", "it is late"), Failure("late", ""))
 
 
 def holders():
@@ -56,6 +58,7 @@ def jobs(draw):
         lease=Lease("t", 1, holder, START) if state is State.LEASED else None,
         run_at=START if state is State.DELAYED else None,
         finished_at=START if state in FINISHED else None,
+        failure=draw(st.sampled_from(FAILURES)) if state is State.FAILED else None,
         attempts=tuple(attempts),
         unique_key=draw(st.sampled_from((*KEYS, None, None, None))),
         namespace=draw(st.sampled_from(("x", None))),
@@ -79,6 +82,8 @@ filters = st.builds(
     name=sometimes(NAMES),
     submitted_before=sometimes((START + 1, START + 3)),
     submitted_after=sometimes((START, START + 2)),
+    failure=sometimes([group_of(failure).group_id for failure in FAILURES]),
+    failure_code=sometimes(("boom", "late")),
     text=sometimes(TEXTS),
     order=st.sampled_from(Order),
     count_max=st.integers(1, 5),
@@ -111,7 +116,7 @@ def walk(opened, wanted, seconds_max=2.0):
     st.lists(jobs(), max_size=30, unique_by=lambda job: job.job_id).map(without_shared_keys),
     st.lists(filters, min_size=20, max_size=20),
 )
-def test_both_stores_find_the_same_jobs_on_the_same_pages(many, wanteds):
+def test_both_stores_find_count_and_select_the_same_jobs_on_the_same_pages(many, wanteds):
     with tempfile.TemporaryDirectory() as directory:
         stores = [Opened("memory", Path(directory)), Opened("sqlite", Path(directory))]
         for opened in stores:
@@ -120,6 +125,10 @@ def test_both_stores_find_the_same_jobs_on_the_same_pages(many, wanteds):
             opened.commit()
         for wanted in wanteds:
             memory, sqlite = ([page.jobs for page in walk(one, wanted)] for one in stores)
+            assert sqlite == memory
+            memory, sqlite = (
+                (opened.store.count(wanted), opened.store.select(wanted)) for opened in stores
+            )
             assert sqlite == memory
         for opened in stores:
             opened.close()
@@ -175,7 +184,7 @@ def test_a_search_out_of_time_says_where_to_go_on(tmp_path, monkeypatch):
     opened = Opened("sqlite", tmp_path)
     many = [opened.submit("ab"[number % 2], payload=b"%d" % (number % 5)) for number in range(40)]
     opened.commit()
-    monkeypatch.setattr(searching, "_SLICE_ROWS", 3)
+    monkeypatch.setattr(search, "_SLICE_ROWS", 3)
 
     for order in Order:
         pages = walk(opened, Filter(states=(State.READY,), text="4", order=order), -1.0)
@@ -188,7 +197,7 @@ def test_a_search_out_of_time_says_where_to_go_on(tmp_path, monkeypatch):
 
 
 def test_very_many_queues_are_searched_by_walking_over_all_jobs(opened, monkeypatch):
-    monkeypatch.setattr(searching, "_PLACES_MAX", 3)
+    monkeypatch.setattr(search, "_PLACES_MAX", 3)
     many = [opened.submit(f"queue-{number}") for number in range(5)]
     opened.ask(Cancel(job_ids=(many[1].job_id, many[3].job_id)))
     opened.commit()
@@ -198,7 +207,7 @@ def test_very_many_queues_are_searched_by_walking_over_all_jobs(opened, monkeypa
 
 
 def test_a_queue_that_holds_nothing_is_an_empty_page(opened):
-    opened.store.index.put_queue(Queue("empty"))
+    opened.ask(SetQueue(queue="empty"))
 
     page = opened.store.search(Filter(queue="empty"))
     assert (page.jobs, page.next, page.complete) == ((), None, True)

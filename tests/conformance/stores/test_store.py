@@ -16,6 +16,7 @@ from manyhands.model.commands import (
     SendPartial,
     SetTags,
 )
+from manyhands.model.filter import Filter
 from manyhands.model.identity import uid_of
 from manyhands.model.job import (
     Attempt,
@@ -29,7 +30,6 @@ from manyhands.model.job import (
     Progress,
     State,
 )
-from manyhands.model.outcome import Refusal
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     TERMS,
@@ -39,8 +39,9 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import Refusal
 from manyhands.model.stored import StoredJob
-from manyhands.store.store import Filter
 from tests.conformance.stores.opened import START, Opened, ids
 from tests.copies import replace
 
@@ -68,6 +69,7 @@ EVERYTHING = Job(
     submitted_at=START + 1,
     entered_at=START + 2,
     run_at=START + 3,
+    wanted_at=START + 8,
     deadline_at=START + 4,
     finished_at=START + 5,
     incarnation=3,
@@ -90,7 +92,8 @@ EVERYTHING = Job(
     result=b"\xffresult",
     result_encoding=Encoding.TEXT,
     failure=Failure("code", "message", b"\xfdbytes"),
-    reason="why not",
+    reason=Reason.ABANDONED,
+    detail="why not",
     schedule="nightly",
     metadata=b"\xfcmore",
 )
@@ -104,7 +107,7 @@ def test_every_field_of_a_job_has_a_value_to_test_with():
         and getattr(EVERYTHING, field.name) == field.default
     ]
 
-    assert same == ["serial"]
+    assert same == ["serial", "stored_bytes"]  # these are the store's own
 
 
 def test_every_field_of_a_job_comes_back(opened):
@@ -113,7 +116,7 @@ def test_every_field_of_a_job_comes_back(opened):
 
     assert job.serial == 1
     assert opened.store.find("abc123") == job
-    assert opened.store.index.jobs["abc123"] == job
+    assert opened.store.live.live_job("abc123") == job
 
 
 def test_changed_fields_of_a_job_come_back(opened):
@@ -150,7 +153,7 @@ def test_terms_name_and_payload_of_a_job_submitted_again_come_back(opened):
 
     assert again.serial == job.serial
     assert opened.store.find("ab") == again
-    assert opened.store.index.named("n", "new") == "ab"
+    assert opened.store.live.named("n", "new") == "ab"
 
 
 def test_a_job_is_found_by_the_uid_of_a_foreign_id(opened):
@@ -159,7 +162,7 @@ def test_a_job_is_found_by_the_uid_of_a_foreign_id(opened):
     uid = uid_of("c0ffee")
 
     assert opened.store.find(uid) == opened.job(job.job_id)
-    assert opened.store.index.job_by_uid(uid) == opened.job(job.job_id)
+    assert opened.store.live.job_by_uid(uid) == opened.job(job.job_id)
     opened.ask(Cancel(job_ids=("c0ffee",)))
     opened.reopen()
     assert opened.store.find(uid).state is State.CANCELLED
@@ -203,7 +206,7 @@ def test_several_changes_of_a_job_in_one_batch_are_one_row_and_all_events(opened
     states = [stored.event.state for stored in opened.store.events_after(0, 10)]
     assert states == [State.READY, State.LEASED, State.COMPLETED]
     assert not opened.store.is_unsaved(job.job_id)
-    assert job.job_id not in opened.store.index.jobs
+    assert opened.store.live.live_job(job.job_id) is None
     assert not opened.store.search(Filter(tag="a")).jobs
 
 
@@ -213,26 +216,26 @@ def test_a_finished_job_is_read_from_the_record_when_it_is_asked_for(opened):
     opened.ask(Complete(job_id=job.job_id, proof=ByToken(claimed.lease.token), result=b"r"))
     opened.settle()
 
-    assert job.job_id not in opened.store.index.jobs
+    assert opened.store.live.live_job(job.job_id) is None
     assert opened.job(job.job_id).result == b"r"
-    assert opened.store.index.job("0" * 32) is None
+    assert opened.store.live.job("0" * 32) is None
 
 
 def test_a_finished_job_that_was_let_go_of_can_be_put_to_work_again(opened):
     job = opened.submit(unique_key=b"k", payload=b"p", namespace="n", name="x", tags=("t",))
     opened.ask(Cancel(job_ids=(job.job_id,)))
     opened.reopen()
-    assert job.job_id not in opened.store.index.jobs
+    assert opened.store.live.live_job(job.job_id) is None
     opened.ask(Requeue(job_id=job.job_id))
     opened.reopen()
 
     again = opened.job(job.job_id)
     assert (again.state, again.incarnation, again.payload) == (State.READY, 1, b"p")
     assert opened.ready() == [job.job_id]
-    index = opened.store.index
-    assert index.key_holder("q", b"k") == job.job_id
-    assert index.named("n", "x") == job.job_id
-    assert index.counts_of("q")[State.CANCELLED] == 0
+    live = opened.store.live
+    assert live.key_holder("q", b"k") == job.job_id
+    assert live.named("n", "x") == job.job_id
+    assert live.queues["q"].counts[State.CANCELLED] == 0
     assert ids(opened.store.search(Filter(tag="t")).jobs) == [job.job_id]
 
 
@@ -244,7 +247,7 @@ def test_a_change_of_a_finished_job_is_seen_before_it_is_committed(opened):
 
     assert opened.job(job.job_id).tags == ("late",)
     opened.settle()
-    assert job.job_id not in opened.store.index.jobs
+    assert opened.store.live.live_job(job.job_id) is None
     assert opened.job(job.job_id).tags == ("late",)
 
 
@@ -326,8 +329,8 @@ def test_an_id_in_another_queue_is_moved_with_its_counts(opened):
     opened.reopen()
 
     assert opened.ready("b") == [job.job_id]
-    assert opened.store.index.counts_of("a")[State.READY] == 0
-    assert opened.store.index.counts_of("b")[State.READY] == 1
+    assert opened.store.live.queues["a"].counts[State.READY] == 0
+    assert opened.store.live.queues["b"].counts[State.READY] == 1
 
 
 @pytest.mark.parametrize("count", [1, 50])

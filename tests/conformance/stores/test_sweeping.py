@@ -4,14 +4,14 @@ import apsw
 import pytest
 
 from manyhands.model.commands import ByToken, Complete, Fail
+from manyhands.model.filter import Filter
 from manyhands.model.job import Failure
 from manyhands.model.policy import TERMS, Terms
-from manyhands.store import schema
 from manyhands.store.retention import Retention
-from manyhands.store.store import Filter
+from manyhands.store.sqlite import schema
 
 # Nothing is worth a walk while it is this little.
-SPARED = "manyhands.store.sqlite._TERMS_KEPT"
+SPARED = "manyhands.store.sqlite.store._TERMS_KEPT"
 DEFAULTS = TERMS["native"].defaults
 
 

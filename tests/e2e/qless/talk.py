@@ -2,10 +2,12 @@
 
 import json
 import socket
+from collections import deque
 from urllib.parse import quote
 
 import httpx
 
+from tests.e2e import described
 from tests.e2e.serving import Served, wait_until
 
 __all__ = ["Qless", "Wire", "wait_until"]
@@ -111,6 +113,7 @@ class Wire:
         host, port = served.addresses["http"].split(":")
         self.peer = socket.create_connection((host, int(port)), timeout=90)
         self._file = self.peer.makefile("rb")
+        self._asked: deque[tuple[str, str]] = deque()  # and not answered yet
         self.host = f"{host}:{port}"
 
     def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> None:
@@ -118,6 +121,7 @@ class Wire:
         if body or method == "POST":
             given.setdefault("Content-Length", str(len(body)))
         head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in given.items())
+        self._asked.append((method, path))
         self.peer.sendall(head.encode("latin-1") + b"\r\n" + body)
 
     def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
@@ -129,7 +133,12 @@ class Wire:
             name, _, value = line.decode("latin-1").partition(": ")
             headers[name.lower()] = value
         size = int(headers.get("content-length", 0)) if body else 0
-        return status, headers, file.read(size)
+        content = file.read(size)
+        if self._asked and status >= 200:
+            asked = self._asked.popleft()
+            if content and headers.get("content-type", "").startswith("application/json"):
+                described.check(*asked, status, content)
+        return status, headers, content
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, str]:
         """The status and the code of the error."""

@@ -24,6 +24,9 @@ def untouched(q, queue: str) -> bool:
         ("GET", {"Sec_Fetch_Site": "cross-site"}, (403, "cross_site")),
         ("GET", {"Sec_Fetch_Site": "same-site"}, (403, "cross_site")),
         ("GET", {"Sec_Purpose": "prefetch"}, (403, "cross_site")),
+        ("GET", {"Purpose": "prefetch"}, (403, "cross_site")),
+        ("GET", {"X_Moz": "prefetch"}, (403, "cross_site")),
+        ("GET", {"X_Purpose": "Preview"}, (403, "cross_site")),
         ("GET", {"Origin": "http://evil.example"}, (403, "cross_site")),
         ("GET", {"Origin": "null"}, (403, "cross_site")),
         ("GET", {"Host": "evil.example"}, (421, "unknown_host")),
@@ -47,6 +50,57 @@ def test_qb60_a_browser_or_a_prefetch_takes_nothing(
 
     assert asked == answer
     assert untouched(q, queue)
+
+
+BROWSER = {"User_Agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A server that others reach by a name. Browsers tell it nothing about who sent them."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with serving(folder, "--store", "memory", "--server-name", "jobs.example") as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_taken"),
+    [
+        (BROWSER, False),
+        ({**BROWSER, "Referer": "http://evil.example/"}, False),
+        ({**BROWSER, "Referer": "http://jobs.example.evil.example/"}, False),
+        ({**BROWSER, "Referer": "http://evil.example/http://jobs.example/"}, False),
+        ({**BROWSER, "Authorization": "Basic Om5vYm9keQ=="}, False),
+        ({**BROWSER, "Accept": "image/*"}, False),
+        ({**BROWSER, "Referer": "http://jobs.example/ui/"}, True),
+        ({**BROWSER, "Origin": "http://jobs.example"}, True),
+        ({**BROWSER, "X_Qless_Host": "worker"}, True),
+        ({**BROWSER, "Sec_Fetch_Site": "same-origin"}, True),
+        ({**BROWSER, "Host": "localhost"}, True),
+        ({**BROWSER, "Host": "127.0.0.1:7700"}, True),
+        ({"User_Agent": "curl/8.5.0"}, True),
+        ({"User_Agent": "python-requests/2.32"}, True),
+        ({}, True),
+    ],
+)
+@pytest.mark.parametrize("path", ["/get/{}", "/get/{}/5", "/{}/5", "/0.2.0/claim-work/default/{}"])
+def test_qb60_a_browser_takes_nothing_for_a_page_that_may_be_another_sites(
+    elsewhere, fresh, path, headers, is_taken
+):
+    q, queue = Qless(elsewhere), fresh()
+    q.add(queue, 1)
+    query = "?worker_group=g&worker_id=w" if path.startswith("/0.2.0") else ""
+
+    headers = {"Host": "jobs.example"} | headers
+
+    with Wire(elsewhere) as wire:
+        wire.send("GET", path.format(queue) + query, **headers)
+        status, _, _ = wire.answer()
+    is_left = untouched(q, queue)
+    q.close()
+
+    assert status == (200 if is_taken else 403)
+    assert is_left is not is_taken
 
 
 def test_there_are_no_cors_headers(served, q, queue):

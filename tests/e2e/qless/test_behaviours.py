@@ -2,6 +2,7 @@
 
 import pytest
 
+from manyhands.model.identity import uid_of
 from tests.e2e.qless.talk import Qless, wait_until
 from tests.e2e.serving import serving
 
@@ -130,6 +131,7 @@ def test_qb11_the_record_after_an_add(q, queue, fresh):
 
     assert shown == {
         "id": job_id,
+        "uid": uid_of(job_id),
         "state": "waiting",
         "detail": None,
         "queue": queue,

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from manyhands.model.identity import uid_of
 from tests.e2e.qless.talk import Qless, Wire
 from tests.e2e.serving import serving
 
@@ -21,6 +22,14 @@ def test_qe1_one_item_is_taken_as_an_object(q, queue):
     assert {"lease", "attempt", "priority", "expires", "retries_left"} <= set(item)
     assert "cutoff" not in item
     assert q.take(queue) is None
+
+
+def test_qe1_an_item_tells_what_other_protocols_call_the_job(one, queue, fresh):
+    ids = one.results(f"/add/{queue}", [{"meta": 1}, {"meta": 2, "id": fresh()}])
+    taken = {item["id"]: item["uid"] for item in one.take(queue, 2)}
+
+    assert taken == {job_id: uid_of(job_id) for job_id in ids}
+    assert {one.job(job_id)["uid"] for job_id in ids} == set(taken.values())
 
 
 def test_qe2_several_items_are_taken_as_an_array(q, queue):

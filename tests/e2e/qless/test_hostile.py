@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from manyhands.server.http_connection import _RECEIPT_SECONDS
+from manyhands.net.http import _RECEIPT_SECONDS
 from tests.e2e.qless.talk import Qless, Wire, wait_until
 
 LONG = b"9" * 5_000
@@ -93,14 +93,14 @@ def test_deep_json_is_refused_at_any_depth(q, path, body, depth):
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
-        ("OPTIONS *", 404),
+        ("OPTIONS *", 204),
         ("GET /0.2.0/store/x/runs/" + "9" * 5_000 + "/logs.json", 404),
         ("GET /0.2.0/store/x/runs/-1/logs.json", 404),
         ("GET /get/../queues", 400),
         ("GET //get/q", 404),
         ("GET /stats/q?date=0001-01-01", 200),
         ("GET /stats/q?date=9999-12-31", 200),
-        ("CONNECT localhost:80", 400),
+        ("CONNECT localhost:80", 405),
     ],
 )
 def test_odd_targets(served, request_line, status):
@@ -146,7 +146,7 @@ def test_codings_that_hide_where_a_body_ends_are_refused(served, coding):
             f"Transfer-Encoding: {coding}\r\n\r\n"
         )
         wire.peer.sendall((head + "0\r\n\r\n").encode())
-        assert wire.answer()[0] == 400
+        assert wire.answer()[0] in (400, 501)
 
 
 def test_pipelined_takes_of_a_client_that_resets_come_back(served, q, queue):
@@ -201,9 +201,9 @@ def test_an_answer_has_a_bound_and_what_does_not_fit_stays_where_it_was(one, que
 
     first = one.take(queue, 1_000)
 
-    assert 10 <= len(first) <= 17
+    assert len(first) == 5  # the one that passes 4 MiB is the last
     assert one.counts(queue, "waiting", "pending") == [40 - len(first), len(first)]
-    rest = [item for _ in range(3) for item in one.take(queue, 1_000)]
+    rest = [item for _ in range(7) for item in one.take(queue, 1_000)]
     assert [item["id"] for item in first + rest] == ids
     assert {item["retries_left"] for item in rest} == {5}
     assert {item["attempt"] for item in rest} == {1}

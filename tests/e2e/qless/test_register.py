@@ -70,7 +70,7 @@ def test_qa39_a_count_too_large_is_clamped(q, queue):
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_qa11_other_methods_are_refused_with_what_is_allowed(served, q, queue, method):
+def test_qa11_other_methods_are_answered_with_what_is_allowed(served, q, queue, method):
     q.add(queue, 1)
 
     for path, allow in (
@@ -82,7 +82,10 @@ def test_qa11_other_methods_are_refused_with_what_is_allowed(served, q, queue, m
         with Wire(served) as wire:
             wire.send(method, path)
             status, headers, _ = wire.answer(body=False)
-        assert (status, headers["allow"]) == (405, allow)
+        if method == "OPTIONS":
+            assert (status, headers["allow"]) == (204, f"{allow}, OPTIONS")
+        else:
+            assert (status, headers["allow"]) == (405, allow)
     assert q.counts(queue, "waiting", "pending") == [1, 0]
 
 
@@ -359,6 +362,49 @@ def test_qa22_a_retried_add_is_recognised_by_its_key(one, queue, fresh):
     for bad in ("", "x" * 256):
         response = one.post(f"/add/{queue}", items, **{"Idempotency-Key": bad})
         assert one.problem(response) == (400, "invalid_idempotency_key")
+
+
+def test_qa22_a_key_is_not_for_another_request(one, queue, fresh):
+    key = {"Idempotency-Key": fresh()}
+    first = one.results(f"/add/{queue}", [{"meta": 1}], **key)
+
+    for path, items in ((f"/add/{queue}", [{"meta": 2}]), (f"/add/{queue}-2", [{"meta": 1}])):
+        assert one.problem(one.post(path, items, **key)) == (422, "key_reused")
+
+    again = one.post(f"/add/{queue}", [{"meta": 1}], **key)
+    assert again.json()["results"] == first
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert one.counts(queue, "waiting") == [1]
+
+
+def test_qa22_a_repeated_add_is_refused_what_was_refused_before(one, queue, fresh):
+    key = {"Idempotency-Key": fresh()}
+    chosen = fresh()
+    items = [{"meta": 1}, {"id": "not hex", "meta": 2}, {"id": chosen, "meta": 3}]
+    items.append(items[2])
+    first = one.told(f"/add/{queue}", items, **key)
+    assert first[0][0]
+    one.post(f"/cancel/{queue}", [{"id": chosen}])
+
+    assert one.told(f"/add/{queue}", items, **key) == first
+
+
+def test_errors_of_a_batch_stand_in_the_order_of_its_items(one, queue, fresh):
+    known, unknown = fresh(), fresh()
+    items = [
+        {"meta": 1, "id": known, "depends": [known]},
+        {"meta": 1, "id": fresh(), "depends": [unknown]},
+        {"id": fresh()},
+        {"meta": 1},
+        {"meta": 1, "id": fresh(), "depends": 7},
+    ]
+
+    found = one.post(f"/add/{queue}", items).json()["errors"]
+
+    assert [error["index"] for error in found] == [0, 1, 2, 4]
+    assert [error["code"] for error in found][:2] == ["cycle", "unknown_dependency"]
+    turned_in = one.post(f"/complete/{queue}", [{"id": unknown}, {"id": 7}, {"id": unknown}])
+    assert [error["index"] for error in turned_in.json()["errors"]] == [0, 1, 2]
 
 
 def test_qa24_only_the_holder_changes_the_meta_of_a_running_job(one, two, queue):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from manyhands.client.wmp_held import End, Held
 from manyhands.client.wmp_rules import Rules
-from manyhands.wire.wmp import Command, Control, Packet, decode, encode, pack, unpack
+from manyhands.protocols.wmp.codec import Command, Control, Packet, decode, encode, pack, unpack
 
 WAKE, TAKE, NO, CANCEL = Command.WAKE, Command.TAKE, Command.NO, Command.CANCEL
 

@@ -19,9 +19,11 @@ from manyhands.model.commands import (
     Move,
     NewJob,
     OnExisting,
+    Only,
     PutSchedule,
     Release,
     ReleaseAll,
+    RemoveLimit,
     RemoveSchedule,
     Renew,
     Report,
@@ -35,8 +37,9 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.job import Failure, Schedule, State
-from manyhands.model.outcome import Accepted, Refusal, SubmittedMany, Why
 from manyhands.model.policy import Backoff, OnDuplicate, QueuePolicy, Rate, Terms
+from manyhands.model.receipts import Once
+from manyhands.model.replies import Accepted, Refusal, SubmittedMany, Why
 from tests.copies import replace
 from tests.unit.engine.world import HOUR, START, World, a_job, a_worker
 
@@ -46,7 +49,7 @@ TOKEN = ByToken("token-1")
 NOBODY = "f" * 32
 
 # What only the server can know, not a decision about jobs.
-BY_THE_SERVER = {Why.STORE_FULL, Why.SHUTTING_DOWN, Why.INTERNAL}
+BY_THE_SERVER = {Why.STORE_FULL, Why.STORE_FAILED, Why.SHUTTING_DOWN, Why.INTERNAL}
 # Words for what the fronts find out for themselves; the engine has no command that asks for it.
 BY_THE_FRONTS = {Why.UNKNOWN_WORKER, Why.OTHER_ITEM_REFUSED}
 
@@ -76,6 +79,7 @@ def a_full_world() -> World:
     world.submit(namespace="n", name="ready")
     world.submit(job_id="b10c", id_chosen=True, depends_on=("4ead",))
     world.submit(queue="other", job_id="07e4", id_chosen=True, unique_key=b"ready")
+    world.run(Submit((a_job("other", job_id="0ce"),), once=Once("key", "one")))
     return world
 
 
@@ -122,6 +126,14 @@ CASES = [
     submits(Why.BAD_LIMIT, limits=tuple(map(str, range(17)))),
     (Why.BAD_LIMIT, SetLimit("", 1)),
     (Why.BAD_LIMIT, SetLimit("l", -1)),
+    (Why.UNKNOWN_LIMIT, RemoveLimit("l")),
+    (Why.UNKNOWN_LIMIT, RemoveLimit("")),
+    # What a command expects of its job.
+    (Why.NO_LONGER_FITS, Requeue(job_id="d00e", only=Only((State.FAILED,)))),
+    (Why.NO_LONGER_FITS, Move(job_id=NOBODY, queue="q", only=Only((State.READY,)))),
+    (Why.NOT_IDLE, SetDependencies(job_id="1ea5ed", only_idle=True)),
+    (Why.ALREADY_CANCELLED, Requeue(job_id="ca0ce1", cancelled_too=False)),
+    (Why.DUPLICATE_JOB, PutSchedule(a_schedule(), unless_job="4ead")),
     # Numbers and times.
     submits(Why.BAD_PRIORITY, priority=math.inf),
     submits(Why.BAD_PRIORITY, priority=math.nan),
@@ -213,7 +225,8 @@ CASES = [
     (Why.UNKNOWN_JOB, Claim(job_id=NOBODY, holder=a_worker(), tokens=("t",))),
     (Why.UNKNOWN_QUEUE, ForgetQueue("nowhere")),
     (Why.UNKNOWN_SCHEDULE, RemoveSchedule("nothing")),
-    submits(Why.UNKNOWN_DEPENDENCY, depends_on=(NOBODY,)),
+    submits(Why.UNKNOWN_DEPENDENCY, depends_on=("0" * 32,)),
+    submits(Why.CYCLE, depends_on=(NOBODY,)),
     (Why.UNKNOWN_DEPENDENCY, SetDependencies(job_id="4ead", add=(NOBODY,))),
     (
         Why.UNKNOWN_DEPENDENCY,
@@ -233,6 +246,7 @@ CASES = [
     ),
     (Why.DUPLICATE_KEY, Move(job_id="4ead", queue="other")),
     submits(Why.DUPLICATE_NAME, namespace="n", name="ready"),
+    (Why.KEY_REUSED, Submit((a_job(job_id=NOBODY),), once=Once("key", "another"))),
     # What is in the wrong state.
     (Why.NOT_YOUR_LEASE, Renew(job_id="1ea5ed", proof=ByToken("guessed"))),
     (Why.NOT_LEASED, Renew(job_id="4ead", proof=TOKEN)),
@@ -283,7 +297,7 @@ def test_bad_input_is_refused_by_its_name_and_nothing_is_half_done(why, command)
     world = a_full_world()
     jobs = {job_id: world.job(job_id) for job_id in ("ca0ce1", "fa11ed", "d00e", "1ea5ed")}
     jobs |= {job_id: world.job(job_id) for job_id in ("de1a", "4ead", "b10c", "07e4")}
-    queues, seq = set(world.store.index.queues), world.store.last_seq()
+    queues, seq = set(world.store.live.queues), world.store.last_seq()
 
     reply = world.run(command)
     if isinstance(reply, SubmittedMany):
@@ -293,7 +307,7 @@ def test_bad_input_is_refused_by_its_name_and_nothing_is_half_done(why, command)
     assert reply.why is why, reply.sentence
     assert reply.sentence
     assert {job_id: world.job(job_id) for job_id in jobs} == jobs
-    assert set(world.store.index.queues) == queues
+    assert set(world.store.live.queues) == queues
     assert world.store.last_seq() == seq
     world.check()
 
@@ -388,7 +402,7 @@ def test_a_refused_submit_does_not_bring_its_queue_into_being(fields):
     reply = world.offer(a_job(queue="new", **fields))
 
     assert isinstance(reply, Refusal)
-    assert world.store.index.queue("new") is None
+    assert world.store.live.queue("new") is None
 
 
 def test_a_schedule_that_is_fired_by_somebody_else_first_does_nothing():
@@ -425,6 +439,6 @@ def test_replacing_a_schedule_keeps_its_count():
 
     world.run(PutSchedule(replace(a_schedule(), interval_ms=1)))
 
-    schedule = world.store.index.schedule("s")
+    schedule = world.store.live.view.schedule("s")
     assert (schedule.fired_count, schedule.last_job_id) == (1, NOBODY)
     world.check()

@@ -9,14 +9,14 @@ from manyhands.model.commands import (
     Claim,
     Complete,
     Fail,
+    NotifyDependants,
     Release,
     Requeue,
     Submit,
-    TellDependants,
 )
 from manyhands.model.job import Failure, State
-from manyhands.model.outcome import ChangedMany, SubmittedMany
 from manyhands.model.policy import TERMS, OnDependencyFailure, Terms
+from manyhands.model.replies import ChangedMany, SubmittedMany
 from tests.unit.engine.world import World, a_job, a_worker
 
 HOLD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
@@ -25,7 +25,7 @@ RUN = Terms(on_dependency_failure=OnDependencyFailure.RUN)
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 3)
+    monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 3)
 
 
 def a_star(world: World, count: int, terms: Terms = HOLD) -> tuple[str, list[str]]:
@@ -36,19 +36,19 @@ def a_star(world: World, count: int, terms: Terms = HOLD) -> tuple[str, list[str
 
 def cancel(world: World, *job_ids: str) -> list[str]:
     """The one command, and nothing after it: ids of what it answers."""
-    reply = world.step(Cancel(job_ids=job_ids, reason="enough"))
+    reply = world.step(Cancel(job_ids=job_ids, detail="enough"))
     assert isinstance(reply, ChangedMany)
-    assert {(job.state, job.reason) for job in reply.jobs} == {(State.CANCELLED, "enough")}
+    assert {(job.state, job.detail) for job in reply.jobs} == {(State.CANCELLED, "enough")}
     return [job.job_id for job in reply.jobs]
 
 
 def tell_all(world: World) -> int:
     """How many slices there were."""
     count = 0
-    while world.store.index.untold:
+    while world.store.live.unnotified:
         before = len(world.events())
-        world.step(TellDependants(next(iter(world.store.index.untold))))
-        assert len(world.events()) <= before + limits.DEPENDANTS_TOLD_MAX
+        world.step(NotifyDependants(next(iter(world.store.live.unnotified))))
+        assert len(world.events()) <= before + limits.DEPENDANTS_NOTIFIED_MAX
         count += 1
     return count
 
@@ -63,7 +63,7 @@ def test_as_many_as_one_command_may_concern_are_cancelled_and_told_of_at_once():
 
     assert cancel(world, middle) == [middle, *ids]
 
-    assert not world.store.index.untold
+    assert not world.store.live.unnotified
     world.check()
 
 
@@ -74,12 +74,12 @@ def test_more_are_cancelled_in_slices_whatever_their_policy(policy):
 
     assert cancel(world, middle) == [middle]
     assert states(world, ids) == [State.BLOCKED] * 7
-    world.step(TellDependants(middle))
+    world.step(NotifyDependants(middle))
     assert states(world, ids) == [State.CANCELLED] * 3 + [State.BLOCKED] * 4
     assert tell_all(world) == 2
 
     assert states(world, ids) == [State.CANCELLED] * 7
-    assert {world.job(job_id).reason for job_id in ids} == {"enough"}
+    assert {world.job(job_id).detail for job_id in ids} == {"enough"}
     world.check()
 
 
@@ -94,7 +94,7 @@ def test_dependants_of_dependants_are_cancelled_in_slices():
     tell_all(world)
 
     assert set(states(world, [*ids, both])) == {State.CANCELLED}
-    assert {world.job(job_id).reason for job_id in [*ids, both]} == {"enough"}
+    assert {world.job(job_id).detail for job_id in [*ids, both]} == {"enough"}
     world.check()
 
 
@@ -118,7 +118,7 @@ def test_those_that_were_cancelled_with_a_job_stay_so_although_it_is_worked_on_a
     cancel(world, middle)
 
     world.step(Requeue(job_id=middle))
-    world.step(TellDependants(middle))
+    world.step(NotifyDependants(middle))
     world.step(Claim(job_id=middle, holder=a_worker(), tokens=("again",)))
     world.step(Complete(job_id=middle, proof=ByToken("again")))
     assert states(world, ids) == [State.CANCELLED] * 3 + [State.BLOCKED] * 4
@@ -189,7 +189,7 @@ def test_a_leased_dependant_is_cancelled_too_and_one_that_comes_back_before_it_i
     cancel(world, middle)
 
     world.step(Release(job_id=held[0], proof=ByToken(held[0])))
-    assert (world.state(held[0]), world.job(held[0]).reason) == (State.CANCELLED, "enough")
+    assert (world.state(held[0]), world.job(held[0]).detail) == (State.CANCELLED, "enough")
     tell_all(world)
 
     assert set(states(world, ids + held)) == {State.CANCELLED}

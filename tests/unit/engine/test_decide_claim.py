@@ -1,11 +1,14 @@
 """Handing out work: what stands between a ready job and a worker."""
 
+import random
+
 import pytest
 
-from manyhands.model.commands import Claim, ClaimOrder, SetLimit
+from manyhands.model import limits
+from manyhands.model.commands import Claim, ClaimOrder, RemoveLimit, SetLimit
 from manyhands.model.job import State
-from manyhands.model.outcome import Why
 from manyhands.model.policy import OnExpiry, Rate, Terms
+from manyhands.model.replies import Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_worker
 
 BOTH_ORDERS = pytest.mark.parametrize("order", list(ClaimOrder))
@@ -146,7 +149,7 @@ def test_a_limit_can_be_set_to_nothing_and_removed():
     world.run(SetLimit("db", 0))
 
     stopped = world.claims_nothing()
-    world.run(SetLimit("db", None))
+    world.run(RemoveLimit("db"))
 
     assert stopped
     assert world.claim().limits == ("db",)
@@ -277,3 +280,60 @@ def test_thousands_of_jobs_that_moved_on_do_not_hide_the_next_one():
 
     assert job.job_id == ids[199]
     world.check()
+
+
+@BOTH_ORDERS
+def test_a_claim_for_many_ends_with_the_job_whose_payload_makes_its_answer_large(order):
+    world = World()
+    size = limits.CLAIM_BYTES_MAX // 2 + 1
+    for _ in range(3):
+        world.submit(payload=bytes(size))
+
+    jobs = world.claim_reply(count=3, order=order).jobs
+
+    assert len(jobs) == 2
+    assert len(world.claim_reply(count=3, order=order).jobs) == 1
+    world.check()
+
+
+def test_a_claim_for_one_gives_a_job_of_any_size():
+    world = World()
+    world.submit(payload=bytes(limits.CLAIM_BYTES_MAX + 1))
+
+    assert len(world.claim_reply().jobs) == 1
+
+
+@BOTH_ORDERS
+@pytest.mark.parametrize("seed", range(20))
+def test_a_claim_of_one_job_gets_what_a_claim_of_several_gets_first(order, seed):
+    rng = random.Random(seed)
+
+    def a_world() -> World:
+        world = World()
+        world.run(SetLimit("db", 1))
+        chance = random.Random(seed)
+        for _ in range(12):
+            queue = chance.choice("abc")
+            fields = {"priority": chance.choice((0.0, 0.0, 1.0))}
+            if chance.random() < 0.3:
+                fields["limits"] = ("db",)
+            if chance.random() < 0.2:
+                fields["deadline_at"] = world.now + SECOND
+            if chance.random() < 0.3:
+                fields["terms"] = Terms(
+                    on_expiry=OnExpiry.LAPSE, attempts_max=chance.choice((1, 3))
+                )
+            world.submit(queue=queue, **fields)
+            if chance.random() < 0.3:
+                world.claim_reply(queue, term_ms=SECOND)
+        world.set_queue(chance.choice("abc"), paused=chance.random() < 0.5)
+        world.set_queue(chance.choice("abc"), concurrency_max=chance.choice((None, 1)))
+        world.tick(chance.choice((0, 2 * SECOND)))
+        return world
+
+    queues, turn = rng.sample("abc", 3), rng.randint(0, 5)
+
+    one = a_world().claim_reply(*queues, order=order, turn=turn)
+    several = a_world().claim_reply(*queues, order=order, turn=turn, count=5)
+
+    assert [job.job_id for job in one.jobs] == [job.job_id for job in several.jobs[:1]]

@@ -9,13 +9,12 @@ from manyhands.model.commands import (
     Complete,
     Conclude,
     Fail,
+    NotifyDependants,
     Release,
     Requeue,
     SetDependencies,
-    TellDependants,
 )
 from manyhands.model.job import Failure, State
-from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import (
     DEFAULTS,
     TERMS,
@@ -23,6 +22,7 @@ from manyhands.model.policy import (
     OnUnknownDependency,
     Terms,
 )
+from manyhands.model.replies import Refusal, Why
 from tests.unit.engine.world import HOUR, World, a_job, a_worker
 
 WAIT = OnUnknownDependency.WAIT
@@ -429,7 +429,7 @@ def test_the_two_ends_of_a_long_chain_cannot_be_joined():
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(limits, "DEPENDANTS_TOLD_MAX", 3)
+    monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 3)
 
 
 def a_star(world: World, count: int, **fields) -> tuple[str, list[str]]:
@@ -441,7 +441,7 @@ def a_star(world: World, count: int, **fields) -> tuple[str, list[str]]:
 
 
 def tell_more(world: World, job_id: str) -> None:
-    world.step(TellDependants(job_id))
+    world.step(NotifyDependants(job_id))
 
 
 @pytest.mark.usefixtures("few")
@@ -451,13 +451,13 @@ def test_an_end_is_told_to_as_many_as_one_command_may_concern_and_then_to_the_ne
 
     world.step(Complete(job_id=middle, proof=ByToken("star")))
     assert [world.state(job_id) for job_id in ids] == [State.READY] * 3 + [State.BLOCKED] * 4
-    assert list(world.store.index.untold) == [middle]
+    assert list(world.store.live.unnotified) == [middle]
     tell_more(world, middle)
     assert [world.state(job_id) for job_id in ids] == [State.READY] * 6 + [State.BLOCKED]
     tell_more(world, middle)
 
     assert [world.state(job_id) for job_id in ids] == [State.READY] * 7
-    assert not world.store.index.untold
+    assert not world.store.live.unnotified
 
 
 @pytest.mark.usefixtures("few")
@@ -479,7 +479,7 @@ def test_those_that_have_not_heard_wait_on_for_a_job_that_is_put_to_work_again()
 
     world.step(Requeue(job_id=middle))
     tell_more(world, middle)
-    assert not world.store.index.untold
+    assert not world.store.live.unnotified
     assert world.state(ids[-1]) is State.BLOCKED
     finish(world, middle)
 
@@ -503,7 +503,7 @@ def test_a_loss_is_told_in_slices_whatever_else_is_held(policy):
     lost = State.FAILED if policy is OnDependencyFailure.FAIL else State.CANCELLED
     assert {world.state(job_id) for job_id in ids} == {lost}
     assert {world.state(job_id) for job_id in patient} == {State.BLOCKED}
-    assert not world.store.index.untold
+    assert not world.store.live.unnotified
 
 
 HELD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
@@ -516,7 +516,7 @@ def fail_star(world: World, middle: str) -> None:
 
 def count_looks(world: World, monkeypatch) -> list[str]:
     """Ids of jobs that decisions look at from now on."""
-    index = world.store.index
+    index = world.store.live
     looked: list[str] = []
     get = index.job
 
@@ -538,7 +538,7 @@ def test_no_command_looks_at_all_that_are_held_by_a_lost_job(monkeypatch):
     looked = count_looks(world, monkeypatch)
 
     fail_star(world, middle)
-    while world.store.index.untold:
+    while world.store.live.unnotified:
         assert len(looked) < 20
         looked.clear()
         tell_more(world, middle)
@@ -557,7 +557,7 @@ def test_a_loss_is_told_although_the_last_that_was_passed_over_is_gone(monkeypat
 
     for job_id in ids[:4]:
         world.step(SetDependencies(job_id=job_id, remove=(middle,)))
-    while world.store.index.untold:
+    while world.store.live.unnotified:
         tell_more(world, middle)
 
     assert world.state(cancelled) is State.CANCELLED
@@ -573,7 +573,7 @@ def test_a_job_that_fails_once_more_while_that_is_told_tells_all_anew(monkeypatc
     middle, _ = a_star(world, 5, terms=held)
     world.run(Claim(job_id=first, holder=a_worker(), tokens=("first",)))
     world.step(Fail(job_id=middle, proof=ByToken("star"), failure=Failure("x"), retry=False))
-    assert world.store.index.untold
+    assert world.store.live.unnotified
 
     world.step(Requeue(job_id=middle))
     world.step(Claim(job_id=middle, holder=a_worker(), tokens=("again",)))
@@ -581,7 +581,7 @@ def test_a_job_that_fails_once_more_while_that_is_told_tells_all_anew(monkeypatc
     world.step(Release(job_id=first, proof=ByToken("first")))
     assert world.state(first) is State.BLOCKED
     world.step(Fail(job_id=middle, proof=ByToken("again"), failure=Failure("x"), retry=False))
-    while world.store.index.untold:
+    while world.store.live.unnotified:
         tell_more(world, middle)
 
     assert world.state(first) is State.CANCELLED

@@ -14,8 +14,8 @@ from manyhands.model.commands import (
 )
 from manyhands.model.identity import name_key
 from manyhands.model.job import EndReason, Failure, State
-from manyhands.model.outcome import ChangedMany, Concluded, Refusal, Why
 from manyhands.model.policy import TERMS, OnUnknownDependency, Reentry
+from manyhands.model.replies import ChangedMany, Concluded, Refusal, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
 
 

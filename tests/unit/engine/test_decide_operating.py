@@ -6,8 +6,8 @@ from manyhands.model import limits
 from manyhands.model.commands import Cancel, LookByKey, LookByName, Release, ReleaseAll, SetTags
 from manyhands.model.identity import uid_of
 from manyhands.model.job import State
-from manyhands.model.outcome import Found, Why
 from manyhands.model.policy import TERMS, OnExpiry, Terms
+from manyhands.model.replies import Found, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker
 
 
@@ -41,9 +41,10 @@ def test_a_job_can_be_cancelled_wherever_it_stands(state):
     world = World()
     job = in_state(world, state)
 
-    (cancelled,) = world.cancel(job.job_id, reason="enough")
+    (cancelled,) = world.cancel(job.job_id, detail="enough")
 
-    assert (cancelled.state, cancelled.reason) == (State.CANCELLED, "enough")
+    assert (cancelled.state, cancelled.reason) == (State.CANCELLED, "cancelled")
+    assert cancelled.detail == "enough"
     assert (cancelled.lease, cancelled.run_at) == (None, None)
     assert len(world.told("told")) == (1 if state is State.LEASED else 0)
     world.tick(2 * HOUR)

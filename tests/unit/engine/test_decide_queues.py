@@ -3,11 +3,14 @@
 import pytest
 
 from manyhands.engine.decide import decide
+from manyhands.model import limits
 from manyhands.model.commands import (
     Fire,
+    ForgetIdle,
     ForgetQueue,
     PutSchedule,
     RemoveCursor,
+    RemoveLimit,
     RemoveSchedule,
     SetCursor,
     SetLimit,
@@ -16,8 +19,8 @@ from manyhands.model.commands import (
 )
 from manyhands.model.events import Cursor
 from manyhands.model.job import Schedule, State
-from manyhands.model.outcome import Accepted, Refusal, SubmittedMany, Why
-from manyhands.model.policy import NO_POLICY, TERMS, Rate
+from manyhands.model.policy import NO_POLICY, TERMS, Queue, QueuePolicy, Rate
+from manyhands.model.replies import Accepted, Refusal, SubmittedMany, Why
 from tests.unit.engine.world import HOUR, MINUTE, START, World
 
 DUE = START + HOUR
@@ -47,7 +50,7 @@ def test_a_queue_comes_into_being_by_its_settings():
 
     world.set_queue("new", paused=True)
 
-    queue = world.store.index.queue("new")
+    queue = world.store.live.queue("new")
     assert queue is not None
     assert (queue.paused, queue.policy) == (True, NO_POLICY)
 
@@ -59,7 +62,7 @@ def test_pausing_leaves_the_policy_and_a_policy_leaves_the_pause():
     world.set_queue(paused=True)
     world.set_queue(attempts_max=4)
 
-    queue = world.store.index.queue("q")
+    queue = world.store.live.queue("q")
     assert (queue.paused, queue.policy.attempts_max) == (True, 4)
 
 
@@ -86,7 +89,7 @@ def test_a_queue_with_nothing_left_to_do_can_be_forgotten():
     forgotten = world.run(ForgetQueue("q"))
 
     assert (in_use, forgotten) == (Why.QUEUE_IN_USE, Accepted(1))
-    assert world.store.index.queue("q") is None
+    assert world.store.live.queue("q") is None
     assert world.claims_nothing()
 
 
@@ -117,6 +120,78 @@ def test_a_job_of_a_forgotten_queue_can_be_tagged():
     world.check()
 
 
+# Queues that nobody would miss.
+
+
+def finish_one(world: World, queue: str) -> None:
+    job = world.submit(queue=queue)
+    world.claim(queue)
+    world.complete(job.job_id)
+
+
+def prune(world: World, queue: str) -> None:
+    """Its records have outlived their time."""
+    world.store.prune(world.now + 1_000 * HOUR, 100)
+    assert world.store.live.recorded_count(queue) == 0
+
+
+def test_a_queue_is_forgotten_once_its_last_record_is_gone():
+    world = World()
+    finish_one(world, "reply")
+    with_record = world.run(ForgetIdle(("reply",)))
+    prune(world, "reply")
+
+    without = world.run(ForgetIdle(("reply", "unknown")))
+
+    assert (with_record, without) == (Accepted(0), Accepted(1))
+    assert world.store.live.queue("reply") is None
+    assert world.store.live.recorded_queues() == []
+    world.check()
+
+
+def test_a_queue_with_unfinished_jobs_is_not_idle():
+    world = World()
+    for queue in ("ready", "leased", "delayed"):
+        world.submit(queue=queue, run_at=world.now + HOUR if queue == "delayed" else None)
+    world.claim("leased")
+
+    assert world.run(ForgetIdle(("ready", "leased", "delayed"))) == Accepted(0)
+    assert world.store.live.queues_count() == 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"paused": True}, {"paused": False}, {"attempts_max": 3}])
+def test_a_queue_that_an_operator_set_up_stays(settings):
+    world = World()
+    world.set_queue("own", **settings)
+
+    assert world.run(ForgetIdle(("own",))) == Accepted(0)
+    assert world.store.live.queue("own") is not None
+
+
+@pytest.mark.parametrize("fields", [{"paused": True}, {"policy": QueuePolicy(attempts_max=3)}])
+def test_settings_that_were_stored_before_queues_were_declared_keep_a_queue(fields):
+    world = World()
+    world.store.live.put_queue(Queue("old", **fields))
+
+    assert world.run(ForgetIdle(("old",))) == Accepted(0)
+
+
+@pytest.mark.interpreted
+def test_in_a_crowd_idle_queues_go_before_their_records(monkeypatch):
+    world = World()
+    for queue in ("a", "b", "c"):
+        finish_one(world, queue)
+    world.submit(queue="busy")
+    monkeypatch.setattr(limits, "QUEUES_CROWDED_COUNT", 2)
+
+    reply = world.run(ForgetIdle(("busy", "a", "b", "c")))
+
+    assert reply == Accepted(2)
+    assert sorted(world.store.live.queues) == ["busy", "c"]
+    assert world.store.live.counts_of("a")[State.COMPLETED] == 1
+    world.check()
+
+
 # Named limits.
 
 
@@ -124,12 +199,12 @@ def test_a_limit_is_set_changed_and_removed():
     world = World()
 
     world.run(SetLimit("db", 3))
-    first = world.store.index.limit("db").concurrency_max
+    first = world.store.live.view.limit("db").concurrency_max
     world.run(SetLimit("db", 1))
-    second = world.store.index.limit("db").concurrency_max
-    world.run(SetLimit("db", None))
+    second = world.store.live.view.limit("db").concurrency_max
+    world.run(RemoveLimit("db"))
 
-    assert (first, second, world.store.index.limit("db")) == (3, 1, None)
+    assert (first, second, world.store.live.view.limit("db")) == (3, 1, None)
 
 
 def test_lowering_a_limit_takes_no_lease_away():
@@ -163,7 +238,7 @@ def test_a_schedule_submits_its_job_when_it_is_fired():
     assert (job.state, job.payload, job.priority) == (State.READY, b"in", 3)
     assert (job.tags, job.limits, job.terms) == (("t",), ("l",), TERMS["http"])
     assert (job.schedule, job.origin.realm) == ("s", "schedule")
-    stored = world.store.index.schedule("s")
+    stored = world.store.live.view.schedule("s")
     assert (stored.next_at, stored.fired_count) == (DUE + HOUR, 1)
     assert stored.last_job_id == job.job_id
     world.check()
@@ -203,7 +278,7 @@ def test_a_unique_schedule_passes_over_a_firing_while_its_last_job_is_unfinished
 
     assert passed == Accepted(0)
     assert isinstance(fired, SubmittedMany)
-    assert world.store.index.schedule("s").fired_count == 2
+    assert world.store.live.view.schedule("s").fired_count == 2
     world.check()
 
 
@@ -219,7 +294,7 @@ def test_a_firing_that_is_refused_moves_the_schedule_on_all_the_same():
     assert isinstance(reply.items[0], Refusal)
     assert reply.items[0].why is Why.QUEUE_FULL
     assert not effects.jobs
-    stored = world.store.index.schedule("s")
+    stored = world.store.live.view.schedule("s")
     assert (stored.next_at, stored.fired_count, stored.last_job_id) == (DUE + HOUR, 0, None)
 
 
@@ -231,7 +306,7 @@ def test_a_removed_schedule_leaves_its_jobs():
     removed = world.run(RemoveSchedule("s"))
 
     assert removed == Accepted(1)
-    assert world.store.index.schedule("s") is None
+    assert world.store.live.view.schedule("s") is None
     assert world.state("a" * 32) is State.READY
     world.check()
 
@@ -242,7 +317,7 @@ def test_a_cron_line_is_as_good_as_an_interval():
     reply = world.run(PutSchedule(a_schedule(interval_ms=None, cron="0 * * * *")))
 
     assert reply == Accepted(1)
-    assert world.store.index.schedule("s").cron == "0 * * * *"
+    assert world.store.live.view.schedule("s").cron == "0 * * * *"
     assert world.tick(MINUTE) == 0
 
 
@@ -255,7 +330,7 @@ def test_the_bounds_of_a_queue_can_be_set_without_its_other_policy():
 
     world.accepted(SetQueue(queue="q", jobs_max=(1, 2, 0)))
 
-    policy = world.store.index.queue("q").policy
+    policy = world.store.live.queue("q").policy
     assert (policy.attempts_max, policy.jobs_max) == (3, 1)
     assert (policy.jobs_max_high, policy.jobs_max_low) == (2, 0)
     assert world.refused(SetQueue(queue="q", jobs_max=(-1, None, None))) is Why.BAD_POLICY
@@ -266,9 +341,9 @@ def test_a_reader_of_events_leaves_a_mark_and_takes_it_away():
     cursor = Cursor("reader", 7, "notes")
 
     world.accepted(SetCursor(cursor))
-    kept = dict(world.store.index.cursors)
+    kept = dict(world.store.live.cursors)
     removed = [world.accepted(RemoveCursor("reader")) for _ in range(2)]
 
     assert kept == {"reader": cursor}
     assert removed == [1, 1]
-    assert world.store.index.cursors == {}
+    assert world.store.live.cursors == {}

@@ -4,9 +4,9 @@ import pytest
 
 from manyhands.model.commands import LookByKey, LookByName, OnExisting
 from manyhands.model.job import State
-from manyhands.model.outcome import Found, Refusal, Submitted, Why
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS, OnDuplicate, OnExpiry, OnUnknownDependency, Terms
+from manyhands.model.replies import Found, Refusal, Submitted, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job
 
 WAIT = OnUnknownDependency.WAIT
@@ -340,7 +340,7 @@ def test_one_bad_item_refuses_the_whole_batch():
     assert isinstance(reply, Refusal)
     assert reply.why is Why.BAD_QUEUE_NAME
     assert world.events() == []
-    assert world.store.index.queue("new") is None
+    assert world.store.live.queue("new") is None
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from manyhands.engine.timers import due_at
 from manyhands.model import limits
 from manyhands.model.commands import Tick
 from manyhands.model.job import State
-from manyhands.model.outcome import Ticked
 from manyhands.model.policy import OnExpiry, Terms
+from manyhands.model.replies import Ticked
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job
 
 
@@ -65,7 +65,7 @@ def test_the_next_instant_to_look_at_is_never_too_late():
     world.claim(term_ms=MINUTE)
     world.renew(job.job_id, term_ms=2 * HOUR)
 
-    instant = world.store.index.due_times.next_at()
+    instant = world.store.live.next_due_at()
     world.tick(HOUR)
 
     assert instant is not None
@@ -219,5 +219,5 @@ def test_finished_jobs_do_not_pile_up_in_the_timer():
         world.claim()
         world.complete(job.job_id)
 
-    assert len(world.store.index.due_times.heap) < 200
+    assert len(world.store.live.due_times.heap) < 200
     world.check()

@@ -4,7 +4,6 @@ import pytest
 
 from manyhands.model.commands import Cancel
 from manyhands.model.job import State
-from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import (
     DEFAULTS,
     TERMS,
@@ -13,6 +12,7 @@ from manyhands.model.policy import (
     OnUnknownDependency,
     Terms,
 )
+from manyhands.model.replies import Refusal, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker
 
 
@@ -346,6 +346,45 @@ def test_rule_11_an_unknown_dependency_can_be_waited_for():
     world.check()
 
 
+def test_rule_11_a_job_without_a_name_in_the_namespace_is_depended_on_by_its_id():
+    world = World()
+    satisfied = OnUnknownDependency.SATISFIED
+    first = world.submit(queue="elsewhere", job_id="abc", id_chosen=True)
+
+    job = world.submit(
+        namespace="n", name="later", depends_on=("abc", "abd"), on_unknown_dependency=satisfied
+    )
+    blocked = world.state(job.job_id)
+    world.complete(world.claim("elsewhere").job_id)
+
+    assert (job.depends_on, blocked) == ((first.job_id,), State.BLOCKED)
+    assert world.state(job.job_id) is State.READY
+    assert [(row.what, row.detail) for row in job.history] == [("dependency unknown", "abd")]
+    world.check()
+
+
+def test_rule_11_a_name_in_the_namespace_goes_before_an_id():
+    world = World()
+    world.submit(queue="elsewhere", job_id="abc", id_chosen=True)
+    named = world.submit(queue="r", namespace="n", name="abc")
+
+    job = world.submit(namespace="n", name="later", depends_on=("abc",))
+
+    assert job.depends_on == (named.job_id,)
+    world.check()
+
+
+def test_rule_11_a_job_that_is_given_back_waits_for_names_of_the_namespace_that_was_said():
+    world = World()
+    first = world.submit(queue="r", namespace="n", name="first")
+    job = world.claim(world.submit(queue="s").queue)
+
+    found = world.release(job.job_id, depends_on=("first",), namespace="n")
+
+    assert (found.state, found.waits_for) == (State.BLOCKED, (first.job_id,))
+    world.check()
+
+
 @pytest.mark.parametrize("name", ["not hexadecimal", "ABC", "", "0" * 129])
 def test_rule_11_nobody_waits_for_an_id_that_no_job_can_have(name):
     world = World()
@@ -403,10 +442,10 @@ def test_rule_12_cancelling_can_take_all_dependants_along_whatever_their_policy(
     middle = world.submit(depends_on=(first.job_id,), terms=terms)
     last = world.submit(depends_on=(middle.job_id,), terms=terms)
 
-    cancelled = world.cancel(first.job_id, with_dependants=True, reason="enough")
+    cancelled = world.cancel(first.job_id, with_dependants=True, detail="enough")
 
     assert {job.job_id for job in cancelled} == {first.job_id, middle.job_id, last.job_id}
-    assert {job.reason for job in cancelled} == {"enough"}
+    assert {job.detail for job in cancelled} == {"enough"}
     world.check()
 
 

@@ -14,8 +14,8 @@ from manyhands.model.commands import (
 )
 from manyhands.model.identity import uid_of
 from manyhands.model.job import EndReason, State
-from manyhands.model.outcome import Found, Refusal, Submitted, Why
 from manyhands.model.policy import TERMS, OnDuplicate, OnExpiry, Reentry, Terms
+from manyhands.model.replies import Found, Refusal, Submitted, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker
 
 # Rule 14: the uid.
@@ -383,7 +383,7 @@ def test_rule_17_a_queue_is_any_name_and_comes_into_being_with_its_first_job():
 
     job = world.submit(queue="provisioner/worker_type")
 
-    assert world.store.index.queue("provisioner/worker_type") is not None
+    assert world.store.live.queue("provisioner/worker_type") is not None
     assert world.claim("provisioner/worker_type").job_id == job.job_id
     world.check()
 

@@ -10,14 +10,15 @@ from manyhands.model.commands import (
     Claim,
     Complete,
     Fail,
+    FollowClock,
     Release,
     Renew,
     Report,
     SendPartial,
 )
 from manyhands.model.job import EndReason, Failure, State
-from manyhands.model.outcome import Changed, Why
-from manyhands.model.policy import TERMS, OnExpiry, Reentry, Terms
+from manyhands.model.policy import TERMS, Backoff, OnExpiry, Rate, Reentry, Terms
+from manyhands.model.replies import Changed, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
 
 LAPSING = Terms(on_expiry=OnExpiry.LAPSE, reentry=Reentry.AHEAD)
@@ -817,6 +818,88 @@ def test_rule_07_a_lapsed_lease_keeps_its_last_moment_over_a_stall():
 
     assert world.state(job.job_id) is State.READY
     world.check()
+
+
+def follow_clock(world: World, step_ms: int) -> int:
+    """The wall clock was set by so much."""
+    jobs = [
+        (job.job_id, job.run_at) for job in world.store.live.live_jobs() if job.run_at is not None
+    ]
+    world.now += step_ms
+    return world.accepted(FollowClock(step_ms=step_ms, jobs=tuple(jobs)))
+
+
+@pytest.mark.parametrize("step_ms", [-HOUR, 10 * 24 * HOUR])
+def test_rule_07_delays_and_retries_have_their_length_when_the_clock_is_set(step_ms):
+    world = World()
+    delayed = world.submit(delay_ms=8_000)
+    retried = a_leased_job(world, queue="retried", terms=Terms(backoff=Backoff(6_000, jitter=0.0)))
+    world.fail(retried.job_id, retry=True)
+    due_in = {job.job_id: job.run_at - world.now for job in world.store.live.live_jobs()}
+
+    count = follow_clock(world, step_ms)
+
+    assert count == 2
+    assert {job.job_id: job.run_at - world.now for job in world.store.live.live_jobs()} == due_in
+    world.tick(5_999)
+    assert world.state(retried.job_id) is State.DELAYED
+    world.tick(1)
+    assert world.state(retried.job_id) is State.READY
+    world.tick(2_000)
+    assert world.state(delayed.job_id) is State.READY
+    world.check()
+
+
+def test_rule_07_an_instant_that_the_submitter_named_stays_when_the_clock_is_set():
+    world = World()
+    instant = world.now + HOUR
+    named = world.submit(run_at=instant)
+    overdue = world.submit(delay_ms=2 * HOUR, deadline_at=instant)
+
+    follow_clock(world, HOUR)
+    world.tick()
+
+    assert world.state(named.job_id) is State.READY
+    assert world.state(overdue.job_id) is State.FAILED
+    world.check()
+
+
+def test_rule_07_a_blocked_job_keeps_its_delay_when_the_clock_is_set():
+    world = World()
+    first = world.submit()
+    blocked = world.submit(delay_ms=8_000, depends_on=(first.job_id,))
+
+    follow_clock(world, -HOUR)
+
+    assert world.job(blocked.job_id).run_at == world.now + 8_000
+    world.check()
+
+
+def test_rule_07_a_delay_that_began_after_the_step_is_left_alone():
+    world = World()
+    job = world.submit(delay_ms=8_000)
+    before = (job.job_id, job.run_at)
+    world.now -= HOUR
+    world.move(job.job_id, "other", delay_ms=5_000)
+
+    count = world.accepted(FollowClock(step_ms=-HOUR, jobs=(before,)))
+
+    assert count == 0
+    assert world.job(job.job_id).run_at == world.now + 5_000
+
+
+def test_rule_07_a_rate_does_not_stand_still_when_the_clock_is_set_back():
+    world = World()
+    world.set_queue(rate=Rate(1, MINUTE))
+    world.submit()
+    world.submit()
+    world.claim()
+
+    world.now -= HOUR
+    second = world.claim()
+
+    assert second.state is State.LEASED
+    assert world.store.live.queue("q").rate_started_at == world.now
 
 
 # Rule 8: an answer that could not be delivered.

@@ -3,7 +3,7 @@
 import pytest
 
 from manyhands.engine.decide import decide
-from manyhands.engine.ending import result_ms_of
+from manyhands.engine.endings import result_ms_of
 from manyhands.engine.transitions import TABLE, ImpossibleMoveError, Trigger
 from manyhands.model.commands import (
     ByToken,
@@ -16,7 +16,6 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.job import Failure, Holder, Origin, State
-from manyhands.model.outcome import Changed, Found, Submitted, Why
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     DEFAULTS,
@@ -27,6 +26,8 @@ from manyhands.model.policy import (
     QueuePolicy,
     Terms,
 )
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import Changed, Found, Submitted, Why
 from manyhands.store.retention import Retention
 from tests.unit.engine.world import HOUR, MINUTE, START, World, a_job, a_worker, by_holder
 
@@ -521,15 +522,16 @@ def test_rule_26_an_event_is_a_snapshot_of_the_job_and_its_lease():
     world.check()
 
 
-def test_rule_26_a_cancelled_job_is_published_with_its_reason():
+def test_rule_26_a_cancelled_job_is_published_with_its_reason_and_the_words_given():
     world = World()
     job = world.submit()
 
-    world.cancel(job.job_id, reason="not needed")
+    world.cancel(job.job_id, detail="not needed")
 
-    assert [(event.state, event.reason) for event in world.events(job.job_id)] == [
-        (State.READY, ""),
-        (State.CANCELLED, "not needed"),
+    events = world.events(job.job_id)
+    assert [(event.state, event.reason, event.detail) for event in events] == [
+        (State.READY, Reason.NONE, ""),
+        (State.CANCELLED, Reason.CANCELLED, "not needed"),
     ]
     world.check()
 

@@ -2,7 +2,6 @@
 every command the checks that hold for all commands.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from manyhands.model.commands import (
     Fail,
     Move,
     NewJob,
+    NotifyDependants,
     Prolong,
     Proof,
     Recover,
@@ -34,13 +34,14 @@ from manyhands.model.commands import (
     SetPriority,
     SetQueue,
     Submit,
-    TellDependants,
     Tick,
 )
-from manyhands.model.events import Event, Signal
+from manyhands.model.events import KINDS, Event, Signal
 from manyhands.model.identity import uid_of
-from manyhands.model.job import FINISHED, Failure, Holder, Job, State
-from manyhands.model.outcome import (
+from manyhands.model.job import Failure, Holder, Job, State
+from manyhands.model.policy import QueuePolicy
+from manyhands.model.reasons import Reason
+from manyhands.model.replies import (
     Accepted,
     Changed,
     ChangedMany,
@@ -52,7 +53,7 @@ from manyhands.model.outcome import (
     Ticked,
     Why,
 )
-from manyhands.model.policy import QueuePolicy
+from manyhands.store.index.recount import check_index
 from manyhands.store.memory import MemoryStore
 from tests.copies import replace
 
@@ -99,14 +100,14 @@ class World:
         """What the command is answered, after everybody has heard of what it ended."""
         reply = self.step(command)
         urgent = self.urgent
-        while self.store.index.untold:
-            self.step(TellDependants(next(iter(self.store.index.untold))))
+        while self.store.live.unnotified:
+            self.step(NotifyDependants(next(iter(self.store.live.unnotified))))
         self.urgent = urgent
         return reply
 
     def step(self, command: Command) -> Reply:
         """One command."""
-        index = self.store.index
+        index = self.store.live
         before = dict(index.jobs)
         reply, effects = decide(command, self.store.load(command), self.now)
         assert index.jobs == before, "deciding changed the store"
@@ -138,6 +139,7 @@ class World:
     ) -> None:
         """The events tell exactly the changes of state, each possible after the one before."""
         states = {job_id: job.state if job is not None else None for job_id, job in old.items()}
+        used = {job_id: job.attempts_used for job_id, job in old.items() if job is not None}
         for event in events:
             assert event.job_id in jobs, f"an event about an unchanged job: {event}"
             assert event.at == self.now
@@ -147,6 +149,10 @@ class World:
             else:
                 assert (before, event.state) in FOLLOWS, f"{before} to {event.state}"
             states[event.job_id] = event.state
+            assert event.reason in KINDS[event.state].reasons, f"{event.state} for {event.reason!r}"
+            if event.holder is not None and event.state not in (State.LEASED, State.COMPLETED):
+                self._check_charge(event, used.get(event.job_id, 0))
+            used[event.job_id] = event.attempts_used
         last = {event.job_id: event for event in events}
         for job_id, job in jobs.items():
             assert states[job_id] is job.state, f"{job_id} is {job.state} without an event"
@@ -154,39 +160,20 @@ class World:
                 event = last[job_id]
                 assert (event.queue, event.incarnation) == (job.queue, job.incarnation)
                 assert (event.lease_number, event.reason) == (job.lease_number, job.reason)
+                assert event.detail == job.detail
+                assert type(job.reason) is Reason
+                assert not job.detail or job.state is State.CANCELLED
+
+    def _check_charge(self, event: Event, used_before: int) -> None:
+        """What the reason of a lease's end says about the budget is what the budget says."""
+        if event.reason in (Reason.MOVED, Reason.ADVANCED):
+            assert event.attempts_used == 0  # it starts anew in the next queue
+        elif event.reason is not Reason.ABANDONED:  # whether charged or not before that
+            assert event.attempts_used - used_before == event.reason.charged, event
 
     def check_index(self) -> None:
         """Whatever the index keeps can be worked out again from the jobs themselves."""
-        index = self.store.index
-        live = [job for job in index.jobs.values() if job.state not in FINISHED]
-        for name, queue in index.queues.items():
-            here = [job for job in live if job.queue == name]
-            counts = Counter(job.state for job in here)
-            for state in (State.BLOCKED, State.DELAYED, State.READY, State.LEASED):
-                assert queue.counts[state] == counts[state], f"{name}: count of {state}"
-            assert queue.unfinished_count == len(here)
-            keys = {job.unique_key: job.job_id for job in here if job.unique_key is not None}
-            for key, job_id in keys.items():
-                assert index.key_holder(name, key) == job_id, f"{name}: {key!r} is not held"
-            ready = sorted(
-                (job for job in here if job.state is State.READY),
-                key=lambda job: (-job.priority, job.position),
-            )
-            assert [job.job_id for job in queue.ready] == [job.job_id for job in ready]
-            assert queue.ready.count == len(ready)
-        assert {job.queue for job in live} <= set(index.queues)
-        leased = [job for job in live if job.state is State.LEASED]
-        for name in {name for job in live for name in job.limits}:
-            used = sum(name in job.limits for job in leased)
-            assert index.limit_used(name) == used, f"limit {name}"
-        edges = {(key, job.job_id) for job in live for key in job.waits_for}
-        known = {(key, other) for key in {k for k, _ in edges} for other in index.dependants(key)}
-        assert known == edges
-        held = [job.job_id for job in live if job.lease is not None]
-        assert sorted(index.leased()) == sorted(held)
-        for job in live:
-            for waiter in job.waiters:
-                assert job.job_id in index.waited_by(waiter)
+        check_index(self.store.live)
 
     # What came of it.
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyhands.model.payload import Encoding, as_json_value, from_json_text, guess_encoding
+from manyhands.model.payload import (
+    Encoding,
+    as_json_object,
+    as_json_value,
+    from_json_object,
+    from_json_text,
+    guess_encoding,
+)
 
 
 def shown(payload: bytes, encoding: Encoding) -> object:
@@ -93,3 +100,63 @@ def test_what_was_json_stays_json_digit_for_digit(text):
 )
 def test_what_only_looks_like_bytes_is_json(text):
     assert from_json_text(text, Encoding.BINARY) == (text, Encoding.JSON)
+
+
+@pytest.mark.parametrize(
+    "text", [b"1e400", b"[1e400]", b'{"base64":1e400}', b'{"a":1.10}', b"9" * 5000]
+)
+def test_a_number_that_no_float_holds_comes_back_digit_for_digit(text):
+    assert from_json_text(text, Encoding.BINARY) == (text, Encoding.JSON)
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding", "text"),
+    [
+        (b'{"a": 1.10}', Encoding.JSON, b'{"a": 1.10}'),
+        (b"1.10", Encoding.JSON, b'{"value":1.10}'),
+        (b'{"a": 1}', Encoding.BINARY, b'{"value":"{\\"a\\": 1}"}'),
+        (b"", Encoding.TEXT, b'{"value":""}'),
+        (b"\xff\x00", Encoding.BINARY, b'{"base64":"/wA="}'),
+    ],
+)
+def test_a_peer_that_takes_objects_only_is_shown_one(payload, encoding, text):
+    shown_text = msgspec.json.encode(as_json_object(payload, encoding))
+
+    assert shown_text == text
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@given(value=st.one_of(st.text(), st.integers(), st.dictionaries(st.text(), st.text())))
+def test_what_was_shown_as_an_object_comes_back_as_it_was(encoding, value):
+    payload = json.dumps(value).encode()
+    text = msgspec.json.encode(as_json_object(payload, encoding))
+
+    back, _ = from_json_object(text, payload, encoding)
+
+    assert back == payload
+
+
+@given(payload=st.binary())
+def test_bytes_that_were_shown_as_an_object_come_back_byte_for_byte(payload):
+    text = msgspec.json.encode(as_json_object(payload, Encoding.BINARY))
+
+    back, _ = from_json_object(text, payload, Encoding.BINARY)
+
+    assert back == payload
+
+
+@pytest.mark.parametrize(
+    ("text", "payload", "like", "back"),
+    [
+        (b'{"value": 1}', b'{"a": 1}', Encoding.JSON, (b'{"value": 1}', Encoding.JSON)),
+        (b'{"value": 1}', b"7", Encoding.JSON, (b"1", Encoding.JSON)),
+        (b'{"value": "x"}', b"\xff", Encoding.BINARY, (b"x", Encoding.TEXT)),
+        (b'{"value": {"value": 1}}', b"x", Encoding.TEXT, (b'{"value": 1}', Encoding.JSON)),
+        (b'{"value": 1, "more": 2}', b"x", Encoding.TEXT, None),
+        (b'"x"', b"x", Encoding.TEXT, (b"x", Encoding.TEXT)),
+    ],
+)
+def test_a_value_is_taken_out_of_its_object_unless_the_payload_was_an_object(
+    text, payload, like, back
+):
+    assert from_json_object(text, payload, like) == (back or (text, Encoding.JSON))

@@ -5,9 +5,9 @@ import struct
 from pamqp import frame
 from pamqp.commands import Channel, Connection
 
+from manyhands.net.amqp import PROTOCOL_HEADER, FrameReader, Message
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.session import AmqpSession
-from manyhands.wire.amqp import PROTOCOL_HEADER, FrameReader, Message
 
 EXCHANGE = "task_pending_v1"
 
@@ -40,12 +40,16 @@ class Welcome:
 
     def __init__(self) -> None:
         self.faults: list[int] = []
+        self.headers: list[bytes] = []
 
     def is_full(self):
         return False
 
     def report_fault(self, address, error):  # noqa: ARG002
         self.faults.append(error.code)
+
+    def report_header(self, address, header):  # noqa: ARG002
+        self.headers.append(header)
 
 
 class Peer:
@@ -101,11 +105,11 @@ def open_another(broker: Broker):
     return session, peer
 
 
-def shake_hands(session: AmqpSession) -> None:
+def shake_hands(session: AmqpSession, heartbeat: int = 0) -> None:
     session.receive(PROTOCOL_HEADER)
     for channel, method in (
         (0, Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")),
-        (0, Connection.TuneOk(0, 0, 0)),
+        (0, Connection.TuneOk(0, 0, heartbeat)),
         (0, Connection.Open("/")),
         (1, Channel.Open()),
     ):

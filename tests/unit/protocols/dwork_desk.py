@@ -6,11 +6,11 @@ from typing import Any
 from manyhands.engine.decide import decide
 from manyhands.engine.invariants import check_job
 from manyhands.model.commands import Command, Tick
-from manyhands.model.job import FINISHED, Holder, Job, State
-from manyhands.model.outcome import Refusal, Why
+from manyhands.model.job import Holder, Job, State
+from manyhands.model.replies import Refusal, Why
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
 from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.store.memory import MemoryStore
-from manyhands.wire.dwork import Dep, Kind, Query, Task, decode, encode
 
 START = 1_700_000_000_000
 
@@ -70,7 +70,8 @@ class Desk:
         if any(event.state is State.READY for event in effects.events):
             for sleeper in list(self._sleepers.values()):
                 sleeper()
-        self.session.look_up_from_work()
+        if not effects.is_empty():
+            self.session.look_up_from_work()
 
     def now(self) -> int:
         return self.clock
@@ -84,22 +85,34 @@ class Desk:
         return f"token-{self._ids}"
 
     def counts(self, queue: str) -> Mapping[State, int] | None:
-        known = self.store.index.queues.get(queue)
+        known = self.store.live.queues.get(queue)
         return known.counts if known is not None else None
 
-    def is_stuck(self, queue: str) -> bool:  # noqa: ARG002 - there is one
-        index = self.store.index
-        return all(
-            (job := index.job(key)) is not None and job.state in (*FINISHED, State.BLOCKED)
-            for waiting in index.jobs.values()
-            for key in waiting.waits_for
-        )
+    def endings(self, queue: str) -> Mapping[State, int]:
+        return self.store.live.graph_endings(queue)
+
+    def known(self, name: str) -> Job | None:
+        return self.store.live.job(f"{self.queue}\0{name}")
+
+    def held_count(self, queue: str, *, exactly: bool) -> int:  # noqa: ARG002
+        held = set(self.store.live.namespaces.lost.get(queue, ()))
+        lost_count = len(held)
+        for _ in self.store.live.jobs:  # as long as a path may be
+            held |= {
+                job.job_id
+                for job in self.store.live.live_jobs()
+                if any(
+                    (other := self.store.live.job(key)) is not None and other.job_id in held
+                    for key in job.waits_for
+                )
+            }
+        return len(held) - lost_count
 
     def leased_ids(self, holder: Holder) -> Sequence[str]:
-        return self.store.index.leased_by_holder(holder)
+        return self.store.live.leased_by_holder(holder)
 
     def name_of(self, key: str) -> str:
-        job = self.store.index.jobs.get(key)
+        job = self.store.live.live_job(key)
         return (job.name or key) if job is not None else key.rpartition("\0")[2]
 
     def find_ended(self, namespace: str, names: Sequence[str], then) -> None:
@@ -181,7 +194,7 @@ class Desk:
         return int(words[1]), int(words[4])
 
     def job(self, name: str) -> Job:
-        job = self.store.index.job(f"{self.queue}\0{name}")
+        job = self.store.live.job(f"{self.queue}\0{name}")
         assert job is not None, f"there is no {name}"
         return job
 

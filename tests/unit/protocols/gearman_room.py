@@ -7,18 +7,18 @@ import heapq
 from collections import deque
 from itertools import count
 
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
+from manyhands.dispatch.session import QueueSummary
+from manyhands.dispatch.sleepers import Sleeper
 from manyhands.model.job import Job
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman import draft_codec as draft_wire
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.draft import DraftSession
 from manyhands.protocols.gearman.shipped import GearmanSession
-from manyhands.protocols.session import QueueSummary
-from manyhands.server.clock import Clock
-from manyhands.server.dispatcher import Dispatcher
-from manyhands.server.ids import Ids
-from manyhands.server.waiters import Sleeper
 from manyhands.store.memory import MemoryStore
-from manyhands.wire import gearman as wire
-from manyhands.wire import gearman_draft as draft_wire
 
 START_AT = 1_800_000_000_000
 
@@ -109,6 +109,10 @@ class Line:
         self._undone = True
         self._go_on_soon()
 
+    @property
+    def owed_bytes(self) -> int:
+        return self.room.dispatcher.owed_bytes
+
     def _go_on_soon(self) -> None:
         if self._undone:
             self.room.loop.call_soon(self._go_on)
@@ -130,11 +134,11 @@ class Line:
     def sleep(self, queues, wake) -> None:
         self.stay_awake()
         self._sleeper = Sleeper(queues, lambda _queue: wake())
-        self.room.dispatcher.waiters.sleep(self._sleeper)
+        self.room.dispatcher.sleepers.sleep(self._sleeper)
 
     def stay_awake(self) -> None:
         if self._sleeper is not None:
-            self.room.dispatcher.waiters.leave(self._sleeper)
+            self.room.dispatcher.sleepers.leave(self._sleeper)
 
     def is_asleep(self) -> bool:
         return self._sleeper is not None and self._sleeper.asleep
@@ -142,11 +146,11 @@ class Line:
     def queues(self):
         return [
             QueueSummary(name, found.counts, found.ready.count_by_priority(), found.queue.paused)
-            for name, found in sorted(self.room.dispatcher.store.index.queues.items())
+            for name, found in sorted(self.room.dispatcher.store.live.queues.items())
         ]
 
     def unfinished_jobs(self, count_max: int):
-        jobs = self.room.dispatcher.store.index.jobs.values()
+        jobs = self.room.dispatcher.store.live.live_jobs()
         return [job for job in jobs if job.finished_at is None][:count_max]
 
     # What a test needs.
@@ -249,17 +253,17 @@ class Draft(Line):
 class Room:
     """A server without sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options) -> None:
         self.clock = VirtualClock()
         self.loop = Loop(self.clock)
         self.ids = Ids()
         # Time goes on only when a test says so: commits keep no distance from each other.
         self.dispatcher = Dispatcher(MemoryStore(), self.clock, self.loop, pace_ms=0.0)
-        self.hall = Hall("test", "9.9", 42, "info")
+        self.hall = Hall("test", "9.9", 42, "info", **options)
 
-    def gearman(self, *, packet_bytes_max: int = 1 << 20, address: str = "10.0.0.1") -> Gearman:
+    def gearman(self, *, payload_bytes_max: int = 1 << 20, address: str = "10.0.0.1") -> Gearman:
         line = Gearman(self, address)
-        session = GearmanSession(line, self.hall, packet_bytes_max=packet_bytes_max)
+        session = GearmanSession(line, self.hall, payload_bytes_max=payload_bytes_max)
         return self._joined(line, session)
 
     def worker(self, *functions: bytes) -> Gearman:

@@ -5,9 +5,9 @@ from pamqp import frame
 from pamqp.commands import Basic, Channel, Connection, Queue
 
 from manyhands.model.commands import RemoveCursor
+from manyhands.net.amqp import PROTOCOL_HEADER
 from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX
 from manyhands.protocols.amqp.channel import CONSUMERS_COUNT_MAX
-from manyhands.wire.amqp import PROTOCOL_HEADER
 from tests.unit.protocols.amqp_room import (
     EXCHANGE,
     a_session,

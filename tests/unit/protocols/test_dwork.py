@@ -12,16 +12,17 @@ from manyhands.model.commands import (
     Claim,
     Complete,
     Depart,
+    Fail,
     NewJob,
     Requeue,
     Submit,
 )
-from manyhands.model.job import Holder, State
-from manyhands.model.outcome import Why
+from manyhands.model.job import Failure, Holder, State
 from manyhands.model.payload import Encoding
+from manyhands.model.replies import Why
+from manyhands.protocols.dwork.codec import Kind, Query, Task, encode
 from manyhands.protocols.dwork.turns import Turns
 from manyhands.protocols.dwork.words import ANSWERS
-from manyhands.wire.dwork import Kind, Query, Task, encode
 from tests.unit.protocols.dwork_desk import Desk, a_task
 
 OK, NOT_FOUND, ERROR, EXIT = Kind.OK, Kind.NOT_FOUND, Kind.ERROR, Kind.EXIT
@@ -259,6 +260,19 @@ def test_d13_creating_a_failed_task_again_frees_those_that_waited_for_it(desk):
     assert desk.steal() == ["b"]
 
 
+def test_d13_a_task_that_is_to_be_kept_does_not_run_again(desk):
+    desk.create(a_task("a"), a_task("b", "a"), a_task("c"))
+    desk.steal()
+    desk.complete("a")
+    first = desk.job("a").job_id
+
+    assert desk.create(a_task("d", "a"), a_task("a", keep=True), a_task("c", "d", keep=True)) is OK
+
+    assert desk.job("a").job_id == first
+    assert desk.state("a") is State.COMPLETED
+    assert [desk.state(name) for name in "bcd"] == [State.READY] * 3
+
+
 def test_d13_creating_a_failed_task_again_after_its_own_dependant_is_an_error(desk):
     desk.create(a_task("a"), a_task("b", "a"))
     desk.steal()
@@ -364,6 +378,60 @@ def test_d35_a_job_of_another_front_goes_by_its_id(desk):
     assert desk.complete(job_id, location="w1") is OK
 
 
+@pytest.mark.parametrize("queue", ["dwork", "elsewhere"])
+def test_d35_a_task_comes_after_a_job_of_another_front(desk, queue):
+    desk.ask(Submit((NewJob(job_id="abc123", queue=queue, id_chosen=True),)))
+
+    desk.create(a_task("b", "abc123"))
+    waited = desk.state("b")
+    (shown,) = desk.query(Kind.LOOKUP, name="b").tasks
+    desk.ask(Claim(queues=(queue,), holder=Holder("native", "w"), tokens=("t",)))
+    desk.ask(Complete(job_id="abc123", proof=ByToken("t")))
+
+    assert waited is State.BLOCKED
+    assert [dep.name for dep in shown.preds] == ["abc123"]
+    assert desk.steal() == ["b"]
+
+
+def test_d35_a_task_after_a_job_of_another_front_that_failed_is_held(desk):
+    desk.ask(Submit((NewJob(job_id="abc123", queue="elsewhere", id_chosen=True),)))
+    desk.ask(Claim(queues=("elsewhere",), holder=Holder("native", "w"), tokens=("t",)))
+    desk.ask(Fail(job_id="abc123", proof=ByToken("t"), failure=Failure("failed")))
+
+    desk.create(a_task("b", "abc123"))
+
+    assert desk.state("b") is State.BLOCKED
+
+
+def test_d9_a_predecessor_that_is_no_job_of_anybody_is_met(desk):
+    desk.ask(Submit((NewJob(job_id="abc123", queue="elsewhere", id_chosen=True),)))
+
+    desk.create(a_task("b", "abc124", "ABC123", "abc"))
+
+    assert desk.state("b") is State.READY
+
+
+def test_d28_a_job_of_another_front_is_given_back_to_come_after_a_task(desk):
+    desk.ask(Submit((NewJob(job_id="abc123", queue="dwork", id_chosen=True),)))
+    desk.steal("w1")
+    desk.create(a_task("first"))
+
+    desk.transfer(a_task("abc123", "first"), location="w1")
+
+    assert desk.job("abc123").waits_for == (desk.job("first").job_id,)
+
+
+def test_d33_what_a_worker_sent_with_a_failure_is_shown(desk):
+    desk.create(a_task("a"), a_task("b"))
+    desk.steal("w1")
+
+    failed = a_task("a", failure="broken", result=b"\xff core")
+    desk.query(Kind.COMPLETE, failed, location="w1")
+
+    (task,) = desk.query(Kind.LOOKUP, name="a").tasks
+    assert (task.failure, task.result) == ("broken", b"\xff core")
+
+
 def test_d35_a_task_reaches_another_front_with_its_name_as_payload(desk):
     desk.create(a_task("run me"), a_task("then", "run me"))
     claim = Claim(queues=("dwork",), holder=Holder("native", "w"), tokens=("t",))
@@ -419,3 +487,151 @@ def test_d11_whatever_is_asked_every_request_is_answered_and_no_graph_locks_up(r
             break
         desk.complete(reply.tasks[0].name, location="last")
     assert desk.status() == (0, 0)
+
+
+def counts(desk: Desk) -> dict[str, int]:
+    found = desk.query(OK, detail=True).counts
+    assert found is not None
+    words = ("waiting", "delayed", "ready", "stolen", "done", "failed", "cancelled", "held")
+    return {word: getattr(found, word) for word in words if getattr(found, word)}
+
+
+def test_d38_the_whole_graph_is_counted_by_state_if_that_is_asked_for(desk):
+    desk.create(a_task("a"), a_task("b"), a_task("c"), a_task("d", "b"), a_task("e", "d"))
+    desk.create(a_task("f", "c"), a_task("g", "b", cancel_on_failure=True))
+    desk.steal(n=3)
+    desk.complete("a")
+    fail(desk, "b")
+
+    found = counts(desk)
+
+    assert found == {"done": 1, "failed": 1, "cancelled": 1, "stolen": 1, "waiting": 3, "held": 2}
+    assert desk.query(OK).counts is None
+
+
+def test_d38_a_graph_that_is_over_is_counted_until_the_next_begins(desk):
+    desk.create(a_task("a"), a_task("b"))
+    desk.steal(n=2)
+    desk.complete("a")
+    fail(desk, "b")
+    over = counts(desk)
+    desk.create(a_task("c"))
+
+    assert over == {"done": 1, "failed": 1}
+    assert counts(desk) == {"ready": 1}
+
+
+def test_d38_a_failed_task_that_is_created_again_has_not_failed_any_more(desk):
+    desk.create(a_task("a"), a_task("b", "a"))
+    desk.steal()
+    fail(desk, "a")
+    desk.create(a_task("a"))
+
+    assert counts(desk) == {"ready": 1, "waiting": 1}
+
+
+def made(desk: Desk, *tasks: Task) -> tuple[int, int, int, int]:
+    found = desk.query(Kind.CREATE, *tasks, resume=True).made
+    assert found is not None
+    return found.added, found.there, found.done, found.again
+
+
+def test_d40_resuming_leaves_alone_what_is_done_and_runs_again_what_failed(desk):
+    desk.create(a_task("a"), a_task("b"), a_task("c"))
+    desk.steal(n=3)
+    desk.complete("a")
+    fail(desk, "b")
+
+    found = made(desk, a_task("a"), a_task("b"), a_task("c"), a_task("d", "a", "b"))
+
+    assert found == (2, 1, 1, 1)
+    assert (desk.state("a"), desk.state("b")) == (State.COMPLETED, State.READY)
+    assert desk.state("d") is State.BLOCKED
+
+
+def test_d40_resuming_knows_what_was_done_in_a_graph_that_is_over():
+    desk = Desk(wait_for_unknown=True)
+    desk.create(a_task("a"))
+    desk.steal()
+    desk.complete("a")
+
+    assert made(desk, a_task("a"), a_task("b", "a")) == (1, 0, 1, 0)
+    assert desk.state("b") is State.READY
+
+
+def test_d31_a_task_of_a_graph_that_is_over_is_found_on_record(desk):
+    desk.create(a_task("a"), a_task("b"))
+    desk.steal(n=2)
+    desk.complete("a")
+    fail(desk, "b")
+    desk.create(a_task("c"))
+
+    shown = [desk.query(Kind.LOOKUP, name=name).tasks[0].state for name in ("a", "b", "c")]
+
+    assert shown == ["completed", "failed", "ready"]
+    assert desk.query(Kind.LOOKUP, name="nobody").kind is NOT_FOUND
+
+
+def test_d32_a_worker_may_ask_for_a_lease_and_is_told_what_it_got(desk):
+    desk.create(a_task("a"))
+
+    reply = desk.query(Kind.STEAL, location="w1", lease_ms=3_000)
+    assert reply.lease_ms == 3_000
+    desk.pass_time(2_999)
+    assert desk.state("a") is State.LEASED
+    desk.pass_time(1)
+
+    assert desk.state("a") is State.READY
+
+
+def test_d32_a_steal_of_nothing_is_a_sign_of_life(desk):
+    desk.create(a_task("a"))
+    desk.query(Kind.STEAL, location="w1", lease_ms=3_000)
+
+    for _ in range(5):
+        desk.pass_time(1_000)
+        assert desk.query(Kind.STEAL, location="w1", n=0, lease_ms=3_000).kind is NOT_FOUND
+
+    assert desk.state("a") is State.LEASED
+    assert desk.job("a").attempts_used == 0
+
+
+def test_d32_an_operator_may_allow_less_than_a_worker_asks_for():
+    desk = Desk(lease_ms=1_000)
+    desk.create(a_task("a"), a_task("b"))
+
+    assert desk.query(Kind.STEAL, location="w1", lease_ms=3_000).lease_ms == 1_000
+    assert desk.query(Kind.STEAL, location="w2", lease_ms=0).lease_ms == 1_000
+
+
+def test_d32_a_lease_is_not_spoken_of_to_those_who_do_not_know_the_field():
+    desk = Desk(lease_ms=1_000)
+    desk.create(a_task("a"))
+
+    assert desk.query(Kind.STEAL, location="w1").lease_ms is None
+
+
+def test_d6_an_exit_says_whether_the_server_stops_or_all_is_finished(desk):
+    desk.create(a_task("a"))
+    desk.steal()
+    desk.complete("a")
+    finished = desk.query(Kind.STEAL, location="w1")
+    desk.draining = True
+    stopping = desk.query(Kind.STEAL, location="w1")
+
+    assert (finished.kind, finished.reason) == (EXIT, None)
+    assert (stopping.kind, stopping.reason) == (EXIT, "stopping")
+
+
+def test_d26_a_task_with_attempts_of_its_own_is_tried_no_more_often(desk):
+    desk.create(a_task("a", attempts_max=2), a_task("later", "a"))
+    reply = desk.query(Kind.STEAL, location="w1")
+    assert (reply.tasks[0].attempts_max, reply.tasks[0].attempts_used) == (2, None)
+    fail(desk, "a", retry=True)
+    desk.pass_time(60_000)
+    reply = desk.query(Kind.STEAL, location="w1")
+    assert reply.tasks[0].attempts_used == 1
+
+    fail(desk, "a", retry=True)
+
+    assert desk.state("a") is State.FAILED

@@ -4,7 +4,7 @@ import pytest
 
 from manyhands.model import limits
 from manyhands.model.job import State
-from manyhands.wire.dwork import Dep, Kind, LogEntry, Phase, Task
+from manyhands.protocols.dwork.codec import Dep, Kind, LogEntry, Phase, Task
 from tests.unit.protocols.dwork_desk import START, Desk, a_task
 
 OK, NOT_FOUND, ERROR, EXIT = Kind.OK, Kind.NOT_FOUND, Kind.ERROR, Kind.EXIT

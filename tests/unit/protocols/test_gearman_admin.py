@@ -4,9 +4,9 @@ import pytest
 
 from manyhands.model.commands import Look, SetQueue
 from manyhands.model.job import State
-from manyhands.model.outcome import Refusal
 from manyhands.model.policy import QueuePolicy
-from manyhands.wire import gearman as wire
+from manyhands.model.replies import Refusal
+from manyhands.protocols.gearman import codec as wire
 from tests.unit.protocols.gearman_room import START_AT, Room
 
 
@@ -173,7 +173,7 @@ def test_maxqueue_keeps_the_rest_of_the_policy(room):
 
     room.gearman().text(b"maxqueue f 5")
 
-    policy = room.dispatcher.store.index.queues["f"].queue.policy
+    policy = room.dispatcher.store.live.queues["f"].queue.policy
     assert (policy.attempts_max, policy.jobs_max) == (7, 5)
 
 
@@ -300,9 +300,9 @@ def test_create_function_keeps_every_letter(room, line_end):
     assert peer.text(b"status") == b"fooz\t0\t0\t0\n.\n"
 
 
-def test_a_function_that_no_table_can_show_is_not_created(room):
+def test_a_function_with_too_long_a_name_is_not_created(room):
     """G56"""
-    answer = room.gearman().text(b"create function a\x01b")
+    answer = room.gearman().text(b"create function " + b"x" * 256)
 
     assert answer.startswith(b"ERR INVALID_FUNCTION_NAME ")
     assert answer.endswith(b"\r\n")
@@ -328,6 +328,48 @@ def test_a_function_that_was_only_ever_named_is_listed_until_it_is_dropped(room)
     assert peer.text(b"status") == b"named\t0\t0\t0\n.\n"
     assert peer.text(b"drop function named") == b"OK\r\n"
     assert peer.text(b"status") == b".\n"
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        (b"a b c", b"a b c"),
+        (b"a b c", rb"a\x20b\x20c"),
+        (b"staging\trev", rb"staging\x09rev"),
+        (b"gr\xf6\xdfe", rb"gr\xf6\xdfe"),
+        (b"gr\xf6\xdfe", b"gr\xf6\xdfe"),
+        (rb"App\xdebug", rb"App\x5cxdebug"),
+    ],
+)
+def test_any_function_can_be_dropped(room, function, shown):
+    """G57"""
+    worker, peer = room.worker(function), room.gearman()
+    worker.hang_up()
+
+    assert peer.text(b"drop function " + shown) == b"OK\r\n"
+    assert peer.text(b"status") == b".\n"
+
+
+def test_a_function_with_a_tab_breaks_no_line(room):
+    """G15, G48 and G50"""
+    peer, worker = room.gearman(), room.worker(b"staging\trev", b"a b")
+    handle = peer.submit(b"staging\trev")
+
+    assert peer.text(b"status") == b"staging\\x09rev\t1\t0\t1\na b\t0\t0\t1\n.\n"
+    assert peer.text(b"workers").splitlines()[1] == (
+        rb"%d 10.0.0.2 - : staging\x09rev a\x20b" % worker.number
+    )
+    assert peer.text(rb"maxqueue staging\x09rev 1") == b"OK\r\n"
+    assert peer.tell(wire.SUBMIT_JOB_BG, b"staging\trev", b"", b"")[0][0] == wire.ERROR
+    assert worker.grab()[:2] == [handle, b"staging\trev"]
+
+
+def test_every_letter_of_an_escaped_name_counts_when_a_function_is_made(room):
+    """G56"""
+    peer = room.gearman()
+
+    assert peer.text(rb"create function staging\x09rev") == b"OK\r\n"
+    assert room.worker(b"staging\trev").text(b"status") == b"staging\\x09rev\t0\t0\t1\n.\n"
 
 
 def test_drop_function_leaves_no_job_dangling(room):
@@ -381,6 +423,6 @@ def test_a_refusal_of_the_engine_is_told_in_gearmans_words(room):
     room.dispatcher.failed = "disk on fire"
     peer = room.gearman()
 
-    assert peer.text(b"create function f").startswith(b"ERR INTERNAL_ERROR ")
-    assert peer.text(b"cancel job H:x:" + b"0" * 32).startswith(b"ERR INTERNAL_ERROR ")
+    assert peer.text(b"create function f").startswith(b"ERR QUEUE_ERROR ")
+    assert peer.text(b"cancel job H:x:" + b"0" * 32).startswith(b"ERR QUEUE_ERROR ")
     assert isinstance(room.ask(SetQueue(queue="f")), Refusal)

@@ -3,13 +3,15 @@
 import pytest
 from structlog.testing import capture_logs
 
+from manyhands.model import limits
 from manyhands.model.commands import Cancel, NewJob, Requeue, SetQueue, Submit
 from manyhands.model.job import EndReason, State
-from manyhands.model.outcome import Refusal, Why
 from manyhands.model.policy import QueuePolicy
+from manyhands.model.replies import Refusal, Why
+from manyhands.protocols.gearman import codec as shipped
 from manyhands.protocols.gearman import draft as gearman_draft
-from manyhands.wire import gearman as shipped
-from manyhands.wire.gearman_draft import (
+from manyhands.protocols.gearman.dialect import Dialect, sniff
+from manyhands.protocols.gearman.draft_codec import (
     ASYNC_HANDLE,
     ASYNC_THROW_AWAY,
     SYNC_WAIT,
@@ -30,7 +32,6 @@ from manyhands.wire.gearman_draft import (
     WorkerSleep,
     encode,
 )
-from manyhands.wire.gearman_sniff import Dialect, sniff
 from tests.unit.protocols.gearman_room import Room
 
 HOUR_MS = 3_600_000
@@ -108,7 +109,7 @@ def test_a6_a_job_name_is_printable_ascii(room, name):
     app = room.draft()
 
     assert faults(app, raw(0x04, name + b"\0\0\0\x01")) == [(4, 0x04)]
-    assert not room.dispatcher.store.index.jobs
+    assert not room.dispatcher.store.live.jobs
 
 
 def test_a6_a_dupkey_is_bytes_of_a_bounded_number(room):
@@ -139,7 +140,7 @@ def test_a7_without_error_packets_the_connection_is_closed_instead(room, data):
 
     assert app.take() == b""
     assert app.closed
-    assert not room.dispatcher.store.index.jobs
+    assert not room.dispatcher.store.live.jobs
 
 
 def test_a7_without_error_packets_a_refusal_closes_too(room):
@@ -204,7 +205,7 @@ def test_a10_a_truncated_request_queues_nothing(room, body):
     app = room.draft()
 
     assert faults(app, raw(0x04, body)) == [(4, 0x04)]
-    assert not room.dispatcher.store.index.jobs
+    assert not room.dispatcher.store.live.jobs
 
 
 # Workers.
@@ -421,7 +422,7 @@ def test_a21_a_goodbye_gives_the_job_back_uncharged_and_closes(room):
     assert worker.closed
     assert (job.state, job.attempts_used) == (State.READY, 0)
     assert job.attempts[-1].reason is EndReason.GOODBYE
-    assert "late" not in room.dispatcher.store.index.queues
+    assert "late" not in room.dispatcher.store.live.queues
 
 
 def test_a21_answers_that_are_owed_come_before_the_end(room):
@@ -722,7 +723,7 @@ def test_a35_what_waits_is_bounded(room):
 
     assert (calm, overwhelmed) == (False, True)
     assert not app.session.is_overwhelmed()
-    assert len(room.dispatcher.store.index.jobs) == 3
+    assert len(list(room.dispatcher.store.live.live_jobs())) == 3
 
 
 def test_a35_thousands_of_refused_requests_are_gone_through_one_by_one(room):
@@ -948,7 +949,7 @@ def test_a45_a_result_is_kept_for_an_hour_and_read_many_times(room):
 def test_a45_what_was_delivered_or_thrown_away_is_not_kept(room, job_type):
     app, worker = room.draft(), room.draft_worker()
     app.create(job_type=job_type)
-    (job,) = room.dispatcher.store.index.jobs.values()
+    (job,) = room.dispatcher.store.live.live_jobs()
     handle = room.hall.handle_of(job)
     worker.assign()
 
@@ -1132,3 +1133,30 @@ def test_everything_sent_at_once_is_answered_in_order(room):
 
     kinds = [type(answer) for answer in answers]
     assert kinds == [JobCreateRes, JobStatusRes, JobCreateRes, JobCompleteRes]
+
+
+def test_of_many_requests_for_a_large_result_a_turn_answers_those_that_make_a_mebibyte(room):
+    """G9"""
+    app, worker = room.draft(), room.draft().connect(b"f")
+    handle = app.create()
+    worker.assign()
+    worker.finish(data=bytes(600_000))
+
+    before = room.dispatcher.counts.commands
+
+    app.give(encode(JobCompleteReq(handle)) * 10)
+
+    assert room.dispatcher.counts.commands - before == 2
+    room.run_for(100)
+    assert len(app.heard()) == 10
+
+
+def test_of_many_requests_in_one_packet_a_turn_does_only_so_many(room):
+    """G9"""
+    app = room.draft()
+    app.give(encode(JobStatusReq(b"H:other:1")) * 1_000)
+    assert len(app.heard()) == limits.TURN_REQUESTS_MAX
+
+    room.run()
+
+    assert len(app.heard()) == 1_000 - limits.TURN_REQUESTS_MAX

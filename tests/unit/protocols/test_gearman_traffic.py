@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.model.job import FINISHED, State
-from manyhands.wire import gearman as wire
-from manyhands.wire import gearman_draft as draft
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman import draft_codec as draft
 from tests.unit.protocols.gearman_room import Room
 
 ENDINGS = (wire.WORK_COMPLETE, wire.WORK_FAIL, wire.WORK_EXCEPTION)
@@ -60,7 +60,7 @@ class Traffic:
         if kind == "worker":
             worker = self.room.gearman()
             worker.give(wire.encode_request(wire.CAN_DO, b"f"))
-            worker.give(wire.encode_request(wire.CAN_DO_TIMEOUT, b"g", b"500"))
+            worker.give(wire.encode_request(wire.CAN_DO_TIMEOUT, b"g", b"1500"))
             return worker
         app = self.room.draft()
         if kind == "hand":
@@ -207,5 +207,5 @@ def test_every_job_ends_once_and_everybody_who_waits_hears_of_it_once(steps):
         assert not job.waiters
         if job.durable_interest:
             assert job.reason != "abandoned"
-    index = traffic.room.dispatcher.store.index
+    index = traffic.room.dispatcher.store.live
     assert all(row.counts[State.LEASED] == 0 for row in index.queues.values())

@@ -1,20 +1,24 @@
 """The native API's words: every refusal has one, every body is read strictly."""
 
 import json
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from manyhands.model.commands import ByToken, Complete, Fail, Renew
 from manyhands.model.job import Holder, Job, Lease, Origin, State
-from manyhands.model.outcome import Refusal, Why
-from manyhands.model.payload import Encoding
+from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import TERMS, Backoff, QueuePolicy, Rate
-from manyhands.protocols.http_envelope import Problem, encode, envelope, error_envelope
-from manyhands.protocols.native import answers, bodies, settings
+from manyhands.model.replies import Refusal, Why
+from manyhands.observe.history import RANGES
+from manyhands.observe.traffic import REALMS
+from manyhands.protocols.native import answers, bodies, builders, settings
+from manyhands.protocols.native.decoder import Batch, check_payload, decode
 from manyhands.protocols.native.operations import OPERATIONS
-from manyhands.protocols.native.reading import Batch, check_payload, decode
 from manyhands.protocols.native.refusals import STATUSES, item_error, problem
+from manyhands.store.bulk import BulkAction, BulkState
+from manyhands.web.envelope import Problem, encode, envelope, error_envelope
 
 ORIGIN = Origin("native")
 
@@ -43,8 +47,7 @@ def test_a_refusal_names_the_job_that_it_is_about():
     assert (found.status, found.code) == (409, "duplicate_job")
     assert found.detail == {"id": "aa", "queue": "work", "state": "ready"}
     entry = item_error(3, "aa", Refusal(Why.DUPLICATE_JOB, "it is there already", job))
-    assert entry["index"] == 3
-    assert entry["state"] == "ready"
+    assert (entry.index, entry.state) == (3, "ready")
 
 
 def test_a_payload_is_kept_as_the_json_text_that_was_sent():
@@ -70,7 +73,7 @@ def test_a_payload_that_was_shown_can_be_sent_back(encoding, value, payload):
     job = new_job(payload=value, encoding=encoding)
 
     assert job.payload == payload
-    shown = encode(answers.as_json_value(job.payload, job.encoding))
+    shown = encode(as_json_value(job.payload, job.encoding))
     assert json.loads(shown) == value
 
 
@@ -223,9 +226,9 @@ def test_no_token_is_shown_to_those_who_only_look():
     lease = Lease("secret", 1, Holder("native", "w"), 0)
     job = Job(job_id="aa", queue="work", state=State.LEASED, lease=lease, payload=b"\xff")
 
-    assert b"secret" not in encode([answers.whole(job), answers.listed(job)])
-    assert answers.claimed(job)["token"] == "secret"
-    assert json.loads(encode(answers.whole(job)))["payload"] == {"base64": "/w=="}
+    assert b"secret" not in encode([builders.whole(job), builders.listed(job)])
+    assert builders.claimed(job).token == "secret"
+    assert json.loads(encode(builders.whole(job)))["payload"] == {"base64": "/w=="}
 
 
 def test_an_error_has_no_results_and_a_success_has_no_error():
@@ -250,4 +253,17 @@ def test_what_a_job_shows_is_json_whatever_its_bytes_are():
             unique_key=payload,
         )
 
-        msgspec.json.decode(encode(answers.whole(job)))
+        msgspec.json.decode(encode(builders.whole(job)))
+
+
+@pytest.mark.parametrize(
+    ("shown", "kept"),
+    [
+        (answers.Action, BulkAction),
+        (get_type_hints(answers.Bulk)["state"], BulkState),
+        (get_type_hints(answers.Stepped)["range"], RANGES),
+        (get_type_hints(answers.Listener)["protocol"], REALMS),
+    ],
+)
+def test_an_answer_knows_every_word_that_the_server_has(shown, kept):
+    assert set(get_args(shown)) == set(kept)

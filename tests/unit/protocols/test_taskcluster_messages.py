@@ -15,9 +15,9 @@ from referencing import Registry, Resource
 import manyhands.protocols.taskcluster
 from manyhands.model.commands import ByAnyone
 from manyhands.model.job import Holder, Origin
-from manyhands.model.outcome import Submitted
 from manyhands.model.policy import DEFAULTS, TERMS, Terms
-from manyhands.protocols.amqp.topics import Pattern, words_of
+from manyhands.model.replies import Submitted
+from manyhands.net.amqp import pack_publish
 from manyhands.protocols.taskcluster.identifiers import (
     identifier_of,
     is_identifier,
@@ -32,7 +32,7 @@ from manyhands.protocols.taskcluster.messages import (
     Extras,
     Renderer,
 )
-from manyhands.wire.amqp import pack_publish
+from manyhands.protocols.topic_patterns import Pattern, words_of
 from tests.unit.engine.world import MINUTE, SECOND, START, World, a_job
 
 SCHEMAS = Path(manyhands.protocols.taskcluster.__file__).parent / "schemas"
@@ -174,6 +174,7 @@ def test_properties_and_cloudevents_headers_of_a_message(world):
         "ce-sequence": "00000000000000000001",
         "ce-subject": task_id_of(task.job_id),
         "ce-time": "2023-11-14T22:13:20.000Z",
+        "manyhands-job-id": task.job_id,
     }
 
 
@@ -194,7 +195,8 @@ def test_cloudevents_headers_are_a_matter_of_choice(world, setting, prefixes):
     usual = heard(world)
 
     for message, other in zip(heard(world, extras=Extras(setting)), usual, strict=True):
-        assert sorted(message.headers or {}) == sorted(p + n for p in prefixes for n in names)
+        told = [name for name in message.headers if name != "manyhands-job-id"]
+        assert sorted(told) == sorted(p + n for p in prefixes for n in names)
         for prefix in prefixes:
             for name in names:
                 assert message.headers[prefix + name] == other.headers["ce-" + name]
@@ -248,6 +250,15 @@ def test_a_queue_called_like_provisioner_and_type_is_theirs_whoever_submits(worl
 
     assert pending.words[4:] == ["aws", "ami", ""]
     assert "manyhands-queue" not in pending.headers
+
+
+@pytest.mark.parametrize("job_id", ["cc1", "0190e0f0cafe70008000000000000000"])
+def test_a_header_tells_the_id_that_the_job_has_elsewhere(world, job_id):
+    """T13."""
+    world.submit(queue="a", job_id=job_id, id_chosen=True)
+    [pending] = heard(world)
+
+    assert pending.headers["manyhands-job-id"] == job_id
 
 
 def test_blocked_and_delayed_jobs_are_not_pending(world):

@@ -2,16 +2,24 @@
 
 import json
 
+import msgspec
 import pytest
 
-from manyhands.model.job import Holder
+from manyhands.model.job import Failure, Holder, failure_from_bytes
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import TERMS
 from manyhands.protocols.taskcluster import rest
 from manyhands.protocols.taskcluster.rest import RestError, Worker
 from tests.copies import replace
 from tests.unit.engine.world import World
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, a_task, jsonschema
 
-TASK = jsonschema.Draft202012Validator({"$ref": "task.json"}, registry=REGISTRY)
+
+def schema(name: str):
+    return jsonschema.Draft202012Validator({"$ref": f"{name}.json"}, registry=REGISTRY)
+
+
+TASK, RESULT, RESOLUTION = schema("task"), schema("result"), schema("resolution")
 WORKER = Worker("rack-1", "node-7", 1)
 
 
@@ -150,3 +158,127 @@ def test_a_worker_that_speaks_of_another_run_is_told_which_one_it_is():
             410,
             f"this is run 2, not run {wrong}",
         )
+
+
+PICKY = b'{"n": [1.10, 3.14159265358979323846, 1e400], "e": "\\u00e9"}'
+
+
+def test_a_payload_is_kept_as_the_text_that_was_posted():
+    """T39"""
+    body = a_definition(payload={"here": 1}, deadline="2090-01-01T00:00:00Z")
+    body = body.replace(b'{"here": 1}', PICKY)
+
+    item = rest.read_task(body, "0" * 32, "")
+
+    assert item.payload == PICKY
+    job = World().submit(item)
+    assert PICKY in rest.definition_of(job)
+
+
+@pytest.mark.parametrize("payload", ["text", ["list"], 7, None])
+def test_a_payload_is_an_object(payload):
+    """T39"""
+    assert "payload must be an object" in refusal(a_definition(payload=payload))
+
+
+@pytest.mark.parametrize(
+    ("payload", "encoding", "text"),
+    [
+        (b"hello", Encoding.BINARY, '{"value":"hello"}'),
+        (b"", Encoding.BINARY, '{"value":""}'),
+        (b"\xff\x00", Encoding.BINARY, '{"base64":"/wA="}'),
+        (b'{"a": 1.10}', Encoding.JSON, '{"a": 1.10}'),
+        (b"[1.10]", Encoding.JSON, '{"value":[1.10]}'),
+    ],
+)
+@pytest.mark.parametrize("front", list(TERMS))
+def test_a_job_of_another_protocol_has_a_definition(payload, encoding, text, front):
+    """T38"""
+    job = World().submit(
+        queue="mail", payload=payload, encoding=encoding, terms=TERMS[front], tags=("red",)
+    )
+
+    definition = rest.definition_of(job)
+
+    TASK.validate(json.loads(definition))
+    assert f'"payload":{text}' in definition.decode()
+    assert json.loads(definition)["worker_type"] == "mail"
+
+
+@pytest.mark.parametrize(
+    ("document", "payload", "encoding", "result"),
+    [
+        (b'{"result": {"a": 1.10}}', b"{}", Encoding.JSON, (b'{"a": 1.10}', Encoding.JSON)),
+        (b'{"result": 1e400}', b"{}", Encoding.JSON, (b"1e400", Encoding.JSON)),
+        (b'{"answer": 1.10}', b"{}", Encoding.JSON, (b'{"answer": 1.10}', Encoding.JSON)),
+        (b'{"result": {"value": 7}}', b"{}", Encoding.JSON, (b'{"value": 7}', Encoding.JSON)),
+        (b'{"result": {"value": 7}}', b"7", Encoding.JSON, (b"7", Encoding.JSON)),
+        (b'{"result": {"value": "x"}}', b"", Encoding.BINARY, (b"x", Encoding.TEXT)),
+        (b'{"result": "x"}', b"", Encoding.BINARY, (b"x", Encoding.TEXT)),
+        (b'{"result": {"base64": "/wA="}}', b"", Encoding.TEXT, (b"\xff\x00", Encoding.BINARY)),
+        (b'{"result": {"a": 1.10}}', b"", Encoding.TEXT, (b'{"a": 1.10}', Encoding.JSON)),
+    ],
+)
+def test_an_uploaded_result_is_the_jobs_result(document, payload, encoding, result):
+    """T41"""
+    job = World().submit(payload=payload, encoding=encoding)
+
+    assert rest.read_result(job, document) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "encoding", "text"),
+    [
+        (b"\x00\xff", Encoding.BINARY, b'{"base64":"AP8="}'),
+        (b'{"a": 1.10}', Encoding.JSON, b'{"a": 1.10}'),
+        (b'{"a": 1.10}', Encoding.BINARY, b'{"value":"{\\"a\\": 1.10}"}'),
+        (b"", Encoding.TEXT, b'{"value":""}'),
+        (None, Encoding.BINARY, b"{}"),
+    ],
+)
+def test_the_result_of_another_protocols_worker_is_shown_whole(result, encoding, text):
+    """T38"""
+    world = World()
+    job = a_task(world)
+    world.claim(job.queue, holder=Holder("gearman", "w"))
+
+    done = world.complete(job.job_id, result=result, encoding=encoding)
+
+    shown = msgspec.json.encode(rest.result_of(done, 1))
+    assert b'"result":' + text in shown
+    RESULT.validate(json.loads(shown))
+
+
+@pytest.mark.parametrize(
+    ("failure", "shown"),
+    [
+        (Failure("failed", "it broke"), {"code": "failed", "message": "it broke"}),
+        (failure_from_bytes("failed", b"it broke"), {"code": "failed", "message": "it broke"}),
+        (
+            Failure("failed", "it broke", b"\xff"),
+            {"code": "failed", "message": "it broke", "data": {"base64": "/w=="}},
+        ),
+    ],
+)
+def test_a_resolution_says_what_went_wrong(failure, shown):
+    """T35"""
+    world = World()
+    job = a_task(world)
+    world.claim(job.queue)
+
+    failed = world.fail(job.job_id, failure=failure)
+
+    resolution = json.loads(msgspec.json.encode(rest.resolution_of(failed, "http://x")))
+    assert resolution["failure"] == shown
+    RESOLUTION.validate(resolution)
+
+
+def test_a_worker_may_say_why_it_gives_up():
+    """T35"""
+    body = {"worker_group": "rack-1", "worker_id": "node-7", "run_id": 1}
+
+    told = rest.read_failed(json.dumps(body | {"message": "no such image"}).encode())
+    silent = rest.read_failed(json.dumps(body).encode())
+
+    assert told == (WORKER, Failure("failed", "no such image"))
+    assert silent == (WORKER, Failure("failed", ""))

@@ -1,14 +1,16 @@
 """A WMP manager without a socket: readiness, waking, handing out, and what becomes of reports."""
 
+import itertools
+
 import pytest
 
 from manyhands.model.commands import Claim, SetQueue
 from manyhands.model.job import Holder, State
-from manyhands.model.outcome import Why
 from manyhands.model.policy import QueuePolicy, Rate
+from manyhands.model.replies import Why
 from manyhands.protocols.wmp import readiness
+from manyhands.protocols.wmp.codec import Command, Packet, encode, pack
 from manyhands.protocols.wmp.words import CODES
-from manyhands.wire.wmp import Command, Packet, encode, pack
 from tests.unit.protocols.wmp_desk import Desk
 
 READY, WAKE, GIVE, TAKE, NO = (
@@ -167,6 +169,44 @@ def test_w24_another_function_may_choose():
     assert (desk.commands(A), desk.commands(B), desk.commands(C)) == ([], ["WAKE"], [])
 
 
+def test_w25_a_worker_whose_wake_was_lost_hears_again_of_work_that_waits_at_growing_distance():
+    desk = Desk()
+    desk.say(A, READY, role="mail", ttl=3_600_000)
+    desk.add()
+    woken_at = []
+    for _ in range(400):  # of a tenth of a second each
+        if "WAKE" in desk.commands(A):
+            woken_at.append(desk.clock)
+        desk.pass_time(100)
+
+    gaps = [after - before for before, after in itertools.pairwise(woken_at)]
+    assert gaps == [1_500, 2_500, 4_500, 8_500, 16_500]  # half a second of each for the answer
+
+    desk.take(A)
+    desk.say(A, READY, role="mail")
+    desk.add()
+    desk.heard(A)
+    desk.pass_time(2_000)
+    assert desk.commands(A) == ["WAKE"]
+
+
+def test_w25_a_quiet_worker_is_left_alone_while_nothing_waits_or_others_are_told():
+    desk = Desk()
+    desk.say(A, READY, role="mail")
+    job_id = desk.add()
+    desk.pass_time(600)
+    desk.say(B, READY, role="mail")
+    taken = desk.take(B)
+    assert taken["job"] == job_id
+    desk.heard(A)
+    desk.pass_time(10_000)
+    assert desk.commands(A) == []
+
+    desk.say(B, READY, role="mail")
+    desk.add()
+    assert (desk.commands(A), desk.commands(B)) == ([], ["WAKE"])
+
+
 def test_w25_a_worker_that_does_not_answer_is_left_alone_until_it_is_ready_again():
     desk = Desk()
     desk.say(A, READY, role="mail")
@@ -178,7 +218,7 @@ def test_w25_a_worker_that_does_not_answer_is_left_alone_until_it_is_ready_again
     assert (desk.commands(A), desk.commands(B)) == ([], ["WAKE"])
     desk.take(B)
     desk.add()
-    desk.pass_time(1_000)
+    desk.pass_time(500)
     assert desk.commands(A) == []
 
     desk.say(A, READY, role="mail")

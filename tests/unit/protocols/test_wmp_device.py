@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manyhands.protocols.wmp.codec import Command, Packet, encode, pack, unpack
 from manyhands.protocols.wmp.device import Device
-from manyhands.wire.wmp import Command, Packet, encode, pack, unpack
 
 W1, M1 = b"W1", b"m1"
 READY, GIVE = encode(Command.READY), encode(Command.GIVE, (b"lock", b"L1"))

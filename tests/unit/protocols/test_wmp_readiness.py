@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from manyhands.protocols.wmp.codec import Command
 from manyhands.protocols.wmp.readiness import Phase
-from manyhands.wire.wmp import Command
 from tests.unit.protocols.wmp_desk import Desk
 
 PEERS = st.sampled_from([b"A", b"B"])

@@ -5,7 +5,7 @@ import pytest
 from manyhands.model.commands import Cancel, Move
 from manyhands.model.job import State
 from manyhands.model.policy import TERMS
-from manyhands.wire.wmp import Command
+from manyhands.protocols.wmp.codec import Command
 from tests.unit.protocols.wmp_desk import Desk
 
 READY, GIVE, TAKE = Command.READY, Command.GIVE, Command.TAKE

@@ -2,11 +2,11 @@
 
 import pytest
 
-from manyhands.model.commands import SetQueue
+from manyhands.model.commands import Cancel, SetQueue
 from manyhands.model.job import State
 from manyhands.model.policy import QueuePolicy
-from manyhands.protocols.wmp import submitting
-from manyhands.wire.wmp import Command
+from manyhands.protocols.wmp import submits
+from manyhands.protocols.wmp.codec import Command
 from tests.unit.protocols.wmp_desk import Desk, Heard
 
 SUBMIT, FETCH, CLOSE, REPLY = Command.SUBMIT, Command.FETCH, Command.CLOSE, Command.REPLY
@@ -83,6 +83,17 @@ def test_w45_with_a_key_a_submit_may_be_repeated():
     assert submit(desk, key="photo-17") == submit(desk, key="photo-17")
 
 
+def test_w45_a_submit_that_is_repeated_when_its_job_has_ended_does_not_run_it_again():
+    desk = Desk()
+    job = submit(desk, key="photo-17")
+    desk.ask(Cancel(job_ids=(job,)))
+
+    assert submit(desk, key="photo-17") == job
+    assert submit(desk, key="photo-18") != job
+    desk.pass_time(24 * 3600 * 1000)
+    assert submit(desk, key="photo-17") != job
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -103,7 +114,7 @@ def test_w49_a_submit_that_makes_no_sense_is_refused_with_a_sentence(values, sen
 
     assert reply["code"] == "400"
     assert sentence in (reply["reason"] or "")
-    assert not desk.store.index.jobs
+    assert not desk.store.live.jobs
 
 
 def test_w49_a_payload_that_is_too_large_is_refused():
@@ -190,7 +201,7 @@ def test_w47_a_stopping_manager_lets_nobody_wait():
 
 
 def test_w47_there_is_an_end_to_those_who_wait(monkeypatch):
-    monkeypatch.setattr(submitting, "WATCHES_COUNT_MAX", 1)
+    monkeypatch.setattr(submits, "WATCHES_COUNT_MAX", 1)
     desk = Desk()
     job = submit(desk)
     desk.say(S, FETCH, request="f", job=job, wait=5000)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from manyhands.dispatch.sleepers import Sleeper, Sleepers
 from manyhands.engine.claim import Gate
 from manyhands.engine.decide import decide as engine_decides
 from manyhands.engine.effects import Effects
@@ -10,12 +11,20 @@ from manyhands.engine.invariants import check_job
 from manyhands.model.commands import Command as EngineCommand
 from manyhands.model.commands import NewJob, Submit, Tick
 from manyhands.model.job import Job
-from manyhands.model.outcome import Refusal, SubmittedMany, Why
 from manyhands.model.policy import TERMS
+from manyhands.model.replies import Refusal, SubmittedMany, Why
+from manyhands.protocols.wmp.codec import (
+    Command,
+    Control,
+    Packet,
+    Path,
+    decode,
+    encode,
+    pack,
+    unpack,
+)
 from manyhands.protocols.wmp.session import Settings, WmpSession
-from manyhands.server.waiters import Sleeper, Waiters
 from manyhands.store.memory import MemoryStore
-from manyhands.wire.wmp import Command, Control, Packet, Path, decode, encode, pack, unpack
 
 START = 1_700_000_000_000
 
@@ -58,7 +67,7 @@ class Desk:
         self.unreachable: set[bytes] = set()
         self.sent: dict[bytes, list[Heard]] = {}
         self.asked: list[EngineCommand] = []
-        self.waiters = Waiters()
+        self.waiters = Sleepers()
         self._put_off: list[Callable[[], None]] = []
         self._ids = 0
         self._numbers = 0
@@ -129,14 +138,14 @@ class Desk:
         return f"{self._ids:032x}"
 
     def ready_count(self, queue: str) -> int:
-        known = self.store.index.queues.get(queue)
+        known = self.store.live.queues.get(queue)
         return known.ready.count if known is not None else 0
 
     def has_work(self, queue: str) -> bool:
-        return Gate(Effects(self.store.index, self.clock)).first(queue) is not None
+        return Gate(Effects(self.store.live, self.clock)).first(queue) is not None
 
     def queues_with_work(self) -> list[str]:
-        return [queue for queue in self.store.index.queues if self.ready_count(queue)]
+        return [queue for queue in self.store.live.queues if self.ready_count(queue)]
 
     def sleep(self, queues, wake) -> Callable[[], None]:
         sleeper = Sleeper(queues or None, wake)
@@ -176,7 +185,7 @@ class Desk:
         return job_id
 
     def job(self, job_id: str) -> Job:
-        job = self.store.index.jobs.get(job_id) or self.store.find(job_id)
+        job = self.store.live.live_job(job_id) or self.store.find(job_id)
         assert job is not None
         return job
 

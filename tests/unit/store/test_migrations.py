@@ -4,9 +4,10 @@ import apsw
 import pytest
 
 from manyhands.model.commands import ByToken, Fail
+from manyhands.model.filter import Filter
 from manyhands.model.job import Failure, Origin
-from manyhands.store import schema
-from manyhands.store.store import FailureQuestion, Filter
+from manyhands.store.contract import FailureQuestion
+from manyhands.store.sqlite import schema
 from tests.conformance.stores.older import make_older
 from tests.conformance.stores.opened import Opened
 
@@ -15,6 +16,7 @@ def tables(file) -> set[str]:
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_schema")}
     found |= {row[0] for row in connection.execute("SELECT key FROM facts WHERE key = 'journal'")}
+    found.add(f"version {connection.pragma('user_version')}")
     connection.close()
     return found
 

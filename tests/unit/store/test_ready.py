@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.model.job import Job, State
-from manyhands.store.ready import ReadyQueue, entry_order
+from manyhands.store.index.ready import ReadyQueue, entry_order
 from tests.copies import replace
 
 AHEAD = -(1 << 62)

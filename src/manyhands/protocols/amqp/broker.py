@@ -1,32 +1,34 @@
-"""What all AMQP connections share: the exchanges, the queues, and whose turn it is to be fed."""
+"""What all AMQP connections share: the exchanges, the queues, and the turns in which they
+are fed.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from manyhands.dispatch.session import Ask, Settle
 from manyhands.model.commands import RemoveCursor, SetCursor
 from manyhands.model.events import Cursor
-from manyhands.model.outcome import Refusal, Reply
+from manyhands.model.replies import Refusal, Reply
+from manyhands.net.amqp import AmqpError, Code
 from manyhands.protocols.amqp.arguments import check_arguments, expires_ms_of
 from manyhands.protocols.amqp.log import Log
 from manyhands.protocols.amqp.queues import LOOK_COUNT, Traits, WatchQueue, restored
-from manyhands.protocols.session import Ask, Settle
-from manyhands.wire.amqp import AmqpError, Code
 
-QUEUES_COUNT_MAX: Final = 1_000  # each looks at every message
-BINDINGS_COUNT_MAX: Final = 1_000  # of one queue
+QUEUES_COUNT_MAX: Final = 1_000  # each reads every message
+BINDINGS_COUNT_MAX: Final = 1_000  # per queue
 _CURSOR_PREFIX: Final = "amqp.queue:"
-_FED_COUNT: Final = 100  # messages to one queue before it is the next one's turn
-# Messages that are looked at or delivered in one go, before everybody else gets their turn.
+_FED_COUNT: Final = 100  # messages to one queue before the next one's turn
+# Messages read or delivered in one go, before other work gets its turn.
 _TURN_COUNT: Final = 2_000
-_SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most that
+_SAVE_MS: Final = 1_000  # acknowledgements are on disk after at most this time
 
-# What follows once something is on disk, or why it could not be.
+# Called once something is on disk, or with the reason why it could not be written.
 Then = Callable[[Refusal | None], None]
 
 
 class Broker:
-    """Knows no connection, only who consumes."""
+    """The queues and their consumers; it knows no connections."""
 
     def __init__(
         self,
@@ -36,23 +38,23 @@ class Broker:
         wake: Callable[[], None],
         aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        # Under each name that a peer may use, the one that messages carry.
+        # The exchange name in messages, for each name that a peer may use.
         self.exchanges = {name: name for name in exchanges} | dict(aliases)
         self.log = log
         self.queues: dict[str, WatchQueue] = {}
         self.delivered_count = 0
-        self._gone_dropped_count = self._gone_overflow_count = 0  # of queues that are gone
-        self.faults_count = 0  # connections and channels that were closed for an error
+        self._gone_dropped_count = self._gone_overflow_count = 0  # of deleted queues
+        self.faults_count = 0  # connections and channels closed because of an error
         self._ask = ask
-        self._wake = wake  # call `feed` soon
+        self._wake = wake  # has `feed` called soon
         self._hungry: dict[WatchQueue, None] = {}
-        # Those who wait until it is known whether a queue has a message.
+        # Callbacks that wait until it is known whether a queue has a message.
         self._searches: dict[WatchQueue, list[Callable[[], None]]] = {}
         self._unsaved: dict[WatchQueue, None] = {}
         self._saved_at = 0
 
     def restore(self, cursors: Iterable[Cursor], now: int) -> None:
-        """Durable queues come back with the server."""
+        """Restores durable queues when the server starts."""
         for cursor in cursors:
             if cursor.name.startswith(_CURSOR_PREFIX):
                 name = cursor.name.removeprefix(_CURSOR_PREFIX)
@@ -62,7 +64,7 @@ class Broker:
     # Queues.
 
     def declare(self, name: str, traits: Traits, now: int) -> WatchQueue:
-        """A new queue, or the one that is there if it is the same."""
+        """Creates a queue, or returns the existing one if it is the same."""
         queue = self.queues.get(name)
         if queue is not None:
             if queue.traits != traits:
@@ -71,7 +73,6 @@ class Broker:
                 )
             queue.used_at = now
             return queue
-        _check_name(name)
         check_arguments(traits.arguments)
         if len(self.queues) >= QUEUES_COUNT_MAX:
             raise AmqpError(
@@ -88,12 +89,14 @@ class Broker:
             raise AmqpError(Code.NOT_FOUND, f"there is no queue '{name}'")
         if queue.traits.owner not in (None, connection):
             raise AmqpError(
-                Code.RESOURCE_LOCKED, f"queue '{name}' belongs to another connection alone"
+                Code.RESOURCE_LOCKED, f"queue '{name}' is exclusive to another connection"
             )
         return queue
 
     def delete(self, queue: WatchQueue, then: Then | None = None) -> None:
-        """It is gone, and its consumers hear of it; go on when it is gone from the disk, too."""
+        """Deletes a queue and notifies its consumers; calls back when it is deleted on
+        disk, too.
+        """
         if self.queues.pop(queue.name, None) is not queue:
             return
         self._hungry.pop(queue, None)
@@ -111,7 +114,7 @@ class Broker:
             then(None)
 
     def save(self, queue: WatchQueue, then: Then) -> None:
-        """Have a durable queue as it is now on disk, then go on."""
+        """Saves a durable queue in its current state, then calls back."""
         self._unsaved.pop(queue, None)
 
         def go_on(refusal: Refusal | None) -> None:
@@ -121,17 +124,17 @@ class Broker:
         self._ask(SetCursor(_cursor_of(queue)), _settling(go_on))
 
     def when_gone(self, name: str, then: Then) -> None:
-        """Go on when no queue of that name, which is not there, is on disk any more."""
+        """Calls back once an already deleted queue of that name is no longer on disk."""
         self._ask(RemoveCursor(_CURSOR_PREFIX + name), _settling(then))
 
     def leave(self, queue: WatchQueue, now: int) -> None:
-        """A consumer is gone: a queue that lives by its consumers goes with the last one."""
+        """A consumer left: an auto-delete queue goes with its last one."""
         queue.used_at = now
         if queue.traits.auto_delete and queue.had_consumers and not queue.consumers:
             self.delete(queue)
 
     def disconnect(self, connection: str) -> None:
-        """What belonged to this connection alone ends with it."""
+        """Deletes the exclusive queues of a connection."""
         for queue in tuple(self.queues.values()):
             if queue.traits.owner == connection:
                 self.delete(queue)
@@ -139,23 +142,23 @@ class Broker:
     # Feeding.
 
     def changed(self, queue: WatchQueue) -> None:
-        """Something of it was read, acknowledged or given back."""
+        """Messages of the queue were read, acknowledged or given back."""
         if queue.traits.durable:
             self._unsaved[queue] = None
 
     def feed_soon(self, queue: WatchQueue) -> None:
-        """It may have something to hand out, and somebody to hand it to."""
+        """The queue may have a message and a consumer for it."""
         if not self._hungry:
             self._wake()
         self._hungry[queue] = None
 
     def when_found(self, queue: WatchQueue, then: Callable[[], None]) -> None:
-        """Go on when it is known whether the queue has a message."""
+        """Calls back when it is known whether the queue has a message."""
         self._searches.setdefault(queue, []).append(then)
         self.feed_soon(queue)
 
     def _end_searches(self, queue: WatchQueue) -> None:
-        """For the first of them; and for the next, unless there is another search to be made."""
+        """Calls the waiting callbacks in order, until the queue needs another search."""
         waiting = self._searches.pop(queue, None)
         while waiting:
             waiting.pop(0)()
@@ -171,7 +174,7 @@ class Broker:
                 self.feed_soon(queue)
 
     def feed(self) -> None:
-        """Some messages to each queue that waits, in turns."""
+        """Feeds some messages to each waiting queue, in turns."""
         hungry, self._hungry = self._hungry, {}
         again = []
         cost = 0
@@ -190,7 +193,7 @@ class Broker:
             self.feed_soon(queue)
 
     def _feed(self, queue: WatchQueue) -> bool:
-        """Whether there is more to do for the queue now."""
+        """Returns whether there is more to do for the queue now."""
         if not queue.consumers:
             return queue.look_on()
         if queue.bounds is not None and not queue.catch_up():
@@ -208,25 +211,25 @@ class Broker:
             consumer.deliver(message, redelivered=redelivered)
             self.delivered_count += 1
             if queue.position >= stop:
-                break  # most of what it looked at was not for it
+                break  # most of what it read was not for it
         return True
 
     @property
     def dropped_count(self) -> int:
-        """Messages that were gone before a queue read them."""
+        """Messages that left the log before a queue read them."""
         found = sum(queue.dropped_count for queue in self.queues.values())
         return found + self._gone_dropped_count
 
     @property
     def overflow_count(self) -> int:
-        """Messages that bounded queues let go of."""
+        """Messages dropped by bounded queues."""
         found = sum(queue.overflow_count for queue in self.queues.values())
         return found + self._gone_overflow_count
 
     # Time.
 
     def tick(self, now: int) -> None:
-        """Once in a while: write down where queues are, drop those that nobody uses."""
+        """Called periodically: saves the positions of queues and deletes unused ones."""
         if now - self._saved_at >= _SAVE_MS:
             self._saved_at = now
             self.save_all()
@@ -238,7 +241,7 @@ class Broker:
                 self.delete(queue)
 
     def save_all(self) -> None:
-        """Write down where all queues are that moved."""
+        """Saves the positions of all queues that moved."""
         unsaved, self._unsaved = self._unsaved, {}
         for queue in unsaved:
             self._ask(SetCursor(_cursor_of(queue)))
@@ -254,10 +257,3 @@ def _settling(then: Then) -> Settle:
 def _cursor_of(queue: WatchQueue) -> Cursor:
     seq, notes = queue.save()
     return Cursor(_CURSOR_PREFIX + queue.name, seq, notes)
-
-
-def _check_name(name: str) -> None:
-    if not (name.isascii() and name.isprintable()):
-        raise AmqpError(
-            Code.PRECONDITION_FAILED, "the name of a queue has printable ASCII characters only"
-        )

@@ -1,4 +1,4 @@
-"""One channel: declaring, binding, consuming, acknowledging. Nothing can be published here."""
+"""One channel: declare, bind, consume, acknowledge. Nothing can be published here."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -8,52 +8,52 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue
 from pamqp.header import ContentHeader
 
-from manyhands.model.outcome import Refusal
+from manyhands.model.replies import Refusal
+from manyhands.net.amqp import AmqpError, Code, pack_declare_ok, pack_get_ok, pack_method
 from manyhands.protocols.amqp.broker import BINDINGS_COUNT_MAX, Broker, Then
 from manyhands.protocols.amqp.deliveries import Deliveries, Line, Subscription
 from manyhands.protocols.amqp.log import offset_of
 from manyhands.protocols.amqp.queues import Traits, WatchQueue
-from manyhands.wire.amqp import AmqpError, Code, pack_get_ok, pack_method
 
-CONSUMERS_COUNT_MAX: Final = 1_000  # of one channel
+CONSUMERS_COUNT_MAX: Final = 1_000  # per channel
 _OFFSET: Final = "x-stream-offset"
 _CONNECTION_CLASS: Final = 10
 
 
 class AmqpChannel:
-    """Handles the methods of one channel. Raises AmqpError where the peer is wrong."""
+    """Handles the methods of one channel. Raises AmqpError for a peer's mistakes."""
 
     def __init__(self, number: int, line: Line, broker: Broker) -> None:
         self.number = number
         self._line = line
         self._broker = broker
-        self._queue_name = ""  # declared last: that is meant where no name is given
+        self._queue_name = ""  # the one declared last, meant where no name is given
         self._consumers: dict[str, Subscription] = {}
         self._deliveries = Deliveries(number, line, broker, self._lost_queue)
         self._prefetch = 0  # of each new consumer
 
     @property
     def closing(self) -> bool:
-        """We said close: everything but the answer to that is ignored."""
+        """Whether the server has sent close: all but the peer's answer is ignored."""
         return self._deliveries.closing
 
     def handle(self, method: base.Frame | ContentHeader | ContentBody) -> None:
-        """One frame."""
+        """Handles one frame."""
         if isinstance(method, ContentHeader | ContentBody):
             raise AmqpError(Code.UNEXPECTED_FRAME, "content without a method before it")
         action = _ACTIONS.get(type(method))
         if action is None:
             if method.index >> 16 == _CONNECTION_CLASS:
                 raise AmqpError(Code.COMMAND_INVALID, f"{method.name} is for channel 0", method)
-            raise AmqpError(Code.NOT_IMPLEMENTED, f"{method.name} is not served here", method)
+            raise AmqpError(Code.NOT_IMPLEMENTED, f"{method.name} is not supported here", method)
         action(self, method)
 
     def say(self, method: base.Frame) -> None:
-        """A method to the peer."""
+        """Sends a method to the peer."""
         self._line.say(pack_method(self.number, method))
 
     def close(self) -> None:
-        """Over: what was not acknowledged goes back, consumers leave."""
+        """Ends the channel: unacknowledged messages go back, consumers leave."""
         self._deliveries.closing = True
         for consumer in tuple(self._consumers.values()):
             self._cancel(consumer)
@@ -77,7 +77,7 @@ class AmqpChannel:
                 raise AmqpError(Code.NOT_FOUND, f"there is no exchange '{name}'", method)
             raise AmqpError(
                 Code.ACCESS_REFUSED,
-                f"exchange '{name}' cannot be made: the exchanges of this server are given",
+                f"exchange '{name}' cannot be declared: the exchanges of this server are fixed",
                 method,
             )
         same = method.exchange_type == "topic" and method.durable and not method.auto_delete
@@ -100,11 +100,12 @@ class AmqpChannel:
     def _find(self, name: str) -> WatchQueue:
         if not name and not self._queue_name:
             raise AmqpError(Code.NOT_FOUND, "no queue was declared on this channel")
-        return self._broker.find(name or self._queue_name, self._line.connection)
+        name = _without_line_ends(name) or self._queue_name
+        return self._broker.find(name, self._line.connection)
 
     def _declare(self, method: Queue.Declare) -> None:
         broker, line = self._broker, self._line
-        name = method.queue
+        name = _without_line_ends(method.queue)
         if method.passive:
             queue = self._find(name)
             queue.used_at = line.now()
@@ -117,7 +118,7 @@ class AmqpChannel:
                 Code.ACCESS_REFUSED, f"queue '{name}' has a prefix that is reserved", method
             )
         if name in broker.queues:
-            broker.find(name, line.connection)  # may be another's alone
+            broker.find(name, line.connection)  # may be exclusive to another connection
         traits = Traits(
             durable=bool(method.durable) and not method.exclusive,
             owner=line.connection if method.exclusive else None,
@@ -136,9 +137,9 @@ class AmqpChannel:
     def _declared(self, queue: WatchQueue, method: Queue.Declare) -> bytes:
         if method.nowait:
             return b""
-        answer = Queue.DeclareOk(queue.name, queue.count(), len(queue.consumers))
-        self._broker.feed_soon(queue)  # the next count is a better one
-        return pack_method(self.number, answer)
+        count = queue.count()
+        self._broker.feed_soon(queue)  # makes the next count more exact
+        return pack_declare_ok(self.number, queue.name, count, len(queue.consumers))
 
     def _save_then(
         self, queue: WatchQueue, method: base.Frame, answer: Callable[[], bytes]
@@ -146,11 +147,11 @@ class AmqpChannel:
         self._broker.save(queue, self._when_saved(method, answer))
 
     def _when_saved(self, method: base.Frame, answer: Callable[[], bytes]) -> Then:
-        """What a durable queue is told is on disk before the answer leaves."""
+        """Changes of a durable queue are on disk before the answer leaves."""
         fill = self._line.hold()
 
         def go_on(refusal: Refusal | None) -> None:
-            fill(b"" if self.closing or refusal is not None else answer())
+            fill(_nothing if self.closing or refusal is not None else answer)
             if refusal is not None:
                 self._line.fail(AmqpError(Code.INTERNAL_ERROR, refusal.sentence, method))
 
@@ -198,8 +199,8 @@ class AmqpChannel:
             self.say(Queue.PurgeOk(count))
 
     def _delete(self, method: Queue.Delete) -> None:
-        name = method.queue or self._queue_name
-        if name not in self._broker.queues:  # deleting what is not there is no mistake
+        name = _without_line_ends(method.queue) or self._queue_name
+        if name not in self._broker.queues:  # deleting an unknown queue is no error
             then = self._when_saved(method, lambda: self._deleted(method, 0))
             self._broker.when_gone(name, then)
             return
@@ -217,13 +218,13 @@ class AmqpChannel:
     # Consuming.
 
     def _lost_queue(self, consumer: Subscription) -> None:
-        """Somebody deleted the queue: the peer is told."""
+        """The queue was deleted: notifies the peer."""
         if self._consumers.pop(consumer.tag, None) is not None and not self.closing:
             self.say(Basic.Cancel(consumer.tag, nowait=True))
 
     def _qos(self, method: Basic.Qos) -> None:
         if method.prefetch_size:
-            raise AmqpError(Code.NOT_IMPLEMENTED, "prefetch_size is not served", method)
+            raise AmqpError(Code.NOT_IMPLEMENTED, "prefetch_size is not supported", method)
         if method.global_:
             self._deliveries.prefetch_all = method.prefetch_count or 0
         else:
@@ -264,7 +265,7 @@ class AmqpChannel:
         self._broker.feed_soon(queue)
 
     def _rewind(self, queue: WatchQueue, offset: Any, method: Basic.Consume) -> None:  # noqa: ANN401
-        """Replay. A queue has one place, so nobody else may be reading it."""
+        """Replays the log. A queue has one position, so it may have no other reader."""
         if queue.consumers:
             raise AmqpError(
                 Code.PRECONDITION_FAILED,
@@ -302,7 +303,7 @@ class AmqpChannel:
             self.say(Basic.GetEmpty())
         elif queue.is_searching():
             fill = self._line.hold()
-            self._broker.when_found(queue, lambda: fill(self._got(queue, method)))
+            self._broker.when_found(queue, lambda: fill(lambda: self._got(queue, method)))
         else:
             self._line.say(self._got(queue, method))
 
@@ -318,7 +319,7 @@ class AmqpChannel:
         return pack_get_ok(self.number, delivery, queue.count(), self._line.frame_bytes_max)
 
     def resume(self) -> None:
-        """The peer reads again, or may be given more."""
+        """The peer reads again, or more may be delivered to it."""
         for consumer in self._consumers.values():
             self._broker.feed_soon(consumer.queue)
 
@@ -350,6 +351,15 @@ class AmqpChannel:
 
     def _recover_silently(self, method: Basic.RecoverAsync) -> None:
         self._deliveries.give_back_all()
+
+
+def _nothing() -> bytes:
+    return b""
+
+
+def _without_line_ends(name: str) -> str:
+    """Like RabbitMQ. Any other character may be in the name of a queue."""
+    return name.replace("\r", "").replace("\n", "")
 
 
 _ACTIONS: Final[dict[type, Callable[[AmqpChannel, Any], None]]] = {

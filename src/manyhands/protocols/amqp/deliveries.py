@@ -1,4 +1,4 @@
-"""What a channel has delivered: tags, limits on what is not acknowledged, and giving back."""
+"""The deliveries of a channel: tags, limits on unacknowledged ones, and giving back."""
 
 from collections.abc import Callable
 from itertools import takewhile
@@ -6,37 +6,39 @@ from typing import Final, Protocol
 
 from pamqp import base
 
+from manyhands.net.amqp import AmqpError, Code, Delivery, Message, pack_deliver, short
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.queues import WatchQueue
-from manyhands.wire.amqp import AmqpError, Code, Delivery, Message, pack_deliver, short
 
-# Deliveries without an acknowledgement on one channel, whatever prefetch was asked for.
+# Unacknowledged deliveries on one channel, whatever its prefetch.
 UNACKED_COUNT_MAX: Final = 10_000
 
 
 class Line(Protocol):
-    """The connection as a channel sees it."""
+    """The connection, as a channel sees it."""
 
     connection: str
     frame_bytes_max: int
 
     def say(self, data: bytes) -> None:
-        """To the peer, in order."""
+        """Sends to the peer, in order."""
 
-    def hold(self) -> Callable[[bytes], None]:
-        """Keep a place for an answer that is not known yet; call what is given with it."""
+    def hold(self) -> Callable[[Callable[[], bytes]], None]:
+        """Reserves a place for an answer that is not known yet; returns a function to call with
+        what makes the answer.
+        """
 
     def is_congested(self) -> bool:
-        """Whether the peer is behind with reading."""
+        """Whether the peer is slow to read."""
 
     def token(self) -> str:
-        """Something random."""
+        """A random text."""
 
     def now(self) -> int:
         """Server time."""
 
     def fail(self, error: AmqpError) -> None:
-        """The connection cannot go on."""
+        """Ends the connection with an error."""
 
 
 class Subscription:
@@ -73,7 +75,7 @@ class Subscription:
         self._packed_tag = short(tag)
 
     def can_take(self) -> bool:
-        """Whether neither the peer nor its limits stand in the way."""
+        """Whether the peer and its limits allow a delivery."""
         if not self._deliveries.can_take():
             return False
         if self.no_ack:
@@ -81,16 +83,16 @@ class Subscription:
         return self._deliveries.has_room() and not 0 < self.prefetch <= self.unacked_count
 
     def deliver(self, message: Message, *, redelivered: bool) -> None:
-        """Send one."""
+        """Sends one message."""
         self._deliveries.send(self, self._packed_tag, message, redelivered=redelivered)
 
     def end(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
         self._deliveries.on_lost_queue(self)
 
 
 class Deliveries:
-    """Those of one channel."""
+    """The deliveries of one channel."""
 
     def __init__(
         self,
@@ -99,9 +101,9 @@ class Deliveries:
         broker: Broker,
         on_lost_queue: Callable[[Subscription], None],
     ) -> None:
-        self.closing = False  # the channel is
+        self.closing = False  # the channel is closing
         self.flowing = True  # the peer wants deliveries
-        self.prefetch_all = 0  # of all consumers together; 0: no limit
+        self.prefetch_all = 0  # for all consumers together; 0: no limit
         self.on_lost_queue = on_lost_queue
         self._number = number
         self._line = line
@@ -115,14 +117,14 @@ class Deliveries:
         return self.flowing and not self.closing and not self._line.is_congested()
 
     def has_room(self) -> bool:
-        """Whether one more delivery may wait for its acknowledgement."""
+        """Whether one more delivery may be unacknowledged."""
         count = len(self._unacked)
         return count < UNACKED_COUNT_MAX and not 0 < self.prefetch_all <= count
 
     def send(
         self, consumer: Subscription, packed_tag: bytes, message: Message, *, redelivered: bool
     ) -> None:
-        """One message to a consumer, whose tag comes packed."""
+        """Sends one message to a consumer, whose tag is already packed."""
         queue, no_ack = consumer.queue, consumer.no_ack
         delivery = self.note(queue, message, consumer, redelivered=redelivered, no_ack=no_ack)
         line = self._line
@@ -137,7 +139,9 @@ class Deliveries:
         redelivered: bool,
         no_ack: bool,
     ) -> Delivery:
-        """Give a message its tag; it is owed an acknowledgement unless nobody wants one."""
+        """Assigns a tag to a message, and notes it as unacknowledged unless no acknowledgement is
+        needed.
+        """
         tag = self._tag = self._tag + 1
         if no_ack:
             queue.settle(message.seq)
@@ -148,7 +152,7 @@ class Deliveries:
         return Delivery(tag, redelivered, message)
 
     def tags(self, tag: int, method: base.Frame, *, multiple: bool) -> list[int]:
-        """The tags that an acknowledgement means."""
+        """The tags that an acknowledgement covers."""
         if multiple:
             tags = list(self._unacked)
             if tag != 0:
@@ -160,21 +164,21 @@ class Deliveries:
         raise AmqpError(Code.PRECONDITION_FAILED, f"there is no delivery with tag {tag}", method)
 
     def settle(self, tags: list[int]) -> None:
-        """Acknowledged, or refused for good."""
+        """Acknowledged, or rejected for good."""
         for tag in tags:
             queue, seq, consumer = self._unacked.pop(tag)
             queue.settle(seq)
             self._release(queue, consumer)
 
     def give_back(self, tags: list[int]) -> None:
-        """To be delivered again, to whoever takes it."""
+        """To be delivered again, to any consumer."""
         for tag in tags:
             queue, seq, consumer = self._unacked.pop(tag)
             queue.give_back(seq)
             self._release(queue, consumer)
 
     def give_back_all(self) -> None:
-        """Whatever is not acknowledged."""
+        """Gives back all unacknowledged messages."""
         self.give_back(list(self._unacked))
 
     def _release(self, queue: WatchQueue, consumer: Subscription | None) -> None:

@@ -1,34 +1,47 @@
-"""The event log as queues see it, and the places in it that a consumer may ask for."""
+"""The event log as queues see it, and the offsets that a consumer may ask for."""
 
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from manyhands.wire.amqp import Message
+from manyhands.net.amqp import Message
 
 
 class Log(Protocol):
-    """All messages there are, in order."""
+    """All messages, in order."""
 
     @property
     def last_seq(self) -> int:
-        """Of the newest message that may be shown."""
+        """The number of the newest message that may be shown."""
 
     @property
     def first_seq(self) -> int:
-        """Of the oldest one that is kept."""
+        """The number of the oldest stored message."""
 
     def read(
         self, seq: int, count_max: int, exchanges: frozenset[str] | None
     ) -> tuple[list[Message], int]:
-        """Messages of these exchanges (None: of all) among the next so many, and up to where that
-        was.
+        """Messages of these exchanges (None: all) among the next so many, and the number read up
+        to.
         """
 
     def seq_before(self, at: int) -> int:
-        """The last place in the log before an instant, in milliseconds."""
+        """The last number before an instant, in milliseconds."""
+
+
+class MessageLog(Log, Protocol):
+    """A log, and the exchanges to bind to."""
+
+    @property
+    def exchanges(self) -> Iterable[str]:
+        """Names of the exchanges that messages come from."""
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other names, each with its exchange."""
 
 
 def offset_of(log: Log, offset: object) -> int | None:
-    """The place in the log that a stream offset means; None: it means nothing."""
+    """The position of a stream offset in the log, or None if it is invalid."""
     if offset == "first":
         return log.first_seq - 1
     if offset == "last":

@@ -1,10 +1,12 @@
-"""The other side of AMQP: publish to a broker on one channel, and know what it has taken.
+"""The client side of AMQP: publishes to a broker on one channel, and knows what it accepted.
 
 One channel for all exchanges keeps their messages in order. The broker confirms in any order; what
-counts is up to where everything is confirmed.
+counts is the point up to which everything is confirmed. Rejected messages are sent again later
+(`rejections.py`), while everything else goes on.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -12,7 +14,7 @@ from pamqp import base
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange
 from pamqp.heartbeat import Heartbeat
 
-from manyhands.wire.amqp import (
+from manyhands.net.amqp import (
     HEARTBEAT,
     PROTOCOL_HEADER,
     AmqpError,
@@ -21,19 +23,21 @@ from manyhands.wire.amqp import (
     FrameReader,
     Message,
     pack_method,
+    pack_open,
     pack_publish,
 )
+from manyhands.protocols.amqp.rejections import Rejections
 
 _FRAME_BYTES_MAX: Final = 128 * 1024
 _HEARTBEAT_SECONDS: Final = 30
 _HANDSHAKE_MS: Final = 20_000
-# A broker that takes messages confirms some of them within that, however busy it is.
+# A broker that accepts messages confirms some of them within this time, however busy it is.
 _CONFIRM_MS: Final = 60_000
 _CHANNEL: Final = 1
 
 
 class BrokerError(Exception):
-    """The broker said no, or nothing. ``lasting``: asking again at once would change nothing."""
+    """The broker refused or did not answer. ``lasting``: retrying at once would change nothing."""
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
         super().__init__(text)
@@ -41,7 +45,7 @@ class BrokerError(Exception):
 
 
 class Publisher:
-    """One connection to a broker. Raises BrokerError when it is of no more use."""
+    """One connection to a broker. Raises BrokerError once it is unusable."""
 
     def __init__(
         self,
@@ -51,12 +55,13 @@ class Publisher:
         virtual_host: str,
         now: int,
         aliases: Mapping[str, str] = MappingProxyType({}),
+        rejections: Rejections | None = None,
     ) -> None:
         self.is_ready = False
-        self.blocked_for: str | None = None  # why the broker takes nothing at the moment
+        self.blocked_for: str | None = None  # why the broker accepts nothing at the moment
         self._send = send
-        # What is to be said before the first message, one after the other. An alias is an exchange
-        # that hears all of another one.
+        # Sent before the first message, one after the other. An alias is an exchange bound to
+        # another with all its messages.
         self._preparations: list[base.Frame] = [
             Exchange.Declare(0, name, "topic", durable=True) for name in (*exchanges, *aliases)
         ]
@@ -69,34 +74,41 @@ class Publisher:
         self._frame_bytes_max = _FRAME_BYTES_MAX
         self._heartbeat_ms = 0
         self._heard_at = self._began_at = now
-        self._moved_at = now  # when something was confirmed, or nothing was to be
+        self._moved_at = now  # when a message was last confirmed, or none was pending
         self._beat_at = 0
         self._tag = 0
         self._unconfirmed: dict[int, int] = {}  # tag -> sequence number, in order
         self._sent_to = 0
+        self._rejections = Rejections() if rejections is None else rejections
+        self._rejections.reconnect()
         send(PROTOCOL_HEADER)
 
     @property
     def unconfirmed_count(self) -> int:
-        """Messages that were sent and are not known to have arrived."""
+        """Messages that were sent and are not confirmed."""
         return len(self._unconfirmed)
 
     @property
     def confirmed_to(self) -> int:
-        """Everything up to here was taken; 0: nothing was sent yet."""
+        """The number up to which everything was accepted or given up; 0: nothing was sent yet."""
+        rejected = self._rejections.oldest
         for seq in self._unconfirmed.values():
-            return seq - 1
-        return self._sent_to
+            return (seq if rejected is None else min(seq, rejected)) - 1
+        return self._sent_to if rejected is None else rejected - 1
 
     def publish(self, messages: Iterable[Message], sent_to: int) -> None:
-        """Send these, in one go; with them everything up to ``sent_to`` is dealt with."""
+        """Sends these in one go; everything up to ``sent_to`` is then handled."""
+        self.publish_again(messages)
+        self._sent_to = sent_to
+
+    def publish_again(self, messages: Iterable[Message]) -> None:
+        """Sends messages again that the broker rejected."""
         assert self.is_ready
         packed = []
         for message in messages:
             self._tag += 1
             self._unconfirmed[self._tag] = message.seq
             packed.append(pack_publish(_CHANNEL, message, self._frame_bytes_max))
-        self._sent_to = sent_to
         if packed:
             self._send(b"".join(packed))
 
@@ -109,10 +121,10 @@ class Publisher:
             for _, frame in self._reader.feed(data):
                 self._take(frame)
         except AmqpError as error:
-            raise BrokerError(f"the broker sent nonsense: {error.text}") from None
+            raise BrokerError(f"the broker sent invalid data: {error.text}") from None
 
     def tick(self, now: int) -> None:
-        """Once in a while: heartbeats, both ways."""
+        """Called periodically: heartbeats, both ways."""
         if not self.is_ready:
             if now - self._began_at > _HANDSHAKE_MS:
                 raise BrokerError("the broker did not finish the hand-shake")
@@ -125,10 +137,10 @@ class Publisher:
         if not self._unconfirmed or self.blocked_for is not None:
             self._moved_at = now
         elif now - self._moved_at > _CONFIRM_MS:
-            raise BrokerError("the broker does not confirm what it was sent")
+            raise BrokerError("the broker does not confirm messages")
 
     def close(self) -> None:
-        """A polite end; nobody waits for the answer."""
+        """Closes politely, without waiting for the answer."""
         self._say(0, Connection.Close(Code.SUCCESS, "goodbye", 0, 0))
 
     def _say(self, channel: int, method: base.Frame) -> None:
@@ -136,7 +148,7 @@ class Publisher:
 
     def _take(self, frame: Frame) -> None:
         if isinstance(frame, Basic.Ack):
-            self._confirm(frame.delivery_tag or 0, multiple=bool(frame.multiple))
+            self._confirm(self._settle(frame))
             return
         if isinstance(frame, Heartbeat):
             return
@@ -146,16 +158,21 @@ class Publisher:
             raise BrokerError(f"the broker sent {name}, which was not expected")
         action(self, frame)
 
-    def _confirm(self, tag: int, *, multiple: bool) -> None:
+    def _settle(self, frame: Basic.Ack | Basic.Nack) -> list[int]:
+        """The sequence numbers of the messages that a confirm covers."""
         self._moved_at = self._heard_at
-        if not multiple:
-            self._unconfirmed.pop(tag, None)
-            return
-        # In order, so the first one above ends it.
-        for known in list(self._unconfirmed):
-            if known > tag:
-                break
-            del self._unconfirmed[known]
+        tag, unconfirmed = frame.delivery_tag or 0, self._unconfirmed
+        if frame.multiple:
+            # In order, so the first higher tag ends it.
+            return [unconfirmed.pop(known) for known in list(takewhile(tag.__ge__, unconfirmed))]
+        seq = unconfirmed.pop(tag, None)
+        return [] if seq is None else [seq]
+
+    def _confirm(self, taken: list[int]) -> None:
+        rejections = self._rejections
+        if rejections.is_waiting:
+            for seq in taken:
+                rejections.take(seq, self._heard_at)
 
     def _start(self, frame: Connection.Start) -> None:
         user, password = self._account
@@ -174,7 +191,7 @@ class Publisher:
         seconds = min(frame.heartbeat or _HEARTBEAT_SECONDS, _HEARTBEAT_SECONDS)
         self._heartbeat_ms = seconds * 1000
         self._say(0, Connection.TuneOk(frame.channel_max, self._frame_bytes_max, seconds))
-        self._say(0, Connection.Open(self._virtual_host))
+        self._send(pack_open(self._virtual_host))
 
     def _opened(self, frame: Connection.OpenOk) -> None:
         self._say(_CHANNEL, Channel.Open())
@@ -188,8 +205,9 @@ class Publisher:
             return
         self._say(_CHANNEL, self._preparations.pop(0))
 
-    def _nacked(self, frame: Basic.Nack) -> NoReturn:
-        raise BrokerError("the broker could not take a message")
+    def _nacked(self, frame: Basic.Nack) -> None:
+        for seq in self._settle(frame):
+            self._rejections.reject(seq, self._heard_at)
 
     def _blocked(self, frame: Connection.Blocked) -> None:
         self.blocked_for = frame.reason or "no reason given"

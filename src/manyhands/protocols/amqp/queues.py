@@ -1,7 +1,7 @@
-"""A queue is a cursor on the log: bindings, a position, and what is not acknowledged yet.
+"""A queue is a cursor on the log: bindings, a position, and unacknowledged messages.
 
-No message is ever copied into a queue. What is said of a binding holds for messages after it, as
-with a broker: each remembers from where to where it was there.
+No message is ever copied into a queue. A binding applies to messages after it, as with a broker:
+each remembers from where to where it was in place.
 """
 
 import heapq
@@ -11,40 +11,40 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
+from manyhands.net.amqp import Message
 from manyhands.protocols.amqp.arguments import Bounds, bounds_of
 from manyhands.protocols.amqp.log import Log
-from manyhands.protocols.amqp.topics import Pattern, words_of
-from manyhands.wire.amqp import Message
+from manyhands.protocols.topic_patterns import Pattern, words_of
 
-READ_COUNT: Final = 100  # messages looked at in one go
-# How many messages wait is counted by looking at them. Beyond these it is a lower bound: of
-# messages that were looked at, and of places in the log that were passed over.
+READ_COUNT: Final = 100  # messages read in one go
+# Waiting messages are counted by reading them. Beyond these bounds the count is a lower bound: one
+# on messages read, one on positions passed over.
 _COUNTED_MAX: Final = 1_000
 _PASSED_MAX: Final = 20_000
-# Places in the log that a queue looks at before others get their turn, and a bounded one.
+# Positions that a queue reads before others get their turn; then those of a bounded queue.
 LOOK_COUNT: Final = 1_000
 _CATCH_UP_COUNT: Final = 2_000
 ALWAYS: Final = 1 << 63
 
 
 class Consumer(Protocol):
-    """Who takes messages from a queue."""
+    """A consumer of a queue."""
 
     tag: str
-    exclusive: bool  # it has its queue alone
+    exclusive: bool  # the only consumer of its queue
 
     def can_take(self) -> bool:
         """Whether one more message may be sent now."""
 
     def deliver(self, message: Message, *, redelivered: bool) -> None:
-        """One more message."""
+        """Sends one more message."""
 
     def end(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
 
 
 class Binding(Struct, gc=False):
-    """A pattern on an exchange, good for the messages after ``since``, up to ``until``."""
+    """A pattern on an exchange, for the messages after ``since``, up to ``until``."""
 
     exchange: str
     pattern: Pattern
@@ -53,7 +53,7 @@ class Binding(Struct, gc=False):
 
 
 class SavedBinding(Struct, frozen=True, array_like=True):
-    """A binding at rest."""
+    """A binding as stored."""
 
     exchange: str
     key: str
@@ -62,7 +62,7 @@ class SavedBinding(Struct, frozen=True, array_like=True):
 
 
 class Saved(Struct, frozen=True, omit_defaults=True):
-    """A durable queue at rest. What was delivered and not acknowledged is delivered again."""
+    """A durable queue as stored. Unacknowledged messages are delivered again."""
 
     position: int
     bindings: tuple[SavedBinding, ...] = ()
@@ -75,7 +75,7 @@ _decode_saved = msgspec.json.Decoder(Saved).decode
 
 
 class _Counted(Struct, frozen=True, gc=False):
-    """So many of the messages after ``start``, up to ``stop``, are wanted."""
+    """The number of wanted messages after ``start``, up to ``stop``."""
 
     start: int
     stop: int
@@ -83,10 +83,10 @@ class _Counted(Struct, frozen=True, gc=False):
 
 
 class Traits(Struct, frozen=True):
-    """What a queue was declared as; to be declared again, it has to be the same."""
+    """What a queue was declared as; a repeated declaration must be equal."""
 
     durable: bool = False
-    owner: str | None = None  # the connection that alone may use it, and with which it ends
+    owner: str | None = None  # the only connection that may use it; the queue ends with it
     auto_delete: bool = False
     arguments: dict[str, Any] = {}
 
@@ -99,17 +99,17 @@ class WatchQueue:
         self.traits = traits
         self.bindings: list[Binding] = []
         self.consumers: list[Consumer] = []
-        self.is_saved = not traits.durable  # as far as it has to be
-        self.position = log.last_seq  # everything up to here was looked at
-        self.dropped_count = 0  # messages of the log that were gone before they were read
+        self.is_saved = not traits.durable  # as far as it must be
+        self.position = log.last_seq  # everything up to here was read
+        self.dropped_count = 0  # messages that left the log before they were read
         self.bounds = bounds_of(traits.arguments)
-        self.overflow_count = 0  # messages that its bounds let go of
-        self.used_at = 0  # when it was last consumed from, declared or asked
+        self.overflow_count = 0  # messages dropped by its bounds
+        self.used_at = 0  # when it was last consumed from, declared or queried
         self.had_consumers = False
         self._log = log
         self._exchanges: frozenset[str] = frozenset()
-        self._ahead: deque[Message] = deque()  # looked at, not handed out
-        # The same for a bounded queue, which has to know all that waits: their numbers and sizes.
+        self._ahead: deque[Message] = deque()  # read, not handed out
+        # The same for a bounded queue, which must know everything that waits: numbers and sizes.
         self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._owed: set[int] = set()  # handed out, not acknowledged
@@ -120,7 +120,7 @@ class WatchQueue:
     # Bindings.
 
     def bind(self, exchange: str, key: str) -> None:
-        """From now on. Binding twice is binding once."""
+        """Binds from now on. Binding twice is the same as once."""
         for binding in self.bindings:
             same = binding.exchange == exchange and binding.pattern.text == key
             if same and binding.until == ALWAYS:
@@ -132,7 +132,7 @@ class WatchQueue:
         self._exchanges = frozenset(binding.exchange for binding in self.bindings)
 
     def unbind(self, exchange: str, key: str) -> None:
-        """What came before may still be waiting: the binding holds until that was looked at."""
+        """Earlier messages may still be waiting: the binding holds until those were read."""
         for binding in self.bindings:
             if (binding.exchange, binding.pattern.text, binding.until) == (exchange, key, ALWAYS):
                 binding.until = self._log.last_seq
@@ -171,8 +171,8 @@ class WatchQueue:
         )
 
     def take(self) -> tuple[Message, bool] | None:
-        """The next message, and whether it had been handed out before; None: there is none, or it
-        is not known yet what of it may wait.
+        """The next message, and whether it was handed out before. None if there is none, or if what
+        may wait is not known yet.
         """
         if self.bounds is not None and not self.catch_up():
             return None
@@ -195,7 +195,7 @@ class WatchQueue:
         return message, False
 
     def _read(self, seq: int) -> Message | None:
-        """A message that was looked at before, to be handed out."""
+        """A message that was read before, to be handed out."""
         found, _ = self._log.read(seq - 1, 1, None)
         if found and found[0].seq == seq:
             self._owed.add(seq)
@@ -204,13 +204,13 @@ class WatchQueue:
         return None
 
     def is_searching(self) -> bool:
-        """Nobody knows yet whether there is a message: what was looked at is not for it, and there
-        is more. With consumers it would be theirs.
+        """Whether it is not known yet if there is a message: nothing read so far is for this queue,
+        and there is more. With consumers it would be handed to them.
         """
         return not self.consumers and self.look_on()
 
     def look_on(self) -> bool:
-        """Look for the first message that waits; gives whether that is not over yet."""
+        """Looks for the first waiting message; returns whether the search must go on."""
         if self.bounds is not None:
             return not self.catch_up()
         return not (self._returned or self._ahead or self._look_ahead()) and self.has_news()
@@ -228,10 +228,10 @@ class WatchQueue:
         return False
 
     def _look_at_more(self, last: int) -> list[Message]:
-        """What is wanted of the next part of the log."""
+        """The wanted messages of the next part of the log."""
         first = self._log.first_seq
         if self.position < first - 1:
-            # The log is bounded, and so is what a queue can have waiting.
+            # The log is bounded, and so is what may wait in a queue.
             self.dropped_count += first - 1 - self.position
             self.position = first - 1
         if not self.bindings:
@@ -246,8 +246,8 @@ class WatchQueue:
         return wanted
 
     def catch_up(self) -> bool:
-        """A bounded queue has to know all that waits in order to let go of the oldest: look at more
-        of the log; gives whether everything was looked at.
+        """Reads more of the log: a bounded queue must know everything that waits in order to drop
+        the oldest. Returns whether everything was read.
         """
         bounds = self.bounds
         assert bounds is not None
@@ -265,7 +265,9 @@ class WatchQueue:
         return True
 
     def _let_go(self, bounds: Bounds) -> None:
-        """Of the oldest, until what waits is within bounds. What is handed out does not wait."""
+        """Drops the oldest messages until the rest is within bounds. Messages handed out do not
+        count.
+        """
         waiting, returned = self._waiting, self._returned
         count_max, bytes_max = bounds.count_max or 0, bounds.bytes_max
         while len(waiting) + len(returned) > count_max or (
@@ -278,7 +280,7 @@ class WatchQueue:
             self.overflow_count += 1
 
     def next_consumer(self) -> Consumer | None:
-        """Whose turn it is among those who can take one."""
+        """The consumer whose turn it is, among those that can take a message."""
         consumers = self.consumers
         count = len(consumers)
         for step in range(count):
@@ -290,11 +292,11 @@ class WatchQueue:
         return None
 
     def settle(self, seq: int) -> None:
-        """Acknowledged, or refused for good."""
+        """Acknowledged, or rejected for good."""
         self._owed.discard(seq)
 
     def give_back(self, seq: int) -> None:
-        """Not acknowledged, and never will be by whoever had it: others get it."""
+        """Not acknowledged by its consumer: others get it."""
         if seq in self._owed:
             self._owed.discard(seq)
             heapq.heappush(self._returned, seq)
@@ -302,7 +304,7 @@ class WatchQueue:
                 self._let_go(self.bounds)
 
     def count(self) -> int:
-        """Messages that wait, or how many there are at least."""
+        """The number of waiting messages, or a lower bound."""
         if self.bounds is not None:
             self.catch_up()
             return len(self._returned) + len(self._waiting)
@@ -310,7 +312,7 @@ class WatchQueue:
         return len(self._returned) + len(self._ahead) + self._count_beyond()
 
     def _count_beyond(self) -> int:
-        """Of what was not looked at yet. Goes on where the last count ended."""
+        """The messages not read yet. Continues where the last count ended."""
         start, looked_at = self.position, 0
         counted = self._counted
         stop, wanted = (counted.stop, counted.wanted) if counted.start == start else (start, 0)
@@ -323,7 +325,7 @@ class WatchQueue:
         return wanted
 
     def purge(self) -> int:
-        """Whatever waits is not wanted any more; gives how many that was."""
+        """Drops all waiting messages; returns how many."""
         count = self.count()
         self._forget_waiting()
         self.position = self._log.last_seq
@@ -331,7 +333,7 @@ class WatchQueue:
         return count
 
     def rewind(self, seq: int) -> None:
-        """Go on after that place, with the bindings of today for everything there."""
+        """Continues after that position, applying the current bindings to everything there."""
         self._forget_waiting()
         self.position = seq
         self.bindings = [binding for binding in self.bindings if binding.until == ALWAYS]
@@ -348,7 +350,7 @@ class WatchQueue:
     # At rest.
 
     def save(self) -> tuple[int, str]:
-        """Up to where everything is dealt with, and the notes to go on from."""
+        """The position up to which everything is done, and the notes to continue from."""
         position = self.position
         if self._ahead:
             position = self._ahead[0].seq - 1
@@ -368,7 +370,7 @@ class WatchQueue:
 
 
 def restored(name: str, notes: str, log: Log) -> WatchQueue:
-    """A durable queue as it was."""
+    """A durable queue as it was saved."""
     saved = _decode_saved(notes)
     traits = Traits(durable=True, auto_delete=saved.auto_delete, arguments=saved.arguments)
     queue = WatchQueue(name, traits, log)

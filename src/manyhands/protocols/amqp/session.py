@@ -1,36 +1,43 @@
-"""One AMQP connection: hand-shake, credentials, heartbeats, channels."""
+"""One AMQP connection: handshake, credentials, heartbeats, channels."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import structlog
 from pamqp import base, decode
 from pamqp.commands import Channel, Connection
 from pamqp.common import FieldTable
 from pamqp.heartbeat import Heartbeat
 
 from manyhands.model.events import Signal
-from manyhands.protocols.amqp.broker import Broker
-from manyhands.protocols.amqp.channel import AmqpChannel
-from manyhands.protocols.replies import Replies
-from manyhands.wire.amqp import (
+from manyhands.net.amqp import (
     FRAME_BYTES_MIN,
     HEARTBEAT,
+    OLDER_PROTOCOL_HEADER,
     PROTOCOL_HEADER,
     AmqpError,
     Code,
     Frame,
     FrameReader,
+    pack_channel_open_ok,
     pack_method,
 )
+from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.channel import AmqpChannel
+from manyhands.protocols.replies import Replies
+
+_log = structlog.get_logger("manyhands.amqp")
 
 CHANNELS_COUNT_MAX: Final = 255
 FRAME_BYTES_MAX: Final = 128 * 1024
 HEARTBEAT_SECONDS: Final = 60
-# Nobody needs more before it has said who it is.
+# No peer needs more before it has authenticated.
 _FIRST_FRAME_BYTES_MAX: Final = 8 * 1024
 _HANDSHAKE_MS: Final = 10_000
-_CLOSE_MS: Final = 5_000  # how long a peer may take to answer our close
+_CLOSE_MS: Final = 5_000  # how long a peer may take to answer the server's close
 _AWAITED_MAX: Final = 1_000
+_HEADER_SHOWN_BYTES: Final = 16  # enough to recognise a TLS or HTTP client
+_DEFECT: Final = "internal error: the server could not answer; its log says why"
 _SOFT: Final = frozenset(
     {
         Code.CONTENT_TOO_LARGE,
@@ -56,24 +63,24 @@ class Peer(Protocol):
     address: str
 
     def send(self, data: bytes) -> None:
-        """To the peer, together with everything else sent in this turn."""
+        """Sends to the peer, together with everything else sent in this turn."""
 
     def close(self) -> None:
-        """After what was sent."""
+        """Closes after what was sent."""
 
     def is_congested(self) -> bool:
-        """Whether the peer is behind with reading."""
+        """Whether the peer is slow to read."""
 
     def now(self) -> int:
         """Server time."""
 
     @property
     def token(self) -> Callable[[], str]:
-        """Makes something random."""
+        """Makes random texts."""
 
 
 class Welcome(Protocol):
-    """What a server says of itself, and whom it lets in."""
+    """How a server introduces itself, and which peers it accepts."""
 
     product: str
     version: str
@@ -82,17 +89,20 @@ class Welcome(Protocol):
     connections_max: int
 
     def refusal_of(self, user: str, password: str, address: str) -> str | None:
-        """Why somebody with these, coming from there, is not let in; None: welcome."""
+        """Why a user at this address is refused, or None if welcome."""
 
     def is_full(self) -> bool:
-        """Whether there are as many connections as there may be."""
+        """Whether the maximum number of connections is reached."""
 
     def report_fault(self, address: str, error: AmqpError) -> None:
-        """A connection from there is closed for that."""
+        """Reports a connection that is closed because of an error."""
+
+    def report_header(self, address: str, header: bytes) -> None:
+        """Reports a connection that did not begin with a header of this protocol."""
 
 
 class AmqpSession:
-    """A connection's state. It is the ``Line`` of its channels."""
+    """A connection's state: the ``Line`` of its channels."""
 
     def __init__(self, peer: Peer, broker: Broker, welcome: Welcome) -> None:
         self.connection = peer.connection
@@ -106,7 +116,7 @@ class AmqpSession:
         self._replies = Replies(peer.send)
         self._reader = FrameReader(_FIRST_FRAME_BYTES_MAX)
         self._head = b""
-        self._expected: type[base.Frame] | None = None  # while shaking hands
+        self._expected: type[base.Frame] | None = None  # during the handshake
         self._opened = False
         self._channels: dict[int, AmqpChannel] = {}
         self._heartbeat_ms = 0
@@ -124,8 +134,10 @@ class AmqpSession:
             if len(self._head) < len(PROTOCOL_HEADER):
                 return
             data = self._head[len(PROTOCOL_HEADER) :]
-            if not self._head.startswith(PROTOCOL_HEADER):
-                # Whoever speaks another protocol or version is told which one is spoken here.
+            if not self._head.startswith((PROTOCOL_HEADER, OLDER_PROTOCOL_HEADER)):
+                # A peer with another protocol or version is sent the one spoken here.
+                self._broker.faults_count += 1
+                self._welcome.report_header(self._peer.address, self._head[:_HEADER_SHOWN_BYTES])
                 self._peer.send(PROTOCOL_HEADER)
                 self._peer.close()
                 return
@@ -136,7 +148,10 @@ class AmqpSession:
         except AmqpError as error:
             self.fail(error)
             if error.code == Code.FRAME_ERROR:
-                self._peer.close()  # where the next frame begins, nobody knows
+                self._peer.close()  # the start of the next frame is unknown
+        except Exception:
+            self.fail(AmqpError(Code.INTERNAL_ERROR, _DEFECT))
+            raise  # to the log, with its traceback
 
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone."""
@@ -146,12 +161,17 @@ class AmqpSession:
         """Watchers wait for no job."""
 
     def ended(self) -> None:
-        """The peer closed its half. It cannot acknowledge any more."""
+        """The peer closed its side. It cannot acknowledge any more."""
+        self._end()
         self._peer.close()
 
     def is_overwhelmed(self) -> bool:
-        """Too many answers are outstanding."""
+        """Whether too many answers are pending."""
         return self._replies.awaited_count > _AWAITED_MAX
+
+    def held_bytes(self) -> int:
+        """Negligible: frames are small, and no peer publishes here."""
+        return 0
 
     def resume(self) -> None:
         """The peer reads again."""
@@ -159,7 +179,7 @@ class AmqpSession:
             channel.resume()
 
     def tick(self, now: int) -> None:
-        """Once a second: heartbeats, and an end to those who are silent."""
+        """Once a second: sends heartbeats and closes silent connections."""
         if self._closing_since is not None:
             if now - self._closing_since > _CLOSE_MS:
                 self._peer.close()
@@ -168,29 +188,46 @@ class AmqpSession:
                 self._peer.close()
         elif self._heartbeat_ms:
             if now - self._heard_at > 2 * self._heartbeat_ms:
+                # Closing may take long. What a dead peer held need not wait for it.
+                self._closing_since = now
+                self._end()
                 self._peer.close()
             elif now - self._beat_at >= self._heartbeat_ms / 2:
                 self._beat_at = now
                 self._replies.say(HEARTBEAT)
 
     def shut_down(self) -> None:
-        """The server leaves."""
+        """The server is stopping."""
         self.fail(AmqpError(Code.CONNECTION_FORCED, "the server is shutting down"))
 
     # The channels' side.
 
     def say(self, data: bytes) -> None:
-        """To the peer, in order."""
+        """Sends to the peer, in order."""
         if data:
             self._replies.say(data)
 
-    def hold(self) -> Callable[[bytes], None]:
-        """Keep a place for an answer that is not known yet."""
+    def hold(self) -> Callable[[Callable[[], bytes]], None]:
+        """Reserves a place for an answer that is not known yet. If it cannot be made, the peer gets
+        an error instead of waiting for ever.
+        """
         slot = self._replies.reserve()
-        return lambda data: self._replies.fill(slot, data)
+
+        def fill(make: Callable[[], bytes]) -> None:
+            error, data = None, b""
+            try:
+                data = make()
+            except Exception as problem:  # noqa: BLE001 - a defect of ours, others are unharmed
+                error = problem
+                _log.exception("an answer could not be made", peer=self._peer.address)
+            self._replies.fill(slot, data)
+            if error is not None:
+                self.fail(AmqpError(Code.INTERNAL_ERROR, _DEFECT))
+
+        return fill
 
     def fail(self, error: AmqpError) -> None:
-        """The peer is told why, and then let go."""
+        """Sends the peer the error, then closes the connection."""
         if self._closing_since is not None:
             return
         self._closing_since = self.now()
@@ -256,7 +293,7 @@ class AmqpSession:
         if number > CHANNELS_COUNT_MAX:
             raise AmqpError(Code.NOT_ALLOWED, f"channels go up to {CHANNELS_COUNT_MAX}", frame)
         self._channels[number] = AmqpChannel(number, self, self._broker)
-        self._say(number, Channel.OpenOk())
+        self._replies.say(pack_channel_open_ok(number))
 
     def _say(self, number: int, method: base.Frame) -> None:
         self._replies.say(pack_method(number, method))
@@ -285,7 +322,7 @@ class AmqpSession:
                 raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
             _STEPS[self._expected](self, frame)
         else:
-            sentence = f"{frame.name} has no place on channel 0 of an open connection"
+            sentence = f"{frame.name} is not allowed on channel 0 of an open connection"
             raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
@@ -354,7 +391,7 @@ def _credentials(frame: Connection.StartOk) -> tuple[str, str]:
 
 
 def _as_bytes(text: str | bytes) -> bytes:
-    """What is no UTF-8 stays bytes in the codec."""
+    """The codec returns text that is not UTF-8 as bytes."""
     return text.encode() if isinstance(text, str) else text
 
 

@@ -1,43 +1,51 @@
-"""What a dwork session needs of the world. A listener provides it."""
+"""What a dwork session needs of the server. A listener provides it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from manyhands.dispatch.session import Backing
 from manyhands.model.job import Holder, Job, State
-from manyhands.protocols.session import Backing
 
-Route = tuple[bytes, ...]  # the frames that lead back to a peer, its delimiter included
+Route = tuple[bytes, ...]  # the frames that lead back to a peer, including its delimiter
 
 
 class Hub(Backing, Protocol):
     """The peers behind one socket, and the engine behind the session."""
 
     def send(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
-        """To a peer, with everything else that is sent in this turn; ``undelivered`` is called
-        if it cannot be reached.
+        """Sends to a peer, together with everything else sent in this turn; ``undelivered`` is
+        called if the peer cannot be reached.
         """
 
     def send_alone(self, route: Route, body: bytes, undelivered: Callable[[], None] | None) -> None:
-        """The same at once, since nothing else is owed along that route."""
+        """Sends at once, since no other reply is pending on that route."""
 
     def report_dropped(self, count: int) -> None:
-        """Messages that nobody can be answered for, so far."""
+        """Reports the number of messages dropped so far because they cannot be answered."""
 
     @property
     def draining(self) -> bool:
         """Whether the server is about to stop."""
 
     def counts(self, queue: str) -> Mapping[State, int] | None:
-        """Jobs of a queue by state; None: nobody ever heard of the queue."""
+        """Jobs of a queue by state, or None for a queue that never existed."""
 
-    def is_stuck(self, queue: str) -> bool:
-        """Whether all that is blocked in a queue waits for jobs that failed or were cancelled."""
+    def endings(self, queue: str) -> Mapping[State, int]:
+        """How the tasks of the open graph ended, or of the last one since the start."""
+
+    def held_count(self, queue: str, *, exactly: bool) -> int:
+        """How many tasks wait, directly or not, for a failed or cancelled one; a recent number
+        unless it must be exact.
+        """
+
+    def known(self, name: str) -> Job | None:
+        """The task of that name in the open graph."""
 
     def leased_ids(self, holder: Holder) -> Sequence[str]:
         """Ids of the jobs that a worker holds."""
 
     def name_of(self, key: str) -> str:
-        """What a dependency is called: a name, where its job has one."""
+        """The name of a dependency's job, or its key if it has none."""
 
     def find_ended(
         self,
@@ -45,10 +53,12 @@ class Hub(Backing, Protocol):
         names: Sequence[str],
         then: Callable[[Mapping[str, Job]], None],
     ) -> None:
-        """The latest jobs on record that ended under these names; told when they are found."""
+        """Looks up the latest stored jobs that ended under these names; calls back when they are
+        found.
+        """
 
     def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Be woken once there is work in the queue; gives how to be left alone."""
+        """Calls ``wake`` once there is work in the queue; returns a function that cancels this."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Be called after a while; gives how to call that off."""
+        """Calls back after a while; returns a function that cancels this."""

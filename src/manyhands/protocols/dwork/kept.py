@@ -1,11 +1,11 @@
-"""What a creator sent along that is not part of a job (D14)."""
+"""Fields sent by a creator that are not part of a job (D14)."""
 
 import msgspec
 from msgspec import Struct
 
 
 class Kept(Struct, frozen=True, omit_defaults=True):
-    """It goes with the job, as its metadata."""
+    """Stored as the metadata of the job."""
 
     log: tuple[tuple[int, int], ...] = ()
     pred_locations: dict[str, str] = {}

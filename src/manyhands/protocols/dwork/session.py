@@ -1,11 +1,11 @@
-"""dwork on one socket: requests of all its peers become commands, outcomes become replies.
+"""dwork on one socket: requests of all its peers become commands, replies become messages.
 
-There are no connections here: a worker is its location, wherever a message of it comes from. A
-reply goes back along the route of its request, and the replies of a route keep the order of the
-requests. Clause ids in comments (D…) are those of ``docs/protocols/dwork.md``.
+There are no connections here: a worker is its location, wherever its messages come from. A reply
+goes back along the route of its request, and the replies of a route keep the order of the requests.
+Clause ids in comments (D…) are those of ``docs/protocols/dwork.md``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -22,15 +22,11 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.identity import name_key
-from manyhands.model.job import EndReason, Holder, Lease, State
-from manyhands.model.outcome import Accepted, Found, Refusal, Reply, SubmittedMany
+from manyhands.model.job import EndReason, Holder, Job, Lease, State
 from manyhands.model.policy import Reentry
-from manyhands.protocols.dwork.hub import Hub, Route
-from manyhands.protocols.dwork.reporting import report, report_plain
-from manyhands.protocols.dwork.stealing import Steal, Stealing
-from manyhands.protocols.dwork.tasks import Maker, task_of
-from manyhands.protocols.dwork.turns import Turn, Turns
-from manyhands.wire.dwork import (
+from manyhands.model.replies import Accepted, Found, Refusal, Reply, SubmittedMany
+from manyhands.protocols.dwork.codec import (
+    Counts,
     Dep,
     Kind,
     PlainReports,
@@ -39,9 +35,16 @@ from manyhands.wire.dwork import (
     WireError,
     decode,
     encode,
+    pack_lease,
 )
+from manyhands.protocols.dwork.hub import Hub, Route
+from manyhands.protocols.dwork.reports import report, report_plain
+from manyhands.protocols.dwork.resumption import resume
+from manyhands.protocols.dwork.steals import Steal, Stealing
+from manyhands.protocols.dwork.tasks import Maker, task_of
+from manyhands.protocols.dwork.turns import Turn, Turns
 
-# Requests without a reply; above, nothing more is read until some are answered.
+# Pending replies; above this, nothing more is read until some are sent.
 AWAITED_COUNT_MAX: Final = 10_000
 # Workers that are remembered until they say goodbye.
 _LOCATIONS_COUNT_MAX: Final = 100_000
@@ -51,7 +54,7 @@ _UNFINISHED: Final = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What an operator decides about an endpoint."""
+    """The settings of an endpoint."""
 
     queue: str
     exit_when: str = "auto"  # auto: once there was work; always; never
@@ -73,21 +76,24 @@ class DworkSession:
         self._maker = Maker(
             settings.queue, strict=settings.strict, wait_for_unknown=settings.wait_for_unknown
         )
-        self._stealing = Stealing(hub, settings.queue, settings.exit_when, settings.lease_ms)
+        self._stealing = Stealing(hub, settings.queue, settings.exit_when)
         self._has_terms = settings.lease_ms is not None
-        # Workers that were heard, and when their leases were last renewed.
+        # Known workers, and when their leases were last renewed.
         self._locations: dict[str, int] = {}
-        # A worker's steals are all the same: they are read once.
+        self._terms: dict[str, int] = {}  # how long each of them may be silent
+        # All steals of a worker are equal, so they are read once.
         self._steals: dict[bytes, Steal] = {}
         self._read_plain = PlainReports().read
 
     # The listener's side.
 
     def receive(self, frames: list[bytes]) -> None:
-        """A message: the peer's identity, perhaps more of an envelope, a delimiter, a body."""
+        """Handles a message: the peer's identity, perhaps more of an envelope, a delimiter,
+        a body.
+        """
         end = frames.index(b"", 1) + 1 if b"" in frames[1:] else len(frames)
         if end == len(frames):
-            # Nobody could tell where a reply is to go (D2).
+            # Without a delimiter, there is no telling where a reply should go (D2).
             self.overflowed(frames[0])
         elif end + 1 < len(frames):
             self._begin(tuple(frames[:end])).refuse("a request has one body frame")
@@ -96,18 +102,18 @@ class DworkSession:
 
     def _begin(self, route: Route) -> Turn:
         if self._stealing.held:
-            # Whoever goes on talking does not wait for work: its steal is answered first.
+            # A peer that goes on talking does not wait for work, so its steal is answered first.
             self._stealing.let_go(self.turns.latest.get(route))
         return self.turns.take(route)
 
     def receive_short(self, route: Route, body: bytes) -> None:
-        """A message whose way back is known."""
+        """Handles a message whose route is known."""
         turn = self.turns.take(route) if not self._stealing.held else self._begin(route)
         steal = self._steals.get(body)
         if steal is not None:
             location = steal.holder.name or ""
             if self._has_terms or location not in self._locations:
-                self._heard(location)
+                self._heard(location, steal.term_ms)
             self._stealing.steal(turn, steal)
             return
         plain = self._read_plain(body)
@@ -135,32 +141,38 @@ class DworkSession:
 
     def _steal_of(self, query: Query) -> Steal:
         count = 1 if query.n is None else min(query.n, self.settings.steal_max)
-        return Steal(Holder("dwork", query.location), count)
+        term_ms = self.settings.lease_ms
+        if query.lease_ms:  # D32: the worker's own wish, unless the operator allows less
+            term_ms = query.lease_ms if term_ms is None else min(term_ms, query.lease_ms)
+            self._has_terms = True
+        asked = term_ms is not None and query.lease_ms is not None
+        rest = pack_lease(term_ms) if asked and term_ms is not None else b""
+        return Steal(Holder("dwork", query.location), count, term_ms, rest)
 
     def overflowed(self, peer: bytes) -> None:
-        """A message without an end, or without a place for one: it is dropped and counted."""
+        """Drops and counts a message with too many frames or without a delimiter."""
         self.dropped_count += 1
         self.hub.report_dropped(self.dropped_count)
 
     def is_overwhelmed(self) -> bool:
-        """So many replies are outstanding that no more requests should be read."""
+        """Whether so many replies are pending that no more requests should be read."""
         return self.turns.awaited_count > AWAITED_COUNT_MAX
 
     def look_up_from_work(self) -> None:
-        """Something was committed: those whose steal is held may have no more to wait for."""
+        """After a commit: held steals may have nothing left to wait for."""
         self._stealing.look()
 
     def drain(self) -> None:
-        """The server is about to stop: nobody waits any longer."""
+        """The server is about to stop: answers all held steals."""
         self._stealing.let_all_go()
 
     # Requests.
 
     def _check(self, query: Query) -> None:
-        """D4: what must be there is there, and nothing else."""
+        """D4: all required fields are there, and no others."""
         form = _FORMS.get(query.kind)
         if form is None:
-            raise WireError(f"{query.kind.name} is no request")
+            raise WireError(f"{query.kind.name} is not a request")
         given = (
             bool(query.tasks),
             query.name is not None,
@@ -171,6 +183,8 @@ class DworkSession:
             raise _malformed(query.kind, form, given)
         if query.location is not None:
             _check_location(query.location)
+        if query.lease_ms is not None and not 0 <= query.lease_ms <= limits.TIME_MS_MAX:
+            raise WireError(f"lease_ms must be between 0 and {limits.TIME_MS_MAX}")
         for task in query.tasks:
             self._check_task(task)
 
@@ -193,6 +207,9 @@ class DworkSession:
                 raise WireError(f"{len(data)} bytes are more than the {bytes_max} allowed")
 
     def on_create(self, turn: Turn, query: Query) -> None:
+        if query.resume:
+            resume(self.hub, self.settings.queue, turn, query.tasks, self._maker)
+            return
         new_job, job_id = self._maker.new_job, self.hub.job_id
         items = tuple([new_job(task, job_id()) for task in query.tasks])
 
@@ -206,8 +223,8 @@ class DworkSession:
         self.hub.ask(Submit(items, all_or_nothing=True), settle)
 
     def on_steal(self, turn: Turn, query: Query) -> None:
-        self._heard(query.location or "")
         steal = self._steal_of(query)
+        self._heard(query.location or "", steal.term_ms)
         if steal.count <= 0:
             turn.say(Kind.NOT_FOUND)
             return
@@ -231,6 +248,7 @@ class DworkSession:
                 proof=proof,
                 reentry=Reentry.TAIL,
                 depends_on=tuple(dep.name for dep in deps),
+                namespace=self.settings.queue,
                 on_unknown_dependency=self._maker.on_unknown,
             )
             for name, deps in preds.items()
@@ -247,6 +265,7 @@ class DworkSession:
     def on_exit(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
         known = self._locations.pop(location, None) is not None
+        self._terms.pop(location, None)
         command = Depart(
             holder=Holder("dwork", location),
             reason=EndReason.GOODBYE,
@@ -261,7 +280,7 @@ class DworkSession:
             count = reply.count if type(reply) is Accepted else 0
             known = known or count > 0
             if count == command.count_max:
-                self.hub.ask(command, settle)  # others had their turn, now the next of them
+                self.hub.ask(command, settle)  # other peers had their turn
             elif known:
                 turn.finish()
             else:
@@ -281,38 +300,70 @@ class DworkSession:
                 kind=Kind.OK,
                 name=f"dhub: {active} active tasks, {ready} ready.",
                 n=min(ready, _INT32_MAX),
+                counts=self._count(counts) if query.detail else None,
             )
         )
-        # A question about nothing: its answer comes when what was counted is on disk.
+        # An empty query: its answer comes when what was counted is on disk.
         self.hub.ask(LookByName(self.settings.queue, ""), lambda _: turn.answer(body))
+
+    def _count(self, counts: Mapping[State, int] | None) -> Counts:
+        """D38: the whole graph by state."""
+        hub, queue = self.hub, self.settings.queue
+        if counts is None:
+            return Counts()
+        under_way = counts[State.READY] or counts[State.LEASED] or counts[State.DELAYED]
+        ended = hub.endings(queue)
+        return Counts(
+            waiting=counts[State.BLOCKED],
+            delayed=counts[State.DELAYED],
+            ready=counts[State.READY],
+            stolen=counts[State.LEASED],
+            done=ended[State.COMPLETED],
+            failed=ended[State.FAILED],
+            cancelled=ended[State.CANCELLED],
+            # If nothing moves, clients that wait for the end rely on this number.
+            held=hub.held_count(queue, exactly=not under_way),
+        )
 
     def on_lookup(self, turn: Turn, query: Query) -> None:
         if self.settings.strict:
-            turn.refuse("LOOKUP is not served by a strict endpoint")
+            turn.refuse("LOOKUP is not supported by a strict endpoint")
             return
         if self.hub.draining:
             turn.say(Kind.EXIT)
             return
 
-        def settle(reply: Reply) -> None:
-            job = reply.job if type(reply) is Found else None
+        queue, name = self.settings.queue, query.name or ""
+
+        def show(job: Job | None) -> None:
             if job is None:
                 turn.say(Kind.NOT_FOUND)
                 return
-            task = task_of(job, self.settings.queue, self.hub)
+            task = task_of(job, queue, self.hub, job.state.value)
             where = job.lease.holder.name if type(job.lease) is Lease else None
             turn.answer(encode(Query(kind=Kind.OK, tasks=(task,), location=where)))
 
-        self.hub.ask(Look(name_key(self.settings.queue, query.name or "")), settle)
+        def settle(reply: Reply) -> None:
+            job = reply.job if type(reply) is Found else None
+            if job is not None:
+                show(job)
+            else:  # its graph may have ended: then only the store knows it
+                self.hub.find_ended(queue, (name,), lambda found: show(found.get(name)))
 
-    def _heard(self, location: str) -> None:
-        """D32: a worker that sends anything is alive, and keeps what it holds."""
+        self.hub.ask(Look(name_key(queue, name)), settle)
+
+    def _heard(self, location: str, term_ms: int | None = None) -> None:
+        """D32: a worker that sends anything is alive and keeps what it holds."""
         locations = self._locations
         if location not in locations:
             if len(locations) >= _LOCATIONS_COUNT_MAX:
-                del locations[next(iter(locations))]
+                oldest = next(iter(locations))
+                del locations[oldest]
+                self._terms.pop(oldest, None)
             locations[location] = 0
-        lease_ms = self.settings.lease_ms
+        if term_ms is not None:
+            self._terms[location] = term_ms
+        lease_ms = self._terms.get(location) or self.settings.lease_ms
         if lease_ms is None:
             return
         now = self.hub.now()
@@ -328,7 +379,7 @@ class DworkSession:
 _INT32_MAX: Final = 2**31 - 1
 _Form = tuple[bool, bool, bool, bool]
 _FIELDS: Final = ("task", "name", "n", "location")
-# Which fields a request of each kind consists of; a steal may have n as well.
+# The fields of a request of each kind; a steal may also have n.
 _FORMS: Final[dict[Kind, _Form]] = {
     Kind.CREATE: (True, False, False, False),
     Kind.STEAL: (False, False, False, True),

@@ -15,9 +15,17 @@ from manyhands.model.policy import (
     OnUnknownDependency,
     Terms,
 )
+from manyhands.protocols.dwork.codec import (
+    Dep,
+    LogEntry,
+    Phase,
+    Task,
+    pack_rest,
+    pack_task,
+    with_name,
+)
 from manyhands.protocols.dwork.hub import Hub
 from manyhands.protocols.dwork.kept import Kept, decode_kept, encode_kept
-from manyhands.wire.dwork import Dep, LogEntry, Phase, Task, pack_rest, pack_task, with_name
 
 _STATED: Final[dict[State, Phase]] = {
     State.BLOCKED: Phase.WAITING,
@@ -30,33 +38,35 @@ _STATED: Final[dict[State, Phase]] = {
 
 
 class Maker:
-    """Makes jobs of tasks, for one queue and its settings."""
+    """Makes jobs from tasks, for one queue and its settings."""
 
     def __init__(self, queue: str, *, strict: bool, wait_for_unknown: bool) -> None:
         self._queue = queue
         defaults = DEFAULTS["dwork"]
         if strict:
             defaults = msgspec.structs.replace(defaults, completion=Completion.HOLDER)
+        self._defaults = defaults
         self._terms = Terms(defaults)
-        self._cancelled = Terms(defaults, on_dependency_failure=OnDependencyFailure.CANCEL)
+        # Terms of tasks with special wishes; equal ones share one object.
+        self._special: dict[tuple[int | None, bool], Terms] = {}
         self._origins: dict[str, Origin] = {}
         self.on_unknown = (
             OnUnknownDependency.WAIT if wait_for_unknown else OnUnknownDependency.SATISFIED
         )
 
-    def new_job(self, task: Task, job_id: str) -> NewJob:
-        """The job that a created task is. Its name is what workers of any protocol are given,
-        unless a payload came with it.
+    def new_job(self, task: Task, job_id: str, unmet: tuple[Dep, ...] | None = None) -> NewJob:
+        """The job of a created task. Its name is what workers of any protocol get, unless it came
+        with a payload. ``unmet``: the predecessors that count, if not all.
         """
         named = task.payload is None
-        preds = task.preds
+        preds = task.preds if unmet is None else unmet
         return NewJob(
             job_id=job_id,
             queue=self._queue,
             payload=task.name.encode() if task.payload is None else task.payload,
             encoding=Encoding.TEXT if named else Encoding.BINARY,
-            on_existing=OnExisting.ADD_DEPENDENCIES,
-            terms=self._cancelled if task.cancel_on_failure else self._terms,
+            on_existing=OnExisting.KEEP if task.keep else OnExisting.ADD_DEPENDENCIES,
+            terms=self._terms_of(task),
             origin=self._origin(task.origin),
             priority=0.0 if task.priority is None else task.priority,
             namespace=self._queue,
@@ -66,8 +76,23 @@ class Maker:
             metadata=_metadata(task) if preds or task.log else b"",
         )
 
+    def _terms_of(self, task: Task) -> Terms:
+        wish = (task.attempts_max, task.cancel_on_failure)
+        if wish == _NO_WISH:
+            return self._terms
+        found = self._special.get(wish)
+        if found is None:
+            if len(self._special) > _TERMS_COUNT_MAX:
+                self._special.clear()
+            found = self._special[wish] = Terms(
+                self._defaults,
+                attempts_max=task.attempts_max,
+                on_dependency_failure=OnDependencyFailure.CANCEL if wish[1] else None,
+            )
+        return found
+
     def _origin(self, name: str) -> Origin:
-        """Equal ones are one object: a graph comes from few hosts."""
+        """Equal origins share one object: a graph comes from few hosts."""
         found = self._origins.get(name)
         if found is None:
             if len(self._origins) > _ORIGINS_COUNT_MAX:
@@ -77,6 +102,8 @@ class Maker:
 
 
 _ORIGINS_COUNT_MAX: Final = 1_000
+_TERMS_COUNT_MAX: Final = 1_000
+_NO_WISH: Final[tuple[int | None, bool]] = (None, False)
 
 
 def _metadata(task: Task) -> bytes:
@@ -88,8 +115,8 @@ def _metadata(task: Task) -> bytes:
 
 
 def note_of(log: Sequence[LogEntry]) -> str:
-    """What a worker wrote down of its work (D37), as a line of the job's history: the latest
-    entries, since the end is what one looks for.
+    """A worker's log of its work (D37) as a line of the job's history: the latest entries, since
+    the end matters most.
     """
     latest = log[-_LOG_COUNT_MAX:]
     return ", ".join([f"{entry.phase.name.lower()} {entry.at_us}" for entry in latest])
@@ -103,9 +130,9 @@ def _noted(note: str) -> list[LogEntry]:
     return entries
 
 
-def task_of(job: Job, queue: str, hub: Hub) -> Task:
-    """A job as a worker is given it, or as a lookup shows it."""
-    # A job of another front has no name here: it goes by its id.
+def task_of(job: Job, queue: str, hub: Hub, state: str | None = None) -> Task:
+    """A job as handed to a worker or, with its state, as shown by a lookup."""
+    # A job of another protocol has no name here and goes by its id.
     name = job.name if job.name is not None and job.namespace == queue else job.job_id
     kept = _kept(job) if job.metadata and job.origin.realm == "dwork" else _NOTHING
     failure = job.failure
@@ -115,25 +142,36 @@ def task_of(job: Job, queue: str, hub: Hub) -> Task:
         preds=_preds(job, kept, hub) if job.depends_on else (),
         log=_log(job, kept),
         payload=None if job.payload == name.encode() else job.payload,
-        result=job.result,
+        result=_result(job),
         failure=(failure.message or failure.code) if failure is not None else None,
         priority=job.priority or None,
         attempt=job.lease_number or None,
+        attempts_max=job.terms.attempts_max,
+        attempts_used=job.attempts_used or None,
+        state=state,
     )
 
 
+def _result(job: Job) -> bytes | None:
+    """The result or, for a failed task, the data its worker sent with the failure."""
+    failure = job.failure
+    if failure is not None and job.state is State.FAILED:
+        return failure.payload or None
+    return job.result
+
+
 class Giver:
-    """Packs the tasks that workers of one queue are given."""
+    """Packs the tasks handed to workers of one queue."""
 
     def __init__(self, queue: str, hub: Hub) -> None:
         self._queue = queue
         self._hub = hub
-        # Tasks that came together and go together differ only in their names: all else is packed
-        # once. By origin, instants, attempt and priority.
+        # Tasks that were created and handed out together differ only in their names: the rest is
+        # packed once. By origin, instants, attempt and priority.
         self._rests: dict[tuple[str, int, int, int, float], bytes] = {}
 
     def pack(self, job: Job) -> bytes:
-        """The task that a leased job is, as part of a message."""
+        """A leased job as a task, packed as part of a message."""
         name = job.name
         lease = job.lease
         if (
@@ -144,6 +182,7 @@ class Giver:
             or job.metadata
             or job.failure is not None
             or job.result is not None
+            or job.terms.attempts_max is not None
             or job.namespace != self._queue
         ):
             return pack_task(task_of(job, self._queue, self._hub))
@@ -168,7 +207,7 @@ class Giver:
 
 _RESTS_COUNT_MAX: Final = 256
 _NOTHING: Final = Kept()
-# Entries that a worker may send with the end of a task and find again.
+# Log entries that a worker may send with the end of a task and get back.
 _LOG_COUNT_MAX: Final = 16
 
 
@@ -188,7 +227,7 @@ def _preds(job: Job, kept: Kept, hub: Hub) -> tuple[Dep, ...]:
 
 
 def _log(job: Job, kept: Kept) -> tuple[LogEntry, ...]:
-    """What the creator wrote, then what is known here: each hand-out, and how it ended."""
+    """The creator's entries, then the server's: each hand-out, and how it ended."""
     first = Phase.WAITING if job.depends_on else Phase.READY
     entries = [LogEntry(first, job.submitted_at * 1000)]
     if kept.log:

@@ -1,31 +1,31 @@
-"""Replies go back along the routes of their requests, and those of a route keep their order."""
+"""Sends replies along the routes of their requests, in the order of each route."""
 
 from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 
-from manyhands.model.outcome import Refusal
+from manyhands.model.replies import Refusal
+from manyhands.protocols.dwork.codec import BARE, Kind, Query, encode
 from manyhands.protocols.dwork.hub import Hub, Route
 from manyhands.protocols.dwork.words import ANSWERS
-from manyhands.wire.dwork import BARE, Kind, Query, encode
 
 _OK: Final = BARE[Kind.OK]
 _EXIT: Final = BARE[Kind.EXIT]
 
 
 class Turn(Struct, eq=False, gc=False):
-    """A request's place among those of its route, and its reply once that is known."""
+    """A request's place among those of its route, and its reply once known."""
 
     turns: "Turns"
     route: Route
-    is_first: bool = True  # no reply is owed before it
+    is_first: bool = True  # no earlier reply is pending
     follower: "Turn | None" = None
     body: bytes | None = None
     undelivered: Callable[[], None] | None = None
 
     def answer(self, body: bytes, undelivered: Callable[[], None] | None = None) -> None:
-        """Reply, now or behind the replies that are owed before it."""
+        """Replies, now or behind the earlier pending replies."""
         if self.is_first and self.follower is None:  # as nearly always
             turns, route = self.turns, self.route
             del turns.latest[route]
@@ -38,40 +38,41 @@ class Turn(Struct, eq=False, gc=False):
             self.turns.settle(self)
 
     def say(self, kind: Kind) -> None:
-        """A reply without anything in it."""
+        """Sends a reply without content."""
         self.answer(BARE[kind])
 
     def refuse(self, sentence: str) -> None:
-        """What was wrong; nothing was changed (D4)."""
+        """Replies with what was wrong; nothing was changed (D4)."""
         self.turns.errors_count += 1
         self.answer(encode(Query(kind=Kind.ERROR, reason=sentence)))
 
     def tell(self, refusal: Refusal) -> None:
-        """A refusal in the protocol's words."""
+        """Replies with a refusal in the protocol's words."""
         kind = ANSWERS[refusal.why]
         if kind is Kind.ERROR:
             self.refuse(refusal.sentence)
-        elif kind is Kind.NOT_FOUND:
-            self.answer(encode(Query(kind=kind, reason=refusal.sentence)))
         else:
-            self.say(kind)
+            # An Exit with a reason means that the server stops, not that all is finished.
+            self.answer(encode(Query(kind=kind, reason=refusal.sentence)))
 
     def finish(self) -> None:
-        """What was asked is on disk. A server that is about to stop says so instead (D6)."""
+        """Replies once the request is on disk. A server that is about to stop says so
+        instead (D6).
+        """
         self.answer(_EXIT if self.turns.hub.draining else _OK)
 
 
 class Turns:
-    """Requests without a reply, by route."""
+    """Pending requests by route."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.awaited_count = 0
         self.errors_count = 0
-        self.latest: dict[Route, Turn] = {}  # of each route that is owed a reply
+        self.latest: dict[Route, Turn] = {}  # of each route with a pending reply
 
     def take(self, route: Route) -> Turn:
-        """A request arrived."""
+        """Adds a request that has arrived."""
         turn = Turn(self, route)
         latest = self.latest
         before = latest.get(route)
@@ -83,7 +84,7 @@ class Turns:
         return turn
 
     def settle(self, turn: Turn) -> None:
-        """Send what is known, up to the first reply that is not."""
+        """Sends the known replies, up to the first pending one."""
         first: Turn | None = turn
         while first is not None and first.body is not None:
             follower = first.follower

@@ -1,1 +1,1 @@
-"""Gearman: the protocol that shipped, its admin text, and the first draft; one hall for all."""
+"""Gearman: the shipped protocol, its admin text, and the first draft, with one shared hall."""

@@ -3,73 +3,31 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
+from manyhands.dispatch.session import Peer
 from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
-from manyhands.model.outcome import Refusal, Reply, Why
+from manyhands.model.policy import DEFAULTS, terms_of
+from manyhands.model.replies import Refusal, Reply, Why
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman.names import as_word, queue_of, unescaped
+from manyhands.protocols.gearman.words import ERROR_CODES
 from manyhands.protocols.replies import Replies
-from manyhands.protocols.session import Peer
-from manyhands.wire import gearman as wire
 
-# Lines of a listing of jobs; with more, an operator wants the search of the HTTP API.
+# Lines in a listing of jobs; for more, operators have the search of the HTTP API.
 _JOBS_COUNT_MAX: Final = 100_000
-# Functions that are listed although no worker names them any more.
+# Functions that are listed although no worker offers them any more.
 _FUNCTIONS_COUNT_MAX: Final = 10_000
-# More than any queue holds; a bound of this size is none, and every store can write it down.
+# More than any queue holds, so it means no bound, and every store can represent it.
 _NO_BOUND: Final = 10**12
 _COLON: Final = ord(":")
 _UNIQUE_BYTES_MAX: Final = 64
-# The key of a job that was joined by its data: a dash and 64 bytes of a digest, see ``unique_key``.
+# The key of a job that was joined by its data: a dash and a digest of 64 bytes, see ``unique_key``.
 _DIGEST_BYTES: Final = 65
 # Asks for nothing; its answer comes when everything asked before is on disk.
 _BARRIER: Final = LookByKey(b"", "")
-
-# Every refusal in Gearman's words, in packets and in text: an upper-case code, then the sentence.
-ERROR_CODES: Final[dict[Why, bytes]] = {
-    Why.BAD_QUEUE_NAME: b"INVALID_FUNCTION_NAME",
-    Why.BAD_JOB_ID: b"JOB_NOT_FOUND",
-    Why.BAD_NAME: b"INVALID_ARGUMENT",
-    Why.BAD_UNIQUE_KEY: b"ARGUMENT_TOO_LARGE",
-    Why.BAD_TAG: b"INVALID_ARGUMENT",
-    Why.BAD_LIMIT: b"INVALID_ARGUMENT",
-    Why.BAD_PRIORITY: b"INVALID_ARGUMENT",
-    Why.BAD_TIME: b"INVALID_ARGUMENT",
-    Why.BAD_POLICY: b"INVALID_ARGUMENT",
-    Why.BAD_SCHEDULE: b"INVALID_ARGUMENT",
-    Why.BAD_COUNT: b"INVALID_ARGUMENT",
-    Why.PAYLOAD_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.METADATA_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.EMPTY_BATCH: b"INVALID_ARGUMENT",
-    Why.BATCH_TOO_LARGE: b"ARGUMENT_TOO_LARGE",
-    Why.OTHER_ITEM_REFUSED: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_JOB: b"JOB_NOT_FOUND",
-    Why.UNKNOWN_QUEUE: b"UNKNOWN_FUNCTION",
-    Why.UNKNOWN_SCHEDULE: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_WORKER: b"INVALID_ARGUMENT",
-    Why.UNKNOWN_DEPENDENCY: b"INVALID_ARGUMENT",
-    Why.DUPLICATE_JOB: b"JOB_EXISTS",
-    Why.IN_OTHER_QUEUE: b"JOB_EXISTS",
-    Why.DUPLICATE_KEY: b"JOB_EXISTS",
-    Why.DUPLICATE_NAME: b"JOB_EXISTS",
-    Why.NOT_YOUR_LEASE: b"JOB_NOT_FOUND",
-    Why.NOT_LEASED: b"JOB_NOT_FOUND",
-    Why.NOT_CLAIMABLE: b"JOB_NOT_FOUND",
-    Why.WRONG_QUEUE: b"JOB_NOT_FOUND",
-    Why.ALREADY_COMPLETED: b"JOB_NOT_FOUND",
-    Why.ALREADY_FAILED: b"JOB_NOT_FOUND",
-    Why.ALREADY_CANCELLED: b"JOB_NOT_FOUND",
-    Why.NOT_FINISHED: b"INVALID_ARGUMENT",
-    Why.CYCLE: b"INVALID_ARGUMENT",
-    Why.TOO_MANY_DEPENDENCIES: b"INVALID_ARGUMENT",
-    Why.HAS_DEPENDANTS: b"INVALID_ARGUMENT",
-    Why.QUEUE_IN_USE: b"FUNCTION_IN_USE",
-    Why.QUEUE_FULL: b"QUEUE_ERROR",
-    Why.TOO_MANY_QUEUES: b"QUEUE_ERROR",
-    Why.TOO_MANY_SCHEDULES: b"QUEUE_ERROR",
-    Why.STORE_FULL: b"QUEUE_ERROR",
-    Why.SHUTTING_DOWN: b"SHUTTING_DOWN",
-    Why.INTERNAL: b"INTERNAL_ERROR",
-}
 
 
 class Guest(Protocol):
@@ -86,34 +44,56 @@ class Guest(Protocol):
 
 
 class Hall:
-    """Who is connected, and how jobs are called."""
+    """The connections, and the handles of jobs."""
 
-    def __init__(self, server_name: str, version: str, pid: int, log_level: str) -> None:
+    def __init__(
+        self,
+        server_name: str,
+        version: str,
+        pid: int,
+        log_level: str,
+        *,
+        attempts_max: int = DEFAULTS["gearman"].attempts_max,
+        exceptions: bool = False,
+    ) -> None:
         self.version = version
         self.pid = pid
         self.log_level = log_level
+        self.terms = terms_of("gearman", attempts_max)
+        self.draft_terms = terms_of("draft", attempts_max)
+        self.draft_unkept_terms = replace(self.draft_terms, result_ms=0)
+        self.exceptions = exceptions  # sent to all clients
         self.sessions: dict[Guest, None] = {}
-        self.functions: dict[str, None] = {}  # that some worker named, until they are dropped
+        self.functions: dict[str, None] = {}  # offered by some worker, until dropped
         self.faults_count = 0
+        # Called with every ERROR sent to a peer: its code and sentence.
+        self.on_error: Callable[[Peer, bytes, bytes], None] | None = None
         self._prefix = f"H:{server_name}:".encode()
-        # JOB_CREATED up to the id, which has always as many digits.
+        # JOB_CREATED up to the id, which has a constant number of digits.
         self._created = wire.encode_job_created(self._prefix + bytes(32))[:-32]
 
     def enter(self, session: Guest) -> None:
-        """A connection began."""
+        """A connection was opened."""
         self.sessions[session] = None
 
     def leave(self, session: Guest) -> None:
-        """A connection ended."""
+        """A connection was closed."""
         self.sessions.pop(session, None)
 
     def learn(self, function: str) -> None:
-        """Some worker can do it: from now on it is listed, also when that worker is gone."""
+        """A worker offers the function: it is listed from now on, even after that worker is
+        gone.
+        """
         if len(self.functions) < _FUNCTIONS_COUNT_MAX:
             self.functions[function] = None
 
+    def complain(self, peer: Peer, code: bytes, sentence: bytes) -> None:
+        """Notes an error sent to a peer."""
+        if self.on_error is not None:
+            self.on_error(peer, code, sentence)
+
     def handle_of(self, job: Job) -> bytes:
-        """The handle: the same in both dialects, valid as long as the job is on record."""
+        """The handle: the same in both dialects, valid as long as the job is stored."""
         job_id = job.job_id
         return self._prefix + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
 
@@ -123,13 +103,13 @@ class Hall:
         return self._created + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
 
     def job_id_of(self, handle: bytes) -> str | None:
-        """The id (or uid) in a handle. The server's name in it is not compared."""
+        """The id (or uid) in a handle. The server's name in it is ignored."""
         if len(handle) < 35 or handle[-33] != _COLON or not handle.isascii():
             return None
         return handle[-32:].decode().lower()
 
     def workers_by_function(self) -> dict[str, int]:
-        """How many connections can do each function that was ever named."""
+        """How many connections offer each function that was ever named."""
         counts = dict.fromkeys(self.functions, 0)
         for session in self.sessions:
             for function in session.abilities:
@@ -138,15 +118,17 @@ class Hall:
 
 
 class Admin:
-    """One line of text, one answer."""
+    """Answers admin text, one line at a time."""
 
     def __init__(self, peer: Peer, hall: Hall, replies: Replies) -> None:
         self._peer = peer
         self._hall = hall
         self._replies = replies
+        self._line = b""
 
     def answer(self, line: bytes) -> None:
         """Commands are case-insensitive; function names are not."""
+        self._line = line
         words = line.split()
         if not words:
             self._unknown(b"")
@@ -196,7 +178,7 @@ class Admin:
         lines = []
         for session in self._hall.sessions:
             name = _one_word(session.client_id) or "-"
-            functions = " ".join(session.abilities)
+            functions = " ".join(map(as_word, session.abilities))
             peer = session.peer
             lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
         self._list(lines)
@@ -241,10 +223,10 @@ class Admin:
         if len(bounds) == 1:
             jobs_max = (bounds[0], None, None)
         else:
-            # No bound for one priority must not fall back on that of another.
+            # No bound for one priority must not fall back to that of another.
             high, normal, low = (number or _NO_BOUND for number in bounds)
             jobs_max = (normal, high, low)
-        name = words[0].decode("utf-8", "replace")
+        name = _named(words[0])
         known = {queue.name for queue in self._peer.queues()}
         if name not in known and name not in self._hall.workers_by_function():
             self._replies.say(wire.OK_LINE)
@@ -266,13 +248,13 @@ class Admin:
         if len(words) != 2 or words[0].lower() != b"function":
             self._incomplete(b"create function FUNCTION")
             return
-        self._ask(SetQueue(queue=words[1].decode("utf-8", "replace")))
+        self._ask(SetQueue(queue=_named(words[1])))
 
     def on_drop(self, words: list[bytes]) -> None:
-        if len(words) != 2 or words[0].lower() != b"function":
+        if len(words) < 2 or words[0].lower() != b"function":
             self._incomplete(b"drop function FUNCTION")
             return
-        name = words[1].decode("utf-8", "replace")
+        name = _named(self._line.split(None, 2)[2].rstrip())  # may contain spaces
         hall = self._hall
         if hall.workers_by_function().get(name):
             sentence = b"there are workers for this function"
@@ -288,7 +270,7 @@ class Admin:
         unknown: bytes | None = None,
         missing: bytes | None = None,
     ) -> None:
-        """``unknown`` is said where there is no such job, ``missing`` where no such queue."""
+        """``unknown`` is the answer for an unknown job, ``missing`` that for an unknown queue."""
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
@@ -309,7 +291,7 @@ class Admin:
         self._tell(wire.encode_listing(line.encode("utf-8", "replace") for line in lines))
 
     def _tell(self, listing: bytes) -> None:
-        """What was seen leaves with the commit of what was seen."""
+        """Sends a listing once everything in it is on disk."""
         slot = self._replies.reserve()
         self._peer.ask(_BARRIER, lambda _: self._replies.fill(slot, listing))
 
@@ -320,8 +302,8 @@ _NO_SUCH_JOB: Final = frozenset(
 
 
 def shown_unique(job: Job) -> bytes:
-    """The unique as peers are shown it: none where it cannot be written, a dash where the data
-    itself was the unique.
+    """The unique as peers see it: empty if it cannot be written, a dash if the data itself was the
+    unique.
     """
     key = job.unique_key
     if key is None:
@@ -331,8 +313,15 @@ def shown_unique(job: Job) -> bytes:
     return b"-" if len(key) == _DIGEST_BYTES and key.startswith(b"-") else b""
 
 
+def _named(name: bytes) -> str:
+    """The queue of a function, as an operator copies it from a listing. A name that is too long
+    stays as it is and is refused as a queue.
+    """
+    return queue_of(unescaped(name)) or name.decode("utf-8", "replace")
+
+
 def is_listing(line: bytes) -> bool:
-    """Whether these few words may have an answer without end."""
+    """Whether the answer to this line may be very long."""
     words = line.split(None, 1)
     return bool(words) and words[0].lower() in _LISTINGS
 
@@ -343,7 +332,7 @@ def _is_line(text: bytes) -> bool:
 
 
 def _one_word(text: bytes) -> str:
-    """A space or a line end in an id would break the table that every monitor parses."""
+    """A space or a line end in an id would break the table that monitors parse."""
     shown = text.decode("utf-8", "replace")
     return "".join("_" if char.isspace() or not char.isprintable() else char for char in shown)
 

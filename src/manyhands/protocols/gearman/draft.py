@@ -1,7 +1,7 @@
-"""Gearman as its first design note had it: one connection of an application, a worker, or both.
+"""Gearman as in its first design note: one connection of an application, a worker, or both.
 
-A worker here holds one job at a time, so no packet of its names a job. Numbers such as A14 are
-those of ``docs/protocols/gearman.md``, where every gap of the note is settled.
+A worker here holds one job at a time, so its packets name no job. Numbers such as A14 are those of
+``docs/protocols/gearman.md``, which settles every gap of the note.
 """
 
 from collections import deque
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
-from msgspec.structs import replace
 
+from manyhands.dispatch.session import Peer, only_item
 from manyhands.model import limits
 from manyhands.model.commands import (
     ByConnection,
@@ -29,26 +29,30 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.events import Signal
-from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
-from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Why
-from manyhands.model.policy import TERMS, Terms
+from manyhands.model.job import (
+    FINISHED,
+    EndReason,
+    Holder,
+    Job,
+    Origin,
+    State,
+    failure_from_bytes,
+)
+from manyhands.model.reasons import LOST_CODE, Reason
+from manyhands.model.replies import Claimed, Found, Refusal, Reply, Why
+from manyhands.protocols.gearman import draft_codec as wire
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.replies import Replies
-from manyhands.protocols.session import Peer, only_item
-from manyhands.wire import gearman_draft as wire
 
 _log = structlog.get_logger("manyhands.gearman_draft")
 
-_TERMS: Final = TERMS["draft"]
-# A result that is thrown away, or that only whoever waits is given (A45).
-_UNKEPT_TERMS: Final = replace(_TERMS, result_ms=0)
 _HELD_BACK_BYTES_MAX: Final = 1024 * 1024
-_HELD_BACK_EACH_BYTES: Final = 200  # what even an empty request takes in memory
-# Answers that a peer has not been given yet; above, it is not listened to until some are.
+_HELD_BACK_EACH_BYTES: Final = 200  # memory taken even by an empty request
+# Pending answers of a peer; above this, nothing more is read from it.
 _AWAITED_COUNT_MAX: Final = 10_000
 _NUMBER_MAX: Final = 2**32 - 1
 
-# Result codes that are the server's own (A38).
+# The server's own result codes (A38).
 CANCELLED: Final = 251
 DEADLINE: Final = 252
 DEPENDENCY: Final = 253
@@ -56,7 +60,16 @@ LOST: Final = 254
 UNKNOWN: Final = 255
 _WORKER_CODE_MAX: Final = 249
 
-_CODES_BY_REASON: Final = {"deadline": DEADLINE, "dependency_failed": DEPENDENCY}
+# Codes of jobs that did not succeed; None: the code is in the failure.
+CODES: Final[dict[Reason, int | None]] = {
+    Reason.DEADLINE: DEADLINE,
+    Reason.DEPENDENCY_FAILED: DEPENDENCY,
+    Reason.CANCELLED: CANCELLED,
+    Reason.ABANDONED: CANCELLED,
+    Reason.REPLACED: CANCELLED,
+    Reason.FAILED: None,
+    Reason.OUT_OF_ATTEMPTS: None,
+}
 _UNKNOWN_JOB: Final = wire.JobCompleteRes(1, UNKNOWN, b"unknown job")
 _UNFINISHED: Final = wire.JobCompleteRes(0, 0, b"")
 
@@ -73,14 +86,15 @@ class DraftSession:
         self.abilities: dict[str, int | None] = {}
         self.ignored_count = 0  # announcements about no job (A17)
         self._decoder = wire.Decoder(packet_bytes_max)
-        self._error_packets = error_packets  # else a peer in error is closed (A7)
+        self._error_packets = error_packets  # otherwise a peer in error is disconnected (A7)
         self._replies = Replies(peer.send)
-        self._leaving = False  # nothing that comes is looked at any more
+        self._undone: list[wire.Message] = []  # received, waiting for the next turn
+        self._leaving = False  # further input is ignored
         self._warned = False
         self._turn = 0
         self._held: Job | None = None
         self._claiming = False
-        self._sync_job: str | None = None  # the one this application waits for (A35)
+        self._sync_job: str | None = None  # the job this application waits for (A35)
         self._sync_asked = False
         self._held_back: deque[wire.Packet | wire.Fault] = deque()
         self._held_back_bytes = 0
@@ -95,9 +109,19 @@ class DraftSession:
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
-        for message in self._decoder.feed(data):
+        messages = self._decoder.feed(data)
+        if self._undone:
+            messages = self._undone + messages
+            self._undone = []
+        peer = self.peer
+        owed_max = peer.owed_bytes + limits.TURN_BYTES_OWED_MAX
+        for count, message in enumerate(messages):
             if self._leaving:
                 return
+            if count == limits.TURN_REQUESTS_MAX or peer.owed_bytes > owed_max:
+                self._undone = messages[count:]
+                peer.come_back()
+                break
             if self._sync_asked and _waits_its_turn(message):
                 self._held_back.append(message)
                 self._held_back_bytes += _size(message)
@@ -105,7 +129,7 @@ class DraftSession:
                 self._take(message)
         held = self._held
         if held is not None and held.lease is not None and held.lease.term_ms is not None:
-            # Whatever a worker sends shows that it lives (A20, A23).
+            # Any packet from a worker shows that it is alive (A20, A23).
             self.peer.ask(Renew(job_id=held.job_id, proof=self._proof))
 
     def _take(self, message: wire.Message) -> None:
@@ -118,7 +142,10 @@ class DraftSession:
             _ACTIONS[type(message)](self, message)
 
     def _complain(self, slot: list[bytes | None] | None, error: wire.Error) -> None:
-        """An error packet, in its turn; or the end of the connection where there is to be none."""
+        """Sends an error packet in its turn, or closes the connection if there are no error
+        packets.
+        """
+        self.hall.complain(self.peer, b"%d" % error.code, error.text)
         text = wire.encode(error) if self._error_packets else b""
         if slot is not None:
             self._replies.fill(slot, text)
@@ -129,17 +156,25 @@ class DraftSession:
 
     def _leave(self) -> None:
         self._leaving = True
-        self._replies.when_told(self.peer.close)
+        self._replies.when_sent(self.peer.close)
 
     def is_overwhelmed(self) -> bool:
-        """What waits behind a sync job is bounded: the rest stays with the peer (A35)."""
+        """Packets held behind a sync job are bounded; the rest stays with the peer (A35)."""
         return (
             self._held_back_bytes > _HELD_BACK_BYTES_MAX
             or self._replies.awaited_count > _AWAITED_COUNT_MAX
         )
 
+    def held_bytes(self) -> int:
+        """Bytes held of an incomplete packet, and of packets behind a sync job."""
+        return self._decoder.held_bytes() + self._held_back_bytes
+
+    def is_amid_packet(self) -> bool:
+        """Whether a packet has begun to arrive."""
+        return self._decoder.held_bytes() > 0
+
     def ended(self) -> None:
-        """The peer has nothing more to say: it gets its answers, and is closed."""
+        """The peer closed its side: it gets its answers, then the connection is closed."""
         self._leave()
 
     def lost(self, *, blameless: bool = False) -> None:
@@ -154,7 +189,7 @@ class DraftSession:
         reason = EndReason.RELEASED if blameless else EndReason.LOST
         depart = Depart(connection=connection, reason=reason)
         if self._claiming:
-            # A job on its way to the worker is given back first: it never saw it.
+            # A job on its way to the worker is given back first: the worker never saw it.
             ask(LookByKey(b"", ""), lambda _: ask(depart))
         else:
             ask(depart)
@@ -174,10 +209,10 @@ class DraftSession:
             self._sync_over()
 
     def _sync_over(self) -> None:
-        """The application waits no longer: what it asked meanwhile has its turn."""
+        """The application no longer waits: the requests it sent meanwhile get their turn."""
         self._sync_job, self._sync_asked = None, False
         if self._going_on:
-            return  # a refused request, met while going on
+            return  # a refused request, found while resuming
         self._going_on = True
         while self._held_back and not (self._sync_asked or self._leaving):
             message = self._held_back.popleft()
@@ -190,7 +225,9 @@ class DraftSession:
     def on_create(self, packet: wire.JobCreateReq) -> None:
         peer = self.peer
         sync = packet.job_type == wire.SYNC_WAIT
-        terms: Terms = _TERMS if packet.job_type == wire.ASYNC_HANDLE else _UNKEPT_TERMS
+        # A result that is thrown away, or that only the waiter gets, is not kept (A45).
+        kept = packet.job_type == wire.ASYNC_HANDLE
+        terms = self.hall.draft_terms if kept else self.hall.draft_unkept_terms
         item = NewJob(
             job_id=peer.job_id(),
             queue=packet.name.decode("ascii"),
@@ -237,12 +274,12 @@ class DraftSession:
             job = reply.job if type(reply) is Found else None
             self._replies.fill(slot, wire.encode(answer(job)))
 
-        self.peer.ask(Look(job_id), settle)
+        self.peer.ask(Look(job_id, brief=True), settle)
 
     # Workers.
 
     def on_noop(self, packet: wire.Noop) -> None:
-        """A sign of life, no more (A20)."""
+        """A sign of life, nothing more (A20)."""
 
     def on_connect(self, packet: wire.WorkerConnect) -> None:
         abilities: dict[str, int | None] = {name.decode("ascii"): None for name in packet.names}
@@ -304,7 +341,7 @@ class DraftSession:
                 return
             job = reply.jobs[0]
             if self._leaving:
-                self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # nobody saw it
+                self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # never delivered
                 self._replies.fill(slot, b"")
                 return
             self._held = job
@@ -331,7 +368,7 @@ class DraftSession:
         )
 
     def _ignore(self) -> None:
-        """It has been taken back: announcements about it are counted, no more (A17)."""
+        """The job was taken back: announcements about it are only counted (A17)."""
         self.ignored_count += 1
 
     def on_complete_announce(self, packet: wire.JobCompleteAnnounce) -> None:
@@ -344,8 +381,7 @@ class DraftSession:
             self.peer.ask(command, None, self._ignore)
         else:
             code = min(packet.code, _WORKER_CODE_MAX)
-            message = packet.data.decode("utf-8", "replace")[:10_000]
-            failure = Failure(f"code {code}", message, packet.data)
+            failure = failure_from_bytes(f"code {code}", packet.data)
             command_fail = Fail(job_id=job.job_id, proof=self._proof, failure=failure)
             self.peer.ask(command_fail, None, self._ignore)
 
@@ -357,7 +393,9 @@ def _refused(refusal: Refusal, packet: wire.JobCreateReq) -> wire.Error:
 
 
 def _status(job: Job | None, now: int) -> wire.JobStatusRes:
-    """How far it is (A39). The time left is aged by the time since it was reported (A40)."""
+    """A job's progress (A39). The remaining time is reduced by the time since it was reported
+    (A40).
+    """
     if job is None:
         return wire.JobStatusRes(0, 0, 0)
     progress = job.progress
@@ -379,7 +417,7 @@ def _status(job: Job | None, now: int) -> wire.JobStatusRes:
 
 
 def _completion(job: Job | None, now: int) -> wire.JobCompleteRes:
-    """Whether and how it ended (A42, A44, A45)."""
+    """Whether and how a job ended (A42, A44, A45)."""
     if job is None:
         return _UNKNOWN_JOB
     if job.state not in FINISHED:
@@ -394,7 +432,7 @@ def _completion(job: Job | None, now: int) -> wire.JobCompleteRes:
 
 
 def _ending(job: Job) -> wire.JobCompleteRes:
-    """How it ended (A38, A43)."""
+    """How a job ended (A38, A43)."""
     elapsed_ms = 0
     if job.attempts:
         elapsed_ms = job.attempts[-1].ended_at - job.attempts[-1].claimed_at
@@ -402,20 +440,20 @@ def _ending(job: Job) -> wire.JobCompleteRes:
     if job.state is State.COMPLETED:
         return wire.JobCompleteRes(seconds, 0, job.result or b"")
     failure = job.failure
-    data = b"" if failure is None else failure.payload or failure.message.encode()
+    data = b"" if failure is None else failure.as_bytes()
     return wire.JobCompleteRes(seconds, _code(job), data)
 
 
 def _code(job: Job) -> int:
     """The result code of a job that did not succeed."""
-    code = _CODES_BY_REASON.get(job.reason)
+    code = CODES.get(job.reason)
     if code is not None:
         return code
-    if job.state is State.CANCELLED:
+    if job.state is State.CANCELLED:  # by an earlier version, in free text
         return CANCELLED
     failure = job.failure
     said = failure.code if failure is not None else ""
-    if said == "attempts":
+    if said == LOST_CODE:
         return LOST
     number = said.removeprefix("code ")
     if number != said and number.isascii() and number.isdigit() and len(number) <= 3:
@@ -424,14 +462,14 @@ def _code(job: Job) -> int:
 
 
 def _waits_its_turn(message: wire.Message) -> bool:
-    """What an application that waits for a job is answered after it (A35)."""
+    """Whether a request is answered only after the job that the application waits for (A35)."""
     if type(message) is wire.Fault:
         return not message.closes
     return type(message) in _APPLICATION_PACKETS
 
 
 def _size(message: wire.Message) -> int:
-    """About how much memory a request takes that waits for its turn."""
+    """The approximate memory taken by a waiting request."""
     match message:
         case wire.JobCreateReq():
             size = len(message.name) + len(message.dupkey) + len(message.args)

@@ -1,4 +1,4 @@
-"""Gearman as it shipped: one connection of a client, a worker, or both.
+"""Gearman as shipped: one connection of a client, a worker, or both.
 
 Clause numbers in comments (G…) are those of ``docs/protocols/gearman.md``.
 """
@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from manyhands.dispatch.session import Peer, Settle
 from manyhands.model import limits
 from manyhands.model.commands import (
     ByConnection,
@@ -19,6 +20,7 @@ from manyhands.model.commands import (
     Depart,
     Detach,
     Fail,
+    LiftTerms,
     Look,
     LookByKey,
     NewJob,
@@ -28,15 +30,24 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.events import Signal
-from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Origin, State
-from manyhands.model.outcome import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
-from manyhands.model.policy import TERMS
-from manyhands.protocols.gearman.admin import ERROR_CODES, Admin, Hall, is_listing, shown_unique
+from manyhands.model.job import (
+    FINISHED,
+    EndReason,
+    Failure,
+    Holder,
+    Job,
+    Origin,
+    State,
+    failure_from_bytes,
+)
+from manyhands.model.reasons import LOST_CODE, Outcome
+from manyhands.model.replies import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
+from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman.admin import Admin, Hall, is_listing, shown_unique
+from manyhands.protocols.gearman.names import NAME_SENTENCE, queue_of, unescaped
+from manyhands.protocols.gearman.words import ERROR_CODES
 from manyhands.protocols.replies import Replies
-from manyhands.protocols.session import Peer, Settle
-from manyhands.wire import gearman as wire
 
-_TERMS: Final = TERMS["gearman"]
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
 _HIGH: Final = 10.0
 _NORMAL: Final = 0.0
@@ -44,43 +55,50 @@ _LOW: Final = -10.0
 _CLIENT_ID_BYTES_MAX: Final = 127
 _UNIQUE_BYTES_MAX: Final = 64
 _HANDLE_BYTES_MAX: Final = 63
-# Jobs whose exception was reported, and whose failure may be reported once more.
+# Jobs whose exception was reported, and whose failure may follow.
 _EXCEPTED_COUNT_MAX: Final = 64
-# Stands for the id in a handle that has none; it is no id, so no job is found by it.
+# Stands for the id in a handle without one; it is no valid id, so it matches no job.
 _NO_ID: Final = "of that handle"
-# Digits of a number that are read; what is longer has no meaning here.
+# Digits that are read of a number; longer ones have no meaning here.
 _DIGITS_MAX: Final = 18
 _FOREVER_MS: Final = limits.TIME_MS_MAX
-_NOT_UTF_8: Final = b"the name of a function is UTF-8 without control characters, 1 to 255 bytes"
-# Answers that a peer has not been given yet; above, it is not listened to until some are.
+# As in gearmand. Many libraries and users take the number for seconds: no job should be taken from
+# its worker after a few milliseconds.
+_TIMEOUT_MS_MIN: Final = 1_000
+# Pending answers of a peer; above this, nothing more is read from it.
 AWAITED_COUNT_MAX: Final = 10_000
 
 
 def error_packet(refusal: Refusal) -> bytes:
     """A refusal as an ERROR packet."""
-    return wire.encode_response(
-        wire.ERROR, ERROR_CODES[refusal.why], refusal.sentence.encode("utf-8", "replace")
-    )
+    return wire.encode_response(wire.ERROR, ERROR_CODES[refusal.why], _sentence(refusal))
+
+
+def _sentence(refusal: Refusal) -> bytes:
+    return refusal.sentence.encode("utf-8", "replace")
 
 
 class GearmanSession:
     """One connection."""
 
-    def __init__(self, peer: Peer, hall: Hall, *, packet_bytes_max: int) -> None:
+    def __init__(self, peer: Peer, hall: Hall, *, payload_bytes_max: int) -> None:
         self.peer = peer
         self.hall = hall
         self.client_id = b""
-        self.abilities: dict[str, int | None] = {}  # function -> timeout in ms
-        self._decoder = wire.Decoder(packet_bytes_max)
+        self.abilities: dict[str, int | None] = {}  # queue -> timeout in ms
+        self._terms = hall.terms
+        self._decoder = wire.Decoder(payload_bytes_max)
         self._replies = Replies(peer.send)
         self._queues: tuple[str, ...] = ()
         self._terms_ms: tuple[int | None, ...] = ()
         self._turn = 0
-        # The last of each: the next is nearly always the same, and need not be made anew.
+        self._has_timed = False  # it may hold jobs with a timeout
+        # The last of each: the next is nearly always the same and can be reused.
         self._function, self._queue = b"", ""
         self._handle, self._handed_out = b"", _NO_ID
-        self._undone: list[wire.Message] = []  # behind a listing
-        self._wants_exceptions = False
+        self._undone: list[wire.Message] = []  # received, waiting for the next turn
+        self._after_listing = False  # and for all pending answers
+        self._wants_exceptions = hall.exceptions
         self._excepted: dict[bytes, None] = {}
         self._proof = ByConnection(peer.connection)
         self._holder = Holder("gearman", peer.connection, peer.address)
@@ -92,37 +110,57 @@ class GearmanSession:
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
-        actions = _ACTIONS
         messages = self._decoder.feed(data)
-        if self._decoder.met_text:
-            messages = self._up_to_a_listing(messages)
+        if len(messages) > 1 or self._undone:
+            self._take_turn(messages)
+            return
         for kind, args in messages:
-            actions[kind](self, kind, args)
+            _ACTIONS[kind](self, kind, args)
 
-    def _up_to_a_listing(self, messages: list[wire.Message]) -> list[wire.Message]:
-        """What is to be done in this turn. A listing may be very long: the next one, and whatever
-        else came behind it, waits until it has been told.
+    def _take_turn(self, messages: list[wire.Message]) -> None:
+        """Handles as many messages as other peers can wait for; the rest follows in a later turn. A
+        listing may be very long, so everything behind it waits until it has been answered.
         """
-        messages = self._undone + messages
-        self._undone = []
+        if self._undone:
+            messages = self._undone + messages
+            self._undone = []
+        self._after_listing = False
+        actions, peer = _ACTIONS, self.peer
+        owed_max = peer.owed_bytes + limits.TURN_BYTES_OWED_MAX
+        last = len(messages)
         for count, (kind, args) in enumerate(messages, 1):
-            if kind == wire.ADMIN_LINE and is_listing(args[0]) and count < len(messages):
+            actions[kind](self, kind, args)
+            if kind == wire.ADMIN_LINE:
+                self._after_listing = is_listing(args[0])
+                is_over = self._after_listing
+            else:
+                is_over = kind in _GRABS and peer.owed_bytes > owed_max
+            if (is_over or count == limits.TURN_REQUESTS_MAX) and count < last:
                 self._undone = messages[count:]
-                self.peer.come_back()
-                return messages[:count]
-        return messages
+                peer.come_back()
+                return
 
     def is_overwhelmed(self) -> bool:
-        """So many answers are outstanding that no more requests should be read."""
+        """Whether so many answers are pending that no more requests should be read."""
         awaited_count = self._replies.awaited_count
-        return awaited_count > AWAITED_COUNT_MAX or (awaited_count > 0 and bool(self._undone))
+        return awaited_count > AWAITED_COUNT_MAX or (
+            awaited_count > 0 and self._after_listing and bool(self._undone)
+        )
+
+    def held_bytes(self) -> int:
+        """Bytes held of an incomplete packet."""
+        return self._decoder.held_bytes()
+
+    def is_amid_packet(self) -> bool:
+        """Whether a packet has begun to arrive."""
+        return self._decoder.is_amid_packet()
 
     def ended(self) -> None:
-        """The peer has nothing more to say: it gets its answers, and is closed."""
-        self._replies.when_told(self.peer.close)
+        """The peer closed its side: it gets its answers, then the connection is closed."""
+        self._replies.when_sent(self.peer.close)
 
     def lost(self, *, blameless: bool = False) -> None:
-        """The connection is gone: its jobs go back, nobody waits here any more."""
+        """The connection is gone: its jobs go back, and its waiters are removed."""
         if self._closed:
             return
         self._closed = True
@@ -138,7 +176,7 @@ class GearmanSession:
             ask(depart)
 
     def hear(self, signal: Signal) -> None:
-        """News of a job that a client here waits for."""
+        """News of a job that a client on this connection waits for."""
         job, what = signal.job, signal.what
         send = self._replies.say  # never before the JOB_CREATED of its job
         handle = self.hall.handle_of(job)
@@ -157,25 +195,23 @@ class GearmanSession:
     def _ending(self, job: Job, handle: bytes) -> bytes:
         if job.state is State.COMPLETED:
             return wire.encode_work_complete(handle, job.result or b"")
-        failure = job.failure
-        if (
-            self._wants_exceptions
-            and failure is not None
-            and (failure.payload or failure.code == "exception")
-        ):
-            return wire.encode_response(wire.WORK_EXCEPTION, handle, failure.payload)
+        if self._wants_exceptions and job.failure is not None and _was_reported(job):
+            text = job.failure.as_bytes()
+            if text or job.failure.code == "exception":
+                return wire.encode_response(wire.WORK_EXCEPTION, handle, text)
         return wire.encode_response(wire.WORK_FAIL, handle)
 
-    # Anybody.
+    # Clients and workers.
 
     def on_fault(self, kind: int, args: list[bytes]) -> None:
         self.hall.faults_count += 1
+        self.hall.complain(self.peer, *args)
         if kind == wire.LINE_TOO_LONG:
             self._replies.say(wire.encode_refusal(*args))
         else:
             self._replies.say(wire.encode_response(wire.ERROR, *args))
         if kind != wire.FAULT:
-            self._replies.when_told(self.peer.close)
+            self._replies.when_sent(self.peer.close)
 
     def on_unsupported(self, kind: int, args: list[bytes]) -> None:
         sentence = f"{wire.packet_name(kind)} is not supported".encode()
@@ -190,6 +226,7 @@ class GearmanSession:
             self._replies.say(wire.encode_response(wire.OPTION_RES, args[0]))
         else:
             sentence = b"the only option is exceptions"
+            self.hall.complain(self.peer, b"UNKNOWN_OPTION", sentence)
             self._replies.say(wire.encode_response(wire.ERROR, b"UNKNOWN_OPTION", sentence))
 
     def on_admin_line(self, kind: int, args: list[bytes]) -> None:
@@ -202,7 +239,7 @@ class GearmanSession:
         self._submit(args[0], args[1], args[2], background, priority)
 
     def on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
-        # Past or non-numeric is now.
+        # A past or non-numeric time means now.
         seconds = _number(args[2])
         run_at = None if seconds is None else seconds * 1000
         self._submit(args[0], args[1], args[3], background=True, run_at=run_at)
@@ -224,12 +261,11 @@ class GearmanSession:
     ) -> None:
         peer = self.peer
         if function != self._function:
-            try:
-                self._queue = function.decode()
-            except UnicodeDecodeError:
-                self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
+            queue = queue_of(function)
+            if queue is None:
+                self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", NAME_SENTENCE])
                 return
-            self._function = function
+            self._function, self._queue = function, queue
         if len(unique) > _UNIQUE_BYTES_MAX:
             sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
             self.on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
@@ -238,7 +274,7 @@ class GearmanSession:
             job_id=peer.job_id(),
             queue=self._queue,
             payload=data,
-            terms=_TERMS,
+            terms=self._terms,
             origin=self._origin,
             priority=priority,
             run_at=run_at,
@@ -256,7 +292,7 @@ class GearmanSession:
             self._replies.fill(slot, self.hall.job_created(answer.job))
         else:
             assert isinstance(answer, Refusal)
-            self._replies.fill(slot, error_packet(answer))
+            self._refused(slot, answer)
 
     def on_get_status(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
@@ -270,7 +306,7 @@ class GearmanSession:
             known = _standing(reply)
             self._replies.fill(slot, wire.encode_response(wire.STATUS_RES, handle, *known))
 
-        self.peer.ask(Look(job_id), settle)
+        self.peer.ask(Look(job_id, brief=True), settle)
 
     def on_get_status_unique(self, kind: int, args: list[bytes]) -> None:
         unique = args[0]
@@ -288,26 +324,25 @@ class GearmanSession:
     # Workers.
 
     def on_can_do(self, kind: int, args: list[bytes]) -> None:
-        function = _function(args[0])
-        if function is None:
-            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", _NOT_UTF_8])
+        queue = queue_of(args[0])
+        if queue is None:
+            self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", NAME_SENTENCE])
             return
         abilities = self.abilities
-        if function not in abilities and len(abilities) >= limits.CLAIM_QUEUES_MAX:
+        if queue not in abilities and len(abilities) >= limits.CLAIM_QUEUES_MAX:
             sentence = b"a worker can do at most %d functions" % limits.CLAIM_QUEUES_MAX
             self.on_fault(wire.FAULT, [b"TOO_MANY_FUNCTIONS", sentence])
             return
         timeout_ms = None
         if kind == wire.CAN_DO_TIMEOUT:
-            # In milliseconds, with no floor; 0 or a word is none.
-            timeout_ms = min(_number(args[1]) or 0, _FOREVER_MS) or None
-        abilities[function] = timeout_ms
-        self.hall.learn(function)
+            timeout_ms = _timeout_ms(args[1])
+        abilities[queue] = timeout_ms
+        self.hall.learn(queue)
         self._abilities_changed()
 
     def on_cant_do(self, kind: int, args: list[bytes]) -> None:
-        # What it holds it may finish.
-        if self.abilities.pop(args[0].decode("utf-8", "replace"), 0) != 0:
+        # It may finish the jobs it holds.
+        if self.abilities.pop(queue_of(args[0]) or "", 0) != 0:
             self._abilities_changed()
 
     def on_reset_abilities(self, kind: int, args: list[bytes]) -> None:
@@ -318,6 +353,7 @@ class GearmanSession:
         self._queues = tuple(self.abilities)
         timed = any(timeout is not None for timeout in self.abilities.values())
         self._terms_ms = tuple(self.abilities.values()) if timed else ()
+        self._has_timed |= timed
         if self.peer.is_asleep():
             self.peer.sleep(self._queues, self._wake)
 
@@ -328,6 +364,10 @@ class GearmanSession:
         self._origin = Origin("gearman", name, self.peer.address)
 
     def on_pre_sleep(self, kind: int, args: list[bytes]) -> None:
+        if self._has_timed:
+            # A worker that sleeps is not stuck in its job: it works on it elsewhere, or will begin
+            # later.
+            self.peer.ask(LiftTerms(self.peer.connection))
         if self.peer.has_work(self._queues):
             self.peer.stay_awake()
             self._replies.say(wire.NOOP_PACKET)
@@ -363,11 +403,13 @@ class GearmanSession:
             return
         job = reply.jobs[0]
         if self._closed:
-            self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # rule 8: nobody saw it
+            self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # rule 8: never delivered
             return
         self._handed_out = job.job_id
         self._handle = handle = self.hall.handle_of(job)
         function = job.queue.encode()
+        if 92 in function:  # a backslash
+            function = unescaped(function)
         if kind == wire.GRAB_JOB:
             packet = wire.encode_job_assign(handle, function, job.payload)
         else:
@@ -382,15 +424,16 @@ class GearmanSession:
         self._replies.fill(slot, packet)
 
     def _refuse(self) -> Settle:
-        """A report is owed an answer only now, and in its turn."""
+        """Only a refused report gets an answer; it is sent in its turn."""
         return partial(self._refused, self._replies.reserve())
 
     def _refused(self, slot: list[bytes | None], reply: Reply) -> None:
         assert isinstance(reply, Refusal)
+        self.hall.complain(self.peer, ERROR_CODES[reply.why], _sentence(reply))
         self._replies.fill(slot, error_packet(reply))
 
     def _job_id(self, handle: bytes) -> str:
-        """The job of a handle; a handle that is none gets the answer of an unknown job."""
+        """The job of a handle; an invalid handle gets the answer for an unknown job."""
         if handle == self._handle:
             return self._handed_out
         return self.hall.job_id_of(handle) or _NO_ID
@@ -401,11 +444,11 @@ class GearmanSession:
 
     def on_work_fail(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
-        failure = Failure("failed", "the worker reported a failure")
+        failure = Failure("failed")  # the packet has no room for a reason
         command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
         if handle in self._excepted:
             # Perl workers report an exception and then a failure, and die of a refusal: the first
-            # one counted, unless the job was handed out here once more since.
+            # one counted, unless the job was handed out here again since.
             del self._excepted[handle]
             self.peer.ask(command)
         else:
@@ -413,8 +456,7 @@ class GearmanSession:
 
     def on_work_exception(self, kind: int, args: list[bytes]) -> None:
         handle, data = args[0], args[1]
-        message = data.decode("utf-8", "replace")[:10_000]
-        failure = Failure("exception", message, data)
+        failure = failure_from_bytes("exception", data)
         if len(self._excepted) >= _EXCEPTED_COUNT_MAX:
             del self._excepted[next(iter(self._excepted))]
         self._excepted[handle] = None
@@ -431,6 +473,24 @@ class GearmanSession:
         )
         self.peer.ask(command, None, self._refuse)
 
+    def on_report_too_large(self, kind: int, args: list[bytes]) -> None:
+        """The report exceeds the allowed size. The next worker would send as much, so the job fails
+        for good.
+        """
+        handle, sentence = args
+        self.hall.faults_count += 1
+        failure = Failure("result_too_large", sentence.decode("utf-8", "replace"))
+        command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
+        self.peer.ask(command, partial(self._cut_off, self._replies.reserve(), sentence))
+
+    def _cut_off(self, slot: list[bytes | None], sentence: bytes, reply: Reply) -> None:
+        if isinstance(reply, Refusal):
+            self._refused(slot, reply)
+            return
+        self.hall.complain(self.peer, b"ARGUMENT_TOO_LARGE", sentence)
+        packet = wire.encode_response(wire.ERROR, b"ARGUMENT_TOO_LARGE", sentence)
+        self._replies.fill(slot, packet)
+
     def on_work_data(self, kind: int, args: list[bytes]) -> None:
         command = SendPartial(
             job_id=self._job_id(args[0]),
@@ -442,22 +502,34 @@ class GearmanSession:
 
 
 def unique_key(function: bytes, unique: bytes, data: bytes) -> bytes | None:
-    """What jobs are joined by. ``-`` compares the data itself; empty compares nothing."""
+    """The key that jobs are joined by. ``-`` compares the data itself; empty compares nothing."""
     if not unique:
         return None
     if unique != b"-":
         return unique
     if not data:
         return None
-    # One byte longer than any unique that a client can send, so the two never meet.
+    # One byte longer than any unique that a client can send, so the two never collide.
     return b"-" + hashlib.blake2b(function + b"\0" + data, digest_size=64).digest()
+
+
+def _was_reported(job: Job) -> bool:
+    """Whether the failure was reported by a worker, not by the server."""
+    assert job.failure is not None
+    match job.reason.outcome:
+        case Outcome.FAILED:
+            return job.state is State.FAILED
+        case Outcome.FAILED_OR_LOST:
+            return job.failure.code != LOST_CODE
+        case Outcome.LOST | Outcome.ADVANCED | Outcome.NONE:
+            return False
 
 
 def _reducer(job: Job) -> bytes:
     try:
         kept = msgspec.json.decode(job.metadata, type=dict[str, bytes])
     except msgspec.DecodeError:
-        return b""  # metadata of another front
+        return b""  # metadata of another protocol
     return kept.get("reducer", b"")
 
 
@@ -465,7 +537,7 @@ _UNKNOWN: Final = (b"0", b"0", b"0", b"0")
 
 
 def _standing(reply: Reply) -> tuple[bytes, bytes, bytes, bytes]:
-    """Known, running, numerator, denominator. Nothing is known of a job that has ended."""
+    """Known, running, numerator, denominator. Nothing is known of a finished job."""
     job = reply.job if type(reply) is Found else None
     if job is None or job.state in FINISHED:
         return _UNKNOWN
@@ -475,22 +547,15 @@ def _standing(reply: Reply) -> tuple[bytes, bytes, bytes, bytes]:
     return b"1", leased, b"%d" % job.progress.numerator, b"%d" % job.progress.denominator
 
 
-def _function(name: bytes) -> str | None:
-    """The name of a function, if tables can show it."""
-    try:
-        text = name.decode()
-    except UnicodeDecodeError:
-        return None
-    if not 0 < len(name) <= limits.QUEUE_NAME_BYTES_MAX:
-        return None
-    if text.isprintable():
-        return text
-    return None if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in text) else text
-
-
 def _number(text: bytes) -> int | None:
-    """A whole number; None where it is something else. A long one is as good as the longest."""
+    """A whole number, or None for anything else. A long one counts as the longest."""
     return int(text[:_DIGITS_MAX]) if text.isdigit() else None
+
+
+def _timeout_ms(text: bytes) -> int | None:
+    """Milliseconds, at least a second; None for 0 or a word."""
+    given = _number(text)
+    return min(max(given, _TIMEOUT_MS_MIN), _FOREVER_MS) if given else None
 
 
 def _leading_number(text: bytes) -> int:
@@ -508,6 +573,8 @@ _SUBMITS: Final[dict[int, tuple[float, bool]]] = {
     wire.SUBMIT_JOB_LOW_BG: (_LOW, True),
 }
 
+_GRABS: Final = frozenset((wire.GRAB_JOB, wire.GRAB_JOB_UNIQ, wire.GRAB_JOB_ALL))
+
 _Action = Callable[[GearmanSession, int, list[bytes]], None]
 _S: Final = GearmanSession
 
@@ -515,6 +582,7 @@ _ACTIONS: Final[dict[int, _Action]] = {
     wire.FAULT: _S.on_fault,
     wire.FATAL: _S.on_fault,
     wire.LINE_TOO_LONG: _S.on_fault,
+    wire.REPORT_TOO_LARGE: _S.on_report_too_large,
     wire.ADMIN_LINE: _S.on_admin_line,
     wire.CAN_DO: _S.on_can_do,
     wire.CAN_DO_TIMEOUT: _S.on_can_do,

@@ -1,1 +1,1 @@
-"""The native JSON API: bodies into commands, replies into an envelope. No protocol but JSON's."""
+"""The native JSON API: bodies become commands, replies become envelopes."""

@@ -1,309 +1,550 @@
-"""Jobs, queues, events and settings as JSON.
+"""Types of the native API's answers: clients decode with them, and the OpenAPI document is made
+from them. They depend on nothing of the server.
 
-Tokens are never shown, except to the worker that claims: whoever knows one may finish the job.
+An unset field is left out of the JSON. Instants are milliseconds since 1970.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, Literal
 
-import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from manyhands.model.events import Event
-from manyhands.model.history import DEPTH_STATES, Sample, quantile
-from manyhands.model.identity import uid_of
-from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Schedule, State
-from manyhands.model.payload import as_json_value, guess_encoding
-from manyhands.model.policy import NamedLimit, Queue, Terms
-from manyhands.model.waiting import Reason
-from manyhands.protocols.http_envelope import plain
+from manyhands.model.job import EndReason, State
+from manyhands.model.obstacles import Obstacle
+from manyhands.model.payload import Encoding
+from manyhands.model.policy import (
+    Backoff,
+    OnDependencyFailure,
+    OnExpiry,
+    QueuePolicy,
+    Reentry,
+)
+from manyhands.web.envelope import Answer, T
 
-
-def brief(job: Job) -> dict[str, Any]:
-    """What somebody who changed a job wants to know."""
-    found: dict[str, Any] = {"id": job.job_id, "queue": job.queue, "state": job.state.value}
-    lease = job.lease
-    if lease is not None:
-        found["lease_number"] = lease.number
-        if lease.expires_at is not None:
-            found["expires_at"] = lease.expires_at
-    if job.reason:
-        found["reason"] = job.reason
-    if job.run_at is not None and job.state is State.DELAYED:
-        found["run_at"] = job.run_at
-    return found
+Instant = Annotated[int, Meta(description="milliseconds since 1970")]
+Count = Annotated[int, Meta(ge=0)]
+Some = Annotated[int, Meta(ge=1)]
+Uid = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="the full id")]
+Value = Annotated[Any, Meta(description='any JSON value; binary data is {"base64": "…"}')]
+Action = Literal["retry", "cancel", "move", "priority", "expire"]
 
 
-def claimed(job: Job) -> dict[str, Any]:
-    """What a worker needs: the payload, and the token that proves the lease."""
-    lease = job.lease
-    assert lease is not None
-    found: dict[str, Any] = {
-        "id": job.job_id,
-        "queue": job.queue,
-        "token": lease.token,
-        "lease_number": lease.number,
-        "attempts_used": job.attempts_used,
-        "priority": plain(job.priority),
-        "encoding": job.encoding.value,
-        "payload": as_json_value(job.payload, job.encoding),
-    }
-    if lease.expires_at is not None:
-        found["expires_at"] = lease.expires_at
-        found["term_ms"] = lease.term_ms
-    if lease.cutoff_at is not None:
-        found["cutoff_at"] = lease.cutoff_at
-    if job.deadline_at is not None:
-        found["deadline_at"] = job.deadline_at
-    if job.tags:
-        found["tags"] = job.tags
-    return found
+# Answers with more than results.
 
 
-def listed(job: Job) -> dict[str, Any]:
-    """A job in a listing: everything that is short."""
-    found: dict[str, Any] = {
-        "id": job.job_id,
-        "queue": job.queue,
-        "state": job.state.value,
-        "priority": plain(job.priority),
-        "submitted_at": job.submitted_at,
-        "entered_at": job.entered_at,
-        "finished_at": job.finished_at,
-        "run_at": job.run_at,
-        "deadline_at": job.deadline_at,
-        "attempts_used": job.attempts_used,
-        "incarnation": job.incarnation,
-        "tags": job.tags,
-        "payload_bytes": len(job.payload),
-        "origin": {"realm": job.origin.realm, "name": job.origin.name},
-        "lease": _lease(job.lease),
-        "failure": _failure(job.failure),
-        "reason": job.reason or None,
-    }
-    if job.name is not None:
-        found["name"] = job.name
-    if job.progress is not None:
-        progress = job.progress
-        found["progress"] = {
-            "numerator": progress.numerator,
-            "denominator": progress.denominator,
-            "seconds_left": progress.seconds_left,
-            "reported_at": progress.reported_at,
-        }
-    return found
+class Batched(Answer[T], frozen=True, kw_only=True):
+    """One result per item, null for refused items, which are listed in errors."""
+
+    errors: "list[ItemError] | UnsetType" = UNSET
 
 
-def whole(job: Job, reasons: Iterable[Reason] = ()) -> dict[str, Any]:
-    """Everything about a job, but tokens; and why it waits, if it does."""
-    return {
-        **listed(job),
-        "waits": [_reason(reason) for reason in reasons],
-        "uid": uid_of(job.job_id),
-        "namespace": job.namespace,
-        "name": job.name,
-        "unique_key": bytes_value(job.unique_key),
-        "limits": job.limits,
-        "depends_on": job.depends_on,
-        "waits_for": job.waits_for,
-        "lease_number": job.lease_number,
-        "attempts": [_attempt(attempt) for attempt in job.attempts],
-        "history": [
-            {"at": entry.at, "what": entry.what, "detail": entry.detail} for entry in job.history
-        ],
-        "terms": _terms(job.terms),
-        "partials_count": job.partials_count,
-        "schedule": job.schedule,
-        "origin": _origin(job),
-        "encoding": job.encoding.value,
-        "payload": as_json_value(job.payload, job.encoding),
-        "result_encoding": job.result_encoding.value,
-        "result": None if job.result is None else as_json_value(job.result, job.result_encoding),
-    }
+class Named(Answer[T], frozen=True, kw_only=True):
+    """A page of a list ordered by name; the next page starts after ``next``."""
+
+    next: str | None
 
 
-def _reason(reason: Reason) -> dict[str, Any]:
-    return {
-        "what": reason.what.value,
-        "sentence": reason.sentence,
-        "until_at": reason.until_at,
-        "name": reason.name or None,
-        "ids": reason.job_ids,
-        "count": reason.count,
-    }
+class Numbered(Answer[T], frozen=True, kw_only=True):
+    """A page of a list ordered by number."""
+
+    next: int | None
 
 
-def _origin(job: Job) -> dict[str, str]:
-    origin = job.origin
-    return {"realm": origin.realm, "name": origin.name, "address": origin.address}
+class Found(Numbered[T], frozen=True, kw_only=True):
+    """A page of search results."""
+
+    complete: Annotated[bool, Meta(description="false: the search ran out of time")]
 
 
-def _terms(terms: Terms) -> dict[str, Any]:
-    found = msgspec.to_builtins(terms)
-    found.pop("defaults", None)
-    return dict(found)
+class Logged(Answer[T], frozen=True, kw_only=True):
+    """A part of the event log."""
+
+    next: Annotated[int, Meta(description="pass it as `after` to continue")]
+    first_seq: int
+    last_seq: int
 
 
-def _holder(holder: Holder) -> dict[str, str | None]:
-    return {"realm": holder.realm, "name": holder.name, "address": holder.address}
+class Stepped(Answer[T], frozen=True, kw_only=True):
+    """A history in steps."""
+
+    range: Literal["1h", "24h", "7d"]
+    queue: str | None
+    step_ms: Some
+    total: "Sample"
 
 
-def _lease(lease: Lease | None) -> dict[str, Any] | None:
-    if lease is None:
-        return None
-    return {
-        "number": lease.number,
-        "holder": _holder(lease.holder),
-        "claimed_at": lease.claimed_at,
-        "expires_at": lease.expires_at,
-        "cutoff_at": lease.cutoff_at,
-        "lapsed": lease.lapsed,
-    }
+class Grouped(Answer[T], frozen=True, kw_only=True):
+    """Groups of failures."""
+
+    groups: Annotated[int, Meta(ge=0, description="how many groups there are in all")]
+    failed: Count
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "holder": _holder(attempt.holder),
-        "claimed_at": attempt.claimed_at,
-        "ended_at": attempt.ended_at,
-        "reason": attempt.reason.value,
-        "failure": attempt.failure or None,
-    }
+class ItemError(Struct, frozen=True):
+    """A refused item, listed beside the results of the others."""
+
+    index: Count
+    id: str | None
+    code: str
+    message: str
+    state: State | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
 
 
-def _failure(failure: Failure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    found: dict[str, Any] = {"code": failure.code, "message": failure.message}
-    if failure.payload:
-        found["payload"] = bytes_value(failure.payload)
-    return found
+# Work.
 
 
-def bytes_value(data: bytes | None) -> Any:  # noqa: ANN401 - any JSON value
-    """Bytes that nobody said anything about: a string if they are one, else base64."""
-    return None if data is None else as_json_value(data, guess_encoding(data))
+class Submitted(Struct, frozen=True, gc=False):
+    """A submitted job."""
+
+    id: str
+    uid: Uid
+    queue: str
+    state: State
+    created: Annotated[bool, Meta(description="false: it existed already")]
 
 
-def partial(number: int, at: int, payload: bytes, *, warning: bool) -> dict[str, Any]:
-    """A piece of a result."""
-    return {"number": number, "at": at, "warning": warning, "payload": bytes_value(payload)}
+class Changed(Struct, frozen=True, gc=False):
+    """A job after a change."""
+
+    id: str
+    uid: Uid
+    queue: str
+    state: State
+    lease_number: Count | UnsetType = UNSET
+    expires_at: Instant | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    run_at: Instant | UnsetType = UNSET
+    repeated: Annotated[bool, Meta(description="the same was reported before")] | UnsetType = UNSET
 
 
-def queue(
-    settings: Queue, counts: dict[State, int], oldest_ready_at: int | None, now: int
-) -> dict[str, Any]:
-    """A queue: what is in it, and what was set for it."""
-    age = None if oldest_ready_at is None else max(0, now - oldest_ready_at)
-    return {
-        "name": settings.name,
-        "paused": settings.paused,
-        "counts": {state.value: counts[state] for state in State},
-        "oldest_ready_age_ms": age,
-        "policy": msgspec.to_builtins(settings.policy),
-    }
+class Claimed(Struct, frozen=True, kw_only=True):
+    """A job as handed to its worker."""
+
+    id: str
+    uid: Uid
+    queue: str
+    token: Annotated[str, Meta(description="proves the lease")]
+    lease_number: Some
+    attempts_used: Count
+    priority: float
+    encoding: Encoding
+    payload: Value
+    expires_at: Instant | UnsetType = UNSET
+    term_ms: int | UnsetType | None = UNSET
+    cutoff_at: Instant | UnsetType = UNSET
+    deadline_at: Instant | UnsetType = UNSET
+    tags: tuple[str, ...] | UnsetType = UNSET
 
 
-def worker(holder: Holder, jobs: list[Job], leases_count: int) -> dict[str, Any]:
-    """Somebody who holds leases, with some of what it holds."""
-    return {
-        **_holder(holder),
-        "leases_count": leases_count,
-        "leases": [
-            {
-                "id": job.job_id,
-                "queue": job.queue,
-                "claimed_at": job.lease.claimed_at,
-                "expires_at": job.lease.expires_at,
-                "lapsed": job.lease.lapsed,
-            }
-            for job in jobs
-            if job.lease is not None
-        ],
-    }
+# Jobs.
 
 
-def event(seq: int, happened: Event) -> dict[str, Any]:
-    """A change of state."""
-    holder = happened.holder
-    return {
-        "seq": seq,
-        "at": happened.at,
-        "state": happened.state.value,
-        "id": happened.job_id,
-        "queue": happened.queue,
-        "reason": happened.reason or None,
-        "incarnation": happened.incarnation,
-        "lease_number": happened.lease_number,
-        "attempts_used": happened.attempts_used,
-        "attempts_max": happened.attempts_max,
-        "holder": _holder(holder) if holder is not None else None,
-        "expires_at": happened.expires_at,
-        "priority": plain(happened.priority),
-        "submitted_at": happened.submitted_at,
-        "deadline_at": happened.deadline_at,
-        "realm": happened.origin.realm,
-        "lasted_ms": happened.lasted_ms,
-    }
+class Holder(Struct, frozen=True, gc=False):
+    """A worker. The realm is the protocol it speaks."""
+
+    realm: str
+    name: str | None
+    address: str
 
 
-def limit(named: NamedLimit, used: int) -> dict[str, Any]:
-    """A named limit, and how much of it is taken."""
-    return {"name": named.name, "concurrency_max": named.concurrency_max, "used": used}
+class Lease(Struct, frozen=True, gc=False):
+    """The right to work on a job."""
+
+    number: Some
+    holder: Holder
+    claimed_at: Instant
+    expires_at: Instant | None
+    cutoff_at: Instant | None
+    lapsed: bool
 
 
-def schedule(row: Schedule) -> dict[str, Any]:
-    """A schedule, its template included."""
-    return {
-        "id": row.schedule_id,
-        "queue": row.queue,
-        "interval_ms": row.interval_ms,
-        "cron": row.cron,
-        "time_zone": row.time_zone,
-        "next_at": row.next_at,
-        "backlog_max": row.backlog_max,
-        "paused": row.paused,
-        "unique": row.unique,
-        "fired_count": row.fired_count,
-        "last_job_id": row.last_job_id,
-        "priority": plain(row.priority),
-        "tags": row.tags,
-        "limits": row.limits,
-        "terms": _terms(row.terms),
-        "encoding": row.encoding.value,
-        "payload": as_json_value(row.payload, row.encoding),
-    }
+class Failure(Struct, frozen=True, gc=False):
+    """What went wrong."""
+
+    code: str
+    message: str
+    payload: Value | UnsetType = UNSET
 
 
-def sample(at: int, found: Sample) -> dict[str, Any]:
-    """What happened in one step of a history."""
-    return {
-        "at": at,
-        "submitted": found.submitted,
-        "started": found.started,
-        "completed": found.completed,
-        "failed": found.failed,
-        "failed_attempts": found.failed_attempts,
-        "lost": found.lost,
-        "cancelled": found.cancelled,
-        "wait_ms": _durations(found.wait, found.wait_ms),
-        "run_ms": _durations(found.run, found.run_ms),
-        "depth": {
-            state.value: count for state, count in zip(DEPTH_STATES, found.depth, strict=False)
-        }
-        or None,
-        "queues_left_out": found.left_out,
-    }
+class Origin(Struct, frozen=True, gc=False):
+    """The submitter of a job, and the protocol it used."""
+
+    realm: str
+    name: str
+    address: str | UnsetType = UNSET
 
 
-def _durations(counts: list[int], total_ms: int) -> dict[str, float] | None:
-    """None: there were none."""
-    count = sum(counts)
-    if not count:
-        return None
-    return {
-        "count": count,
-        "mean": round(total_ms / count, 1),
-        "p50": round(quantile(counts, 0.5) or 0.0, 1),
-        "p95": round(quantile(counts, 0.95) or 0.0, 1),
-    }
+class Progress(Struct, frozen=True, gc=False):
+    """The progress reported by a worker."""
+
+    numerator: int
+    denominator: Annotated[int, Meta(description="0: unknown")]
+    seconds_left: int | None
+    reported_at: Instant
+
+
+class ListedJob(Struct, frozen=True, kw_only=True):
+    """A job in a list: all its short fields."""
+
+    id: str
+    queue: str
+    state: State
+    priority: float
+    submitted_at: Instant
+    entered_at: Annotated[int, Meta(description="when it entered its current state")]
+    finished_at: Instant | None
+    run_at: Instant | None
+    deadline_at: Instant | None
+    attempts_used: Count
+    incarnation: Count
+    tags: tuple[str, ...]
+    payload_bytes: Count
+    origin: Origin
+    lease: Lease | None
+    failure: Failure | None
+    reason: str | None
+    name: str | UnsetType | None = UNSET
+    progress: Progress | UnsetType = UNSET
+
+
+class Wait(Struct, frozen=True, gc=False):
+    """One thing that a job waits for."""
+
+    what: Obstacle
+    sentence: str
+    until_at: Instant | None
+    name: str | None
+    ids: tuple[str, ...]
+    count: Count
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """A lease that has ended."""
+
+    number: Some
+    holder: Holder
+    claimed_at: Instant
+    ended_at: Instant
+    reason: EndReason
+    failure: str | None
+
+
+class HistoryEntry(Struct, frozen=True, gc=False):
+    """One change made to a job."""
+
+    at: Instant
+    what: str
+    detail: str
+
+
+class Terms(Struct, frozen=True, omit_defaults=True):
+    """How a job wants to be treated."""
+
+    attempts_max: int | None = None
+    backoff: Backoff | None = None
+    lease_ms: int | None = None
+    attempt_ms_max: int | None = None
+    on_expiry: OnExpiry | None = None
+    reentry: Reentry | None = None
+    on_dependency_failure: OnDependencyFailure | None = None
+    result_ms: int | None = None
+
+
+class Job(ListedJob, frozen=True, kw_only=True):
+    """Everything about a job except tokens."""
+
+    waits: list[Wait]
+    uid: Uid
+    namespace: str | None
+    unique_key: Value
+    limits: tuple[str, ...]
+    depends_on: tuple[str, ...]
+    waits_for: tuple[str, ...]
+    lease_number: Count
+    attempts: list[Attempt]
+    history: list[HistoryEntry]
+    terms: Terms
+    partials_count: Count
+    schedule: str | None
+    encoding: Encoding
+    payload: Value
+    result_encoding: Encoding
+    result: Value
+
+
+class Partial(Struct, frozen=True):
+    """A partial result or a warning."""
+
+    number: Some
+    at: Instant
+    warning: bool
+    payload: Value
+
+
+# Queues, workers, events, settings.
+
+
+class Counts(Struct, frozen=True, gc=False):
+    """Jobs of a queue, by state."""
+
+    blocked: Count
+    delayed: Count
+    ready: Count
+    leased: Count
+    completed: Count
+    failed: Count
+    cancelled: Count
+
+
+class Queue(Struct, frozen=True):
+    """A queue: its job counts and settings."""
+
+    name: str
+    paused: bool
+    counts: Counts
+    oldest_ready_age_ms: Count | None
+    policy: QueuePolicy
+    awaited: Annotated[bool, Meta(description="whether a worker is waiting for its jobs")]
+
+
+class HeldLease(Struct, frozen=True, gc=False):
+    """A lease in the list of its worker."""
+
+    id: str
+    queue: str
+    claimed_at: Instant
+    expires_at: Instant | None
+    lapsed: bool
+
+
+class Worker(Struct, frozen=True):
+    """A worker that holds leases, with some of them."""
+
+    realm: str
+    name: str | None
+    address: str
+    leases_count: Count
+    leases: list[HeldLease]
+
+
+class Event(Struct, frozen=True, gc=False):
+    """A change of a job's state."""
+
+    seq: Some
+    at: Instant
+    state: State
+    id: str
+    queue: str
+    reason: str | None
+    incarnation: Count
+    lease_number: Count
+    attempts_used: Count
+    attempts_max: Annotated[int, Meta(ge=-1, description="-1: unlimited")]
+    holder: Holder | None
+    expires_at: Instant | None
+    priority: float
+    submitted_at: Instant
+    deadline_at: Instant | None
+    realm: str
+    lasted_ms: Annotated[int, Meta(description="how long the previous state lasted")]
+
+
+class Limit(Struct, frozen=True):
+    """A named limit and how much of it is in use."""
+
+    name: str
+    concurrency_max: Count
+    used: Count
+
+
+class Schedule(Struct, frozen=True):
+    """A schedule, including its template."""
+
+    id: str
+    queue: str
+    interval_ms: int | None
+    cron: str | None
+    time_zone: str
+    next_at: Instant
+    backlog_max: Count
+    paused: bool
+    unique: bool
+    fired_count: Count
+    last_job_id: str | None
+    priority: float
+    tags: tuple[str, ...]
+    limits: tuple[str, ...]
+    terms: Terms
+    encoding: Encoding
+    payload: Value
+
+
+class Set(Struct, frozen=True):
+    """A queue or limit that was set or removed."""
+
+    name: str
+
+
+class ScheduleSet(Struct, frozen=True):
+    """A schedule that was set or removed."""
+
+    id: str
+    next_at: Instant | UnsetType = UNSET
+
+
+# The server, and reports for operators.
+
+
+class Memory(Struct, frozen=True):
+    """The memory budget."""
+
+    limit_bytes: Count
+    held_bytes: Annotated[dict[str, int], Meta(description="by kind")]
+    peers_waiting: Count
+
+
+class About(Struct, frozen=True):
+    """About this server."""
+
+    version: str
+    server_name: str
+    started_at: Instant
+    uptime_ms: int
+    addresses: dict[str, str | None]
+    store: dict[str, str | int]
+    memory: Memory
+    relay: dict[str, Any] | None
+    config: dict[str, bool | int | str | None]
+
+
+class Durations(Struct, frozen=True, gc=False):
+    """Durations in milliseconds."""
+
+    count: Some
+    mean: float
+    p50: float
+    p95: float
+
+
+class Depth(Struct, frozen=True, gc=False):
+    """Unfinished jobs at the end of a step, by state."""
+
+    blocked: Count
+    delayed: Count
+    ready: Count
+    leased: Count
+
+
+class Sample(Struct, frozen=True):
+    """One step of a history."""
+
+    at: Instant
+    submitted: Count
+    started: Count
+    completed: Count
+    failed: Count
+    failed_attempts: Count
+    lost: Count
+    cancelled: Count
+    wait_ms: Durations | None
+    run_ms: Durations | None
+    depth: Depth | None
+    queues_left_out: Count
+
+
+class FailureGroup(Struct, frozen=True):
+    """Failed jobs with similar failures."""
+
+    group: str
+    code: str
+    message: str
+    count: Some
+    first_at: Instant
+    last_at: Instant
+    trend: Annotated[
+        tuple[int, ...],
+        Meta(min_length=24, max_length=24, description="in each of the last 24 hours"),
+    ]
+    queues: Annotated[dict[str, int], Meta(description="the queues with most of them")]
+    jobs: Annotated[tuple[str, ...], Meta(description="the newest ones")]
+
+
+class AuditEntry(Struct, frozen=True):
+    """One action of an operator."""
+
+    seq: Some
+    at: Instant
+    who: str
+    role: str
+    address: str
+    request: str
+    what: str
+    target: str
+    asked: Count
+    changed: Count
+    refused: str
+    known: Annotated[bool, Meta(description="false: the server stopped before the outcome")]
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """The conditions that select the jobs of a bulk change."""
+
+    state: list[State]
+    queue: str | UnsetType = UNSET
+    tag: str | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+    realm: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    submitted_before: Instant | UnsetType = UNSET
+    submitted_after: Instant | UnsetType = UNSET
+    failure: str | UnsetType = UNSET
+    failure_code: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    unique_key: str | UnsetType = UNSET
+
+
+class Bulk(Struct, frozen=True):
+    """A bulk change of jobs."""
+
+    id: str
+    action: Action
+    state: Literal["active", "completed", "cancelled"]
+    who: str
+    filter: Conditions | None
+    queue: str | None
+    expected: Count
+    expected_all: Annotated[bool, Meta(description="false: there were more than counted")]
+    done: Count
+    changed: Count
+    passed: Annotated[int, Meta(ge=0, description="no longer matched in their turn")]
+    refused: Annotated[dict[str, int], Meta(description="how many, by reason")]
+    created_at: Instant
+    finished_at: Instant | None
+
+
+class BulkCount(Struct, frozen=True):
+    """How many jobs a bulk change would affect."""
+
+    action: Action
+    expected: Count
+    expected_all: bool
+
+
+class Flow(Struct, frozen=True):
+    """Jobs submitted and jobs handed out."""
+
+    jobs_in: Count
+    jobs_out: Count
+
+
+class Listener(Struct, frozen=True, kw_only=True):
+    """The traffic of one listener."""
+
+    protocol: Literal["http", "gearman", "dwork", "wmp", "amqp"]
+    address: str | None
+    connections: Count
+    jobs_in: Count
+    jobs_out: Count
+    errors: Count
+    deliveries: Count | None
+    realms: dict[str, Flow]

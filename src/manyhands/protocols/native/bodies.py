@@ -1,9 +1,9 @@
-"""Bodies that submit, claim and cancel: strict structures, and how each becomes a command."""
+"""Bodies that submit, claim and cancel: strict structures, and the command each becomes."""
 
-from typing import Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from manyhands.model import limits
 from manyhands.model.commands import Cancel, Claim, ClaimOrder, NewJob, OnExisting
@@ -19,44 +19,59 @@ from manyhands.model.policy import (
     Reentry,
     Terms,
 )
-from manyhands.protocols.native.reading import (
-    ABSENT,
+from manyhands.model.reasons import as_detail
+from manyhands.protocols.native.decoder import (
+    Batch,
     OneOrMany,
     bad_body,
-    lower,
+    read_id,
+    read_ids,
     read_payload,
 )
+from manyhands.web.envelope import Whole
 
 REALM: Final = "native"
 WAIT_SECONDS_MAX: Final = 300.0
-# What a claim gives where neither it, nor the job, nor the queue says anything else.
+# The lease if neither the claim, nor the job, nor the queue sets one.
 _TERM_MS: Final = 60_000
 _NATIVE_TERMS: Final = TERMS["native"]
 _NO_WISHES: Final = (None,) * 8
 
 
+Instant = Annotated[Whole, Meta(description="milliseconds since 1970")]
+Attempts = Annotated[Whole, Meta(description="-1: unlimited")]
+
+
+def said(sentence: str) -> Any:  # noqa: ANN401 - what stands beside a type
+    """What a field means, for the OpenAPI document."""
+    return Meta(description=sentence)
+
+
 class BackoffBody(Backoff, frozen=True, forbid_unknown_fields=True):
-    """As it is stored; a misspelt key is refused."""
+    """Pauses between retries; unknown keys are refused."""
+
+    first_ms: Whole = 1_000
+    ms_max: Whole = 3_600_000
 
     def plain(self) -> Backoff:
-        """As it is stored."""
+        """The value as stored."""
         return Backoff(self.first_ms, self.factor, self.ms_max, self.jitter)
 
 
 class Wishes(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a job may say about how it is treated."""
+    """How a job wants to be treated."""
 
-    attempts_max: int | None = None
+    attempts_max: Attempts | None = None
     backoff: BackoffBody | None = None
-    lease_ms: int | None = None
-    attempt_ms_max: int | None = None
+    lease_ms: Annotated[Whole, said("0: no expiry")] | None = None
+    attempt_ms_max: Annotated[Whole, said("from claim to end")] | None = None
     on_expiry: OnExpiry | None = None
     reentry: Reentry | None = None
     on_dependency_failure: OnDependencyFailure | None = None
-    result_ms: int | None = None
+    result_ms: Annotated[Whole, said("how long the result is kept")] | None = None
 
     def terms(self) -> Terms:
-        """The job's terms; those of most jobs are the defaults."""
+        """The job's terms; for most jobs, the defaults."""
         wishes = (
             self.attempts_max,
             self.backoff.plain() if self.backoff is not None else None,
@@ -72,35 +87,39 @@ class Wishes(Struct, forbid_unknown_fields=True, kw_only=True):
         return Terms(_NATIVE_TERMS.defaults, *wishes)
 
 
-class NewItem(Wishes, kw_only=True):
-    """A job to submit."""
+class JobOptions(Wishes, kw_only=True):
+    """What a job to submit may say besides queue and payload."""
 
-    queue: str
-    id: str | None = None
-    payload: Raw = ABSENT
-    encoding: Encoding = Encoding.JSON
-    priority: float = 0.0
-    delay_ms: int = 0
-    run_at: int | None = None
-    deadline_at: int | None = None
-    unique_key: str | None = None
+    priority: Annotated[float, said("higher goes first")] = 0.0
+    delay_ms: Whole = 0
+    run_at: Instant | None = None
+    deadline_at: Instant | None = None
+    unique_key: Annotated[str, said("only one unfinished job of the queue has it")] | None = None
     on_duplicate: OnDuplicate = OnDuplicate.ATTACH
     on_existing: OnExisting = OnExisting.REFUSE
     namespace: str | None = None
     name: str | None = None
     tags: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
-    depends_on: tuple[str, ...] = ()
+    limits: Annotated[tuple[str, ...], said("named limits it counts against")] = ()
+    depends_on: Annotated[tuple[str, ...], said("ids; in a namespace, names")] = ()
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
 
-    def new_job(self, made_id: str, origin: Origin) -> NewJob:
-        """The command's item; ``made_id`` is its id unless the submitter chose one."""
-        payload, encoding = read_payload(self.payload, self.encoding)
+    def job(
+        self,
+        job_id: str,
+        queue: str,
+        content: tuple[bytes, Encoding],
+        origin: Origin,
+        *,
+        id_chosen: bool,
+    ) -> NewJob:
+        """The command's item."""
+        payload, encoding = content
         key = self.unique_key
         return NewJob(
-            job_id=made_id if self.id is None else self.id.lower(),
-            id_chosen=self.id is not None,
-            queue=self.queue,
+            job_id=job_id,
+            id_chosen=id_chosen,
+            queue=queue,
             payload=payload,
             encoding=encoding,
             terms=self.terms(),
@@ -116,25 +135,56 @@ class NewItem(Wishes, kw_only=True):
             name=self.name,
             tags=self.tags,
             limits=tuple(sorted(set(self.limits))),
-            depends_on=self.depends_on if self.namespace else lower(self.depends_on),
+            depends_on=self.depends_on if self.namespace else read_ids(self.depends_on),
             on_unknown_dependency=self.on_unknown_dependency,
         )
 
 
+class NewItem(JobOptions, kw_only=True):
+    """A job to submit."""
+
+    queue: str
+    id: str | None = None
+    payload: Raw = field(default_factory=Raw)
+    encoding: Encoding = Encoding.JSON
+
+    def new_job(self, made_id: str, origin: Origin) -> NewJob:
+        """The command's item; ``made_id`` is its id unless the submitter chose one."""
+        return self.job(
+            made_id if self.id is None else self.id.lower(),
+            self.queue,
+            read_payload(self.payload, self.encoding),
+            origin,
+            id_chosen=self.id is not None,
+        )
+
+
+class SubmitBatch(Batch[NewItem], forbid_unknown_fields=True):
+    """Several jobs to submit."""
+
+    all_or_nothing: bool = False
+
+
 class ClaimBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Work, please."""
+    """A request for work."""
 
     queue: str | None = None
     queues: tuple[str, ...] = ()
     id: str | None = None
-    count: int = 1
+    count: Annotated[Whole, said("maximum number of jobs")] = 1
     order: ClaimOrder = ClaimOrder.LISTED
-    term_ms: int | None = None
-    worker: str | None = None
-    wait: float = 0.0
+    term_ms: Annotated[Whole, said("of the lease; 0: no expiry")] | None = None
+    worker: Annotated[str, said("the name of the worker")] | None = None
+    wait: Annotated[
+        float,
+        Meta(
+            description="maximum seconds to wait for work",
+            extra_json_schema={"minimum": 0, "maximum": WAIT_SECONDS_MAX},
+        ),
+    ] = 0.0
 
     def claim(self, tokens: tuple[str, ...], address: str) -> Claim:
-        """The command, with a token for each job that may be handed out."""
+        """The command, with a token for each job it may hand out."""
         queues = self.queues if self.queue is None else (self.queue, *self.queues)
         return Claim(
             queues=queues,
@@ -143,11 +193,11 @@ class ClaimBody(Struct, forbid_unknown_fields=True, kw_only=True):
             order=self.order,
             term_ms=_TERM_MS if self.term_ms is None else self.term_ms,
             term_of_job=self.term_ms is None,
-            job_id=self.id.lower() if self.id is not None else None,
+            job_id=read_id(self.id) if self.id is not None else None,
         )
 
     def check(self) -> None:
-        """Everything that the engine cannot know about."""
+        """Checks what the engine cannot know."""
         if self.queue is None and not self.queues and self.id is None:
             raise bad_body("a claim names a queue, queues, or the id of a job")
         if not 1 <= self.count <= limits.CLAIM_COUNT_MAX:
@@ -172,12 +222,20 @@ class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
     with_dependants: bool = True
     reason: str = "cancelled"
 
+    def given_ids(self) -> tuple[str, ...]:
+        """The ids as written."""
+        return self.ids if self.id is None else (self.id, *self.ids)
+
     def cancel(self) -> Cancel:
         """The command."""
-        ids = self.ids if self.id is None else (self.id, *self.ids)
-        return Cancel(job_ids=lower(ids), with_dependants=self.with_dependants, reason=self.reason)
+        ids = self.given_ids()
+        return Cancel(
+            job_ids=read_ids(ids),
+            with_dependants=self.with_dependants,
+            detail=as_detail(self.reason),
+        )
 
 
-SUBMIT: Final = OneOrMany(NewItem)
+SUBMIT: Final = OneOrMany(NewItem, SubmitBatch)
 CLAIM: Final = msgspec.json.Decoder(ClaimBody).decode
 CANCEL: Final = msgspec.json.Decoder(CancelBody).decode

@@ -1,13 +1,18 @@
-"""The body of an operation on many jobs, and the answer about one."""
+"""The body of a bulk operation, and its conditions."""
 
-from typing import Final
+from typing import Annotated, Final, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from manyhands.model import limits
+from manyhands.model.filter import Filter, FilterError, read_filter
 from manyhands.model.job import State
-from manyhands.protocols.native.reading import bad_body, lower
+from manyhands.protocols.native.answers import Action
+from manyhands.protocols.native.decoder import bad_body, read_ids
+from manyhands.web.envelope import Whole
+
+Age = Annotated[float, Meta(description="seconds since submission")]
 
 
 class FilterBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -20,41 +25,38 @@ class FilterBody(Struct, forbid_unknown_fields=True, kw_only=True):
     realm: str | None = None
     unique_key: str | None = None
     name: str | None = None
-    age_min: float | None = None  # seconds since it was submitted
-    age_max: float | None = None
+    age_min: Age | None = None
+    age_max: Age | None = None
     failure: str | None = None
     failure_code: str | None = None
     text: str | None = None
 
-    @property
-    def states(self) -> tuple[State, ...]:
-        """One word or several."""
-        return (self.state,) if isinstance(self.state, State) else self.state
-
-    def submitted(self, age: float | None, now: int) -> int | None:
-        """The instant at which a job of that age was submitted."""
-        if age is None:
-            return None
-        if not 0 <= age * 1000 <= limits.TIME_MS_MAX:
-            raise bad_body("an age is a number of seconds, not below 0")
-        return now - int(age * 1000)
+    def filter(self, now: int) -> Filter:
+        """The filter at the given time."""
+        found = msgspec.structs.asdict(self)
+        if isinstance(self.state, State):
+            found["state"] = (self.state,)
+        try:
+            return read_filter(found, now)
+        except FilterError as error:
+            raise bad_body(str(error)) from None
 
 
 class BulkBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to be done, to which jobs."""
+    """What to do, and to which jobs."""
 
-    action: str
+    action: Annotated[str, Meta(extra_json_schema={"enum": get_args(Action)})]
     filter: FilterBody | None = None
     ids: tuple[str, ...] = ()
-    queue: str | None = None  # where to, for move and retry
-    delay_ms: int = 0
+    queue: Annotated[str, Meta(description="the target queue of move and retry")] | None = None
+    delay_ms: Whole = 0
     priority: float | None = None
     with_dependants: bool = True
     reason: str = ""
     dry_run: bool = False
 
     def check(self) -> None:
-        """What one key cannot say about another."""
+        """Checks keys that depend on each other."""
         if (self.filter is None) == (not self.ids):
             raise bad_body("an operation needs a filter or ids, and not both")
         if self.filter == FilterBody():
@@ -68,8 +70,8 @@ class BulkBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """Each id once."""
-        return tuple(dict.fromkeys(lower(self.ids)))
+        """The ids without duplicates."""
+        return tuple(dict.fromkeys(read_ids(self.ids)))
 
 
 BULK: Final = msgspec.json.Decoder(BulkBody).decode

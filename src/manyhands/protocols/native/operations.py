@@ -1,8 +1,8 @@
-"""Operations on jobs that exist: what the holder of a lease says, and what operators do."""
+"""Operations on existing jobs: reports of lease holders, and changes by operators."""
 
 from typing import Any, Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from manyhands.model.commands import (
     ByToken,
@@ -23,13 +23,14 @@ from manyhands.model.commands import (
 from manyhands.model.job import Failure
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import OnUnknownDependency, Reentry
-from manyhands.protocols.native.reading import (
-    ABSENT,
+from manyhands.protocols.native.decoder import (
     OneOrMany,
-    lower,
+    read_id,
+    read_ids,
     read_optional,
     read_payload,
 )
+from manyhands.web.envelope import Whole
 
 
 class _Named(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -38,27 +39,34 @@ class _Named(Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
 
     def command(self) -> Command:
-        """What it means to the engine."""
+        """The command of the engine."""
         raise NotImplementedError
+
+    def links(self) -> bool:
+        """Whether it names other jobs."""
+        return False
+
+    def read_links(self) -> None:
+        """Normalises the ids of other jobs; in a namespace they are names and stay as they are."""
 
 
 class _Proven(_Named, kw_only=True):
-    """An operation that only the holder of a lease may do."""
+    """An operation reserved for the holder of a lease."""
 
     token: str
 
 
 class RenewItem(_Proven, kw_only=True):
-    """Still at it."""
+    """A lease to renew."""
 
-    term_ms: int | None = None
-    payload: Raw = ABSENT
+    term_ms: Whole | None = None
+    payload: Raw = field(default_factory=Raw)
     encoding: Encoding = Encoding.JSON
 
     def command(self) -> Command:
         payload, encoding = read_optional(self.payload, self.encoding)
         return Renew(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             proof=ByToken(self.token),
             term_ms=self.term_ms,
             payload=payload,
@@ -67,16 +75,16 @@ class RenewItem(_Proven, kw_only=True):
 
 
 class ProgressItem(_Proven, kw_only=True):
-    """How far it is."""
+    """The progress of a job."""
 
-    numerator: int
-    denominator: int = 0
-    seconds_left: int | None = None
+    numerator: Whole
+    denominator: Whole = 0
+    seconds_left: Whole | None = None
     renew: bool = True
 
     def command(self) -> Command:
         return Report(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             proof=ByToken(self.token),
             numerator=self.numerator,
             denominator=self.denominator,
@@ -86,7 +94,7 @@ class ProgressItem(_Proven, kw_only=True):
 
 
 class PartialItem(_Proven, kw_only=True):
-    """A piece of the result, or a warning."""
+    """A partial result or a warning."""
 
     payload: Raw
     encoding: Encoding = Encoding.JSON
@@ -95,7 +103,7 @@ class PartialItem(_Proven, kw_only=True):
     def command(self) -> Command:
         payload, _ = read_payload(self.payload, self.encoding)
         return SendPartial(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             proof=ByToken(self.token),
             payload=payload,
             warning=self.warning,
@@ -103,43 +111,49 @@ class PartialItem(_Proven, kw_only=True):
 
 
 class CompleteItem(_Proven, kw_only=True):
-    """The work is finished."""
+    """A completed job."""
 
-    result: Raw = ABSENT
+    result: Raw = field(default_factory=Raw)
     encoding: Encoding = Encoding.JSON
     replaces_payload: bool = False
     next_queue: str | None = None
-    delay_ms: int = 0
+    delay_ms: Whole = 0
     depends_on: tuple[str, ...] = ()
+
+    def links(self) -> bool:
+        return bool(self.depends_on)
+
+    def read_links(self) -> None:
+        self.depends_on = read_ids(self.depends_on)
 
     def command(self) -> Command:
         result, encoding = read_optional(self.result, self.encoding)
         return Complete(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             proof=ByToken(self.token),
             result=result,
             encoding=encoding,
             replaces_payload=self.replaces_payload,
             next_queue=self.next_queue,
             delay_ms=self.delay_ms,
-            depends_on=lower(self.depends_on),
+            depends_on=self.depends_on,
         )
 
 
 class FailItem(_Proven, kw_only=True):
-    """The attempt failed."""
+    """A failed attempt."""
 
     code: str = "failed"
     message: str = ""
-    payload: Raw = ABSENT
+    payload: Raw = field(default_factory=Raw)
     encoding: Encoding = Encoding.JSON
     retry: bool = True
-    delay_ms: int | None = None
+    delay_ms: Whole | None = None
 
     def command(self) -> Command:
         payload, _ = read_payload(self.payload, self.encoding)
         return Fail(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             proof=ByToken(self.token),
             failure=Failure(self.code, self.message, payload),
             retry=self.retry,
@@ -148,32 +162,32 @@ class FailItem(_Proven, kw_only=True):
 
 
 class ReleaseItem(_Proven, kw_only=True):
-    """Given back untouched."""
+    """A job given back untouched."""
 
     reentry: Reentry | None = None
 
     def command(self) -> Command:
-        return Release(job_id=self.id.lower(), proof=ByToken(self.token), reentry=self.reentry)
+        return Release(job_id=read_id(self.id), proof=ByToken(self.token), reentry=self.reentry)
 
 
 class RequeueItem(_Named, kw_only=True):
-    """A finished job, once more."""
+    """A finished job to run again."""
 
     queue: str | None = None
-    delay_ms: int = 0
+    delay_ms: Whole = 0
 
     def command(self) -> Command:
-        return Requeue(job_id=self.id.lower(), queue=self.queue, delay_ms=self.delay_ms)
+        return Requeue(job_id=read_id(self.id), queue=self.queue, delay_ms=self.delay_ms)
 
 
 class MoveItem(_Named, kw_only=True):
-    """Into another queue."""
+    """A job to move to another queue."""
 
     queue: str
-    delay_ms: int = 0
+    delay_ms: Whole = 0
 
     def command(self) -> Command:
-        return Move(job_id=self.id.lower(), queue=self.queue, delay_ms=self.delay_ms)
+        return Move(job_id=read_id(self.id), queue=self.queue, delay_ms=self.delay_ms)
 
 
 class PriorityItem(_Named, kw_only=True):
@@ -182,7 +196,7 @@ class PriorityItem(_Named, kw_only=True):
     priority: float
 
     def command(self) -> Command:
-        return SetPriority(self.id.lower(), self.priority)
+        return SetPriority(read_id(self.id), self.priority)
 
 
 class TagsItem(_Named, kw_only=True):
@@ -192,7 +206,7 @@ class TagsItem(_Named, kw_only=True):
     remove: tuple[str, ...] = ()
 
     def command(self) -> Command:
-        return SetTags(self.id.lower(), self.add, self.remove)
+        return SetTags(read_id(self.id), self.add, self.remove)
 
 
 class DependenciesItem(_Named, kw_only=True):
@@ -202,9 +216,15 @@ class DependenciesItem(_Named, kw_only=True):
     remove: tuple[str, ...] = ()
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
 
+    def links(self) -> bool:
+        return True
+
+    def read_links(self) -> None:
+        self.add, self.remove = read_ids(self.add), read_ids(self.remove)
+
     def command(self) -> Command:
         return SetDependencies(
-            job_id=self.id.lower(),
+            job_id=read_id(self.id),
             add=self.add,
             remove=self.remove,
             on_unknown_dependency=self.on_unknown_dependency,
@@ -212,13 +232,13 @@ class DependenciesItem(_Named, kw_only=True):
 
 
 class ExpireItem(_Named, kw_only=True):
-    """A lease to end as if its time were up."""
+    """A lease to end as if it had expired."""
 
     def command(self) -> Command:
-        return ExpireLease(self.id.lower())
+        return ExpireLease(read_id(self.id))
 
 
-# Operations on jobs that are named by their id; the key is the last part of the path.
+# Operations on jobs named by id; the key is the last part of the path.
 OPERATIONS: Final[dict[str, OneOrMany[Any]]] = {
     "renew": OneOrMany(RenewItem),
     "progress": OneOrMany(ProgressItem),

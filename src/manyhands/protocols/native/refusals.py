@@ -1,56 +1,33 @@
-"""The native API's word for every refusal."""
+"""The native API's statuses for refusals."""
 
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-from manyhands.model.outcome import Refusal, Why
-from manyhands.protocols.http_envelope import Problem
+from msgspec import UNSET
 
-# Every refusal has a status; its code is the refusal's own name. A test finds a missing one.
-STATUSES: Final[dict[Why, int]] = {
-    Why.BAD_QUEUE_NAME: 400,
-    Why.BAD_JOB_ID: 400,
-    Why.BAD_NAME: 400,
-    Why.BAD_UNIQUE_KEY: 400,
-    Why.BAD_TAG: 400,
-    Why.BAD_LIMIT: 400,
-    Why.BAD_PRIORITY: 400,
-    Why.BAD_TIME: 400,
-    Why.BAD_POLICY: 400,
-    Why.BAD_SCHEDULE: 400,
-    Why.BAD_COUNT: 400,
-    Why.PAYLOAD_TOO_LARGE: 413,
-    Why.METADATA_TOO_LARGE: 413,
-    Why.EMPTY_BATCH: 400,
-    Why.BATCH_TOO_LARGE: 413,
-    Why.OTHER_ITEM_REFUSED: 409,
-    Why.UNKNOWN_JOB: 404,
-    Why.UNKNOWN_QUEUE: 404,
-    Why.UNKNOWN_SCHEDULE: 404,
-    Why.UNKNOWN_WORKER: 404,
-    Why.UNKNOWN_DEPENDENCY: 409,
-    Why.DUPLICATE_JOB: 409,
-    Why.IN_OTHER_QUEUE: 409,
-    Why.DUPLICATE_KEY: 409,
-    Why.DUPLICATE_NAME: 409,
-    Why.NOT_YOUR_LEASE: 409,
-    Why.NOT_LEASED: 409,
-    Why.NOT_CLAIMABLE: 409,
-    Why.WRONG_QUEUE: 409,
-    Why.ALREADY_COMPLETED: 409,
-    Why.ALREADY_FAILED: 409,
-    Why.ALREADY_CANCELLED: 409,
-    Why.NOT_FINISHED: 409,
-    Why.CYCLE: 409,
-    Why.TOO_MANY_DEPENDENCIES: 400,
-    Why.HAS_DEPENDANTS: 409,
-    Why.QUEUE_IN_USE: 409,
-    Why.QUEUE_FULL: 429,
-    Why.TOO_MANY_QUEUES: 409,
-    Why.TOO_MANY_SCHEDULES: 409,
-    Why.STORE_FULL: 503,
-    Why.SHUTTING_DOWN: 503,
-    Why.INTERNAL: 500,
-}
+from manyhands.model.refusals import Category, words_for
+from manyhands.model.replies import Refusal, Why
+from manyhands.protocols.native.answers import ItemError
+from manyhands.protocols.native.decoder import read_id
+from manyhands.web.envelope import Problem
+
+_UNKNOWN: Final = "there is no job "
+
+# Every refusal has a status; its code is the refusal's own name. A test finds missing ones.
+STATUSES: Final[dict[Why, int]] = words_for(
+    {
+        Category.MALFORMED: 400,
+        Category.TOO_LARGE: 413,
+        Category.UNKNOWN: 404,
+        Category.TAKEN: 409,
+        Category.NOT_HELD: 409,
+        Category.UNFIT: 409,
+        Category.FULL: 409,
+        Category.UNAVAILABLE: 503,
+        Category.DEFECT: 500,
+    },
+    {Why.KEY_REUSED: 422, Why.QUEUE_FULL: 429},
+)
 
 
 def status_and_code(why: Why) -> tuple[int, str]:
@@ -68,15 +45,23 @@ def problem(refusal: Refusal) -> Problem:
     return Problem(status, code, refusal.sentence, detail)
 
 
-def item_error(index: int, job_id: str | None, refusal: Refusal) -> dict[str, Any]:
-    """A refusal as an entry of ``errors``, beside the results of the items that went well."""
-    found: dict[str, Any] = {
-        "index": index,
-        "id": job_id,
-        "code": refusal.why.value,
-        "message": refusal.sentence,
-    }
-    if refusal.job is not None:
-        found["state"] = refusal.job.state.value
-        found["queue"] = refusal.job.queue
-    return found
+def spelt(refusal: Refusal, given: Iterable[str]) -> Refusal:
+    """The same refusal, naming an unknown job as the request wrote it."""
+    if refusal.why is Why.UNKNOWN_JOB:
+        for text in given:
+            if refusal.sentence == f"{_UNKNOWN}{read_id(text)}":
+                return Refusal(refusal.why, f"{_UNKNOWN}{text[:200]}", refusal.job)
+    return refusal
+
+
+def item_error(index: int, job_id: str | None, refusal: Refusal) -> ItemError:
+    """A refusal as an entry of ``errors``, beside the results of the other items."""
+    job = refusal.job
+    return ItemError(
+        index,
+        job_id,
+        refusal.why.value,
+        refusal.sentence,
+        UNSET if job is None else job.state,
+        UNSET if job is None else job.queue,
+    )

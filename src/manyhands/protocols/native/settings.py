@@ -1,47 +1,51 @@
 """Bodies that set queues, named limits and schedules."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from manyhands.model.commands import SetLimit, SetQueue
 from manyhands.model.job import Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import OnExpiry, QueuePolicy, Rate
-from manyhands.protocols.native.bodies import BackoffBody, Wishes
-from manyhands.protocols.native.reading import ABSENT, bad_body, read_payload
+from manyhands.protocols.native.bodies import Attempts, BackoffBody, Instant, Wishes, said
+from manyhands.protocols.native.decoder import bad_body, read_payload
+from manyhands.web.envelope import Whole
 
 
-class _Rate(Rate, frozen=True, forbid_unknown_fields=True):
-    """As it is stored; a misspelt key is refused."""
+class RateBody(Rate, frozen=True, forbid_unknown_fields=True):
+    """At most this many jobs handed out in this time; unknown keys are refused."""
+
+    count: Whole
+    per_ms: Whole
 
 
-class _Policy(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A queue's policy; what is not given is not said."""
+class PolicyBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A queue's policy; omitted settings are unset."""
 
-    attempts_max: int | None = None
+    attempts_max: Attempts | None = None
     backoff: BackoffBody | None = None
-    lease_ms: int | None = None
-    lease_forced: bool = False
-    attempt_ms_max: int | None = None
+    lease_ms: Whole | None = None
+    lease_forced: Annotated[bool, said("lease_ms overrides every claim")] = False
+    attempt_ms_max: Whole | None = None
     on_expiry: OnExpiry | None = None
-    grace_ms: int = 0
-    concurrency_max: int | None = None
-    rate: _Rate | None = None
-    jobs_max: int | None = None
-    record_ms: int | None = None
-    records_max: int | None = None
+    grace_ms: Annotated[Whole, said("how long a lapsed lease is withheld from others")] = 0
+    concurrency_max: Annotated[Whole, said("leases at once")] | None = None
+    rate: RateBody | None = None
+    jobs_max: Annotated[Whole, said("unfinished jobs")] | None = None
+    record_ms: Annotated[Whole, said("how long finished jobs are kept")] | None = None
+    records_max: Annotated[Whole, said("how many finished jobs are kept")] | None = None
 
 
 class QueueBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What is to be set; a policy replaces the one before as a whole."""
+    """What to set; a policy replaces the previous one as a whole."""
 
     paused: bool | None = None
-    policy: _Policy | UnsetType = UNSET
+    policy: PolicyBody | UnsetType = UNSET
 
     def command(self, queue: str) -> SetQueue:
-        """For the queue that the path names."""
+        """The command for the queue named in the path."""
         given = self.policy
         if given is UNSET:
             return SetQueue(queue=queue, paused=self.paused)
@@ -53,12 +57,12 @@ class QueueBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class LimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Leases at once of all jobs that carry the limit's name."""
+    """How many jobs with this limit's name may be leased at once."""
 
-    concurrency_max: int
+    concurrency_max: Whole
 
     def command(self, name: str) -> SetLimit:
-        """For the limit that the path names."""
+        """The command for the limit named in the path."""
         return SetLimit(name, self.concurrency_max)
 
 
@@ -66,28 +70,28 @@ class ScheduleBody(Wishes, kw_only=True):
     """A template, and when it submits a job."""
 
     queue: str
-    interval_ms: int | None = None
+    interval_ms: Whole | None = None
     cron: str | None = None
     time_zone: str = "UTC"
-    first_at: int | None = None
-    backlog_max: int = 1
+    first_at: Instant | None = None
+    backlog_max: Annotated[Whole, said("missed firings to make up for")] = 1
     paused: bool = False
-    unique: bool = False
-    payload: Raw = ABSENT
+    unique: Annotated[bool, said("skip while its last job is unfinished")] = False
+    payload: Raw = field(default_factory=Raw)
     encoding: Encoding = Encoding.JSON
     priority: float = 0.0
     tags: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """What must be known before the first instant can be worked out."""
+        """Checks what the first firing is computed from."""
         if (self.interval_ms is None) == (self.cron is None):
             raise bad_body("a schedule has interval_ms or cron, and not both")
         if self.cron is not None and self.first_at is not None:
-            raise bad_body("a cron line knows its first instant; first_at is for intervals")
+            raise bad_body("first_at is for intervals; a cron line sets its own first instant")
 
     def schedule(self, schedule_id: str, next_at: int) -> Schedule:
-        """Under the id that the path names."""
+        """The schedule under the id in the path."""
         payload, encoding = read_payload(self.payload, self.encoding)
         return Schedule(
             schedule_id=schedule_id,

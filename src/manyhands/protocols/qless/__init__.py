@@ -1,1 +1,1 @@
-"""The qless HTTP API: jobs move through queues; workers take them, renew, and turn them in."""
+"""The qless HTTP API: jobs move through queues; workers take, renew and complete them."""

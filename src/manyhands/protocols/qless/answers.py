@@ -1,270 +1,298 @@
-"""Jobs, queues and workers in the words of this API. Durations go out in seconds."""
+"""Types of the qless API's answers. Instants are seconds since 1970, durations are seconds."""
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from manyhands.model.job import (
-    SUBMITTED,
-    SUBMITTED_AGAIN,
-    Attempt,
-    EndReason,
-    Failure,
-    Job,
-    Lease,
-    State,
-)
-from manyhands.model.payload import Encoding, as_json_value
-from manyhands.model.policy import Queue
-from manyhands.protocols.http_envelope import plain
-from manyhands.protocols.qless.identifiers import shown_id
-from manyhands.protocols.qless.items import out_of_retries
-from manyhands.protocols.qless.refusals import STATES
+from manyhands.protocols.qless.kinds import Uid
+from manyhands.web.envelope import Answer, T
 
-# A lock that needs no renewal is still answered with a number: come back within a year.
-_NEVER_SECONDS: Final = 365 * 24 * 3600
-
-_PUTS: Final = (SUBMITTED, SUBMITTED_AGAIN)
-_ENDS: Final[dict[EndReason, str]] = {
-    EndReason.COMPLETED: "done",
-    EndReason.FAILED: "failed",
-    EndReason.RELEASED: "released",
-    EndReason.GOODBYE: "released",
-    EndReason.LOST: "lost",
-    EndReason.EXPIRED: "timed-out",
-    EndReason.CUTOFF: "cut-off",
-    EndReason.CANCELLED: "cancelled",
-    EndReason.MOVED: "moved",
-}
-
-# The code of jobs whose last allowed lease was lost.
-LOST_CODE: Final = "attempts"
+Count = Annotated[int, Meta(ge=0)]
+JobState = Literal["waiting", "pending", "complete", "failed", "cancelled"]
+# In place of a result: this item was refused, see errors.
+Refused = Annotated[bool, Meta(extra_json_schema={"const": False})]
+Ids = list[str]
 
 
-def _seconds(ms: float) -> int:
-    return max(0, int(ms // 1000))
+class Load(TypedDict):
+    """How busy the server is."""
+
+    cpu: Annotated[float, Meta(ge=0, description="share of one core")]
+    memory: Annotated[float, Meta(ge=0, description="MiB")]
 
 
-def _instant(at: int | None) -> float | None:
-    return None if at is None else at / 1000
+class ItemError(TypedDict):
+    """A refused item, listed beside the results of the others."""
+
+    index: Count
+    id: str | None
+    code: str
+    message: str
+    state: NotRequired[JobState]
+    queue: NotRequired[str]
 
 
-def heartbeat_seconds(lease: Lease) -> int | None:
-    """From its last renewal to the next one that is due; None: there is none."""
-    due_ms = lease.term_ms
-    if lease.cutoff_at is not None:
-        renewed_at = lease.claimed_at
-        if lease.expires_at is not None and lease.term_ms is not None:
-            renewed_at = lease.expires_at - lease.term_ms
-        left_ms = lease.cutoff_at - renewed_at
-        due_ms = left_ms if due_ms is None else min(due_ms, left_ms)
-    return None if due_ms is None else _seconds(due_ms)
+class Told(Answer[T], frozen=True, kw_only=True):
+    """A success, with the server's load if requested."""
+
+    load: Load | UnsetType = UNSET
 
 
-def _seconds_left(lease: Lease, now: int) -> int | None:
-    """Until somebody else may get the job."""
-    ends = [at for at in (lease.expires_at, lease.cutoff_at) if at is not None]
-    return _seconds(min(ends) - now) if ends else None
+class Batched(Told[T], frozen=True, kw_only=True):
+    """One result per item; refused items are listed in errors."""
+
+    errors: Annotated[list[ItemError], Meta(min_length=1)] | UnsetType = UNSET
 
 
-def renewed(job: Job) -> int:
-    """The answer to a heartbeat."""
-    assert job.lease is not None
-    found = heartbeat_seconds(job.lease)
-    return _NEVER_SECONDS if found is None else found
+class Named(Told[T], frozen=True, kw_only=True):
+    """A page of a list ordered by name; the next page starts after ``next``."""
+
+    next: str | None
 
 
-def taken(job: Job, attempts_max: int) -> dict[str, Any]:
-    """An item of work, as its worker gets it."""
-    lease = job.lease
-    assert lease is not None
-    found: dict[str, Any] = {
-        "id": shown_id(job),
-        "queue": job.queue,
-        "meta": as_json_value(job.payload, job.encoding),
-        "lease": lease.token,
-        "attempt": job.attempts_used + 1,
-        "priority": plain(job.priority),
-    }
-    if lease.term_ms is not None:
-        found["heartbeat"] = heartbeat_seconds(lease)
-        found["expires"] = _instant(lease.expires_at)
-    if lease.cutoff_at is not None:
-        found["cutoff"] = _seconds(lease.cutoff_at - lease.claimed_at)
-    if job.tags:
-        found["tags"] = job.tags
-    if attempts_max != -1:
-        found["retries_left"] = max(0, attempts_max - job.attempts_used - 1)
-    return found
+class Found(Told[T], frozen=True, kw_only=True):
+    """A page of search results."""
+
+    next: int | None
+    complete: Annotated[bool, Meta(description="false: the search ran out of time")]
 
 
-def detail_of(job: Job) -> str | None:
-    """What the three states of this API do not tell."""
-    if job.state is State.DELAYED:
-        return "scheduled"
-    if job.state is State.BLOCKED:
-        return "blocked"
-    if job.state is State.READY and job.lease is not None:
-        return "stalled"
-    if job.state in (State.FAILED, State.CANCELLED):
-        return job.reason or None
-    return None
+class Nothing(Struct, frozen=True):
+    """No work, on servers configured to report that as an object."""
 
 
-def listed(job: Job) -> dict[str, Any]:
+class Item(TypedDict):
+    """An item of work, as handed to its worker."""
+
+    id: str
+    uid: Uid
+    queue: str
+    meta: Any
+    lease: Annotated[str, Meta(description="proves the lock")]
+    attempt: Annotated[int, Meta(ge=1)]
+    priority: float
+    heartbeat: NotRequired[Count | None]
+    expires: NotRequired[float | None]
+    cutoff: NotRequired[Count]
+    tags: NotRequired[tuple[str, ...]]
+    retries_left: NotRequired[Count]
+
+
+class Failure(TypedDict):
+    """What went wrong."""
+
+    group: str
+    message: str
+    when: float | None
+    host: str | None
+    data: NotRequired[Any]
+
+
+class HistoryEntry(TypedDict):
+    """One thing that happened to a job."""
+
+    what: str
+    when: float
+    host: NotRequired[str | None]
+    detail: NotRequired[str]
+
+
+class Progress(TypedDict):
+    """The progress reported by a worker."""
+
+    numerator: int
+    denominator: int
+    seconds_left: int | None
+
+
+class ListedJob(TypedDict):
     """A job in a list."""
-    finished = job.state is State.COMPLETED
-    lease = job.lease
-    return {
-        "id": shown_id(job),
-        "state": STATES[job.state],
-        "detail": detail_of(job),
-        "queue": None if finished else job.queue,
-        "host": _host(lease) if lease is not None and not lease.lapsed else None,
-        "priority": plain(job.priority),
-        "tags": job.tags,
-        "failure": _failure(job),
-        "created": _instant(job.submitted_at),
-        "updated": _instant(job.entered_at),
-        "protocol": job.origin.realm,
-    }
+
+    id: str
+    state: JobState
+    detail: str | None
+    queue: str | None
+    host: str | None
+    priority: float
+    tags: tuple[str, ...]
+    failure: Failure | None
+    created: float
+    updated: float
+    protocol: str
 
 
-class Edges(NamedTuple):
-    """What a job depends on, and what depends on it: of these perhaps only the first."""
+class Job(ListedJob):
+    """Everything about a job except its lease."""
 
-    depends: Sequence[str]
-    dependents: Sequence[str]
-    dependents_count: int
-
-
-def whole(job: Job, attempts_max: int, edges: Edges, now: int) -> dict[str, Any]:
-    """Everything about a job, but its lease's token."""
-    lease = job.lease
-    left = _seconds_left(lease, now) if lease is not None and not lease.lapsed else None
-    unlimited = attempts_max == -1
-    progress = job.progress
-    return {
-        **listed(job),
-        "meta": as_json_value(job.payload, job.encoding),
-        "heartbeat": left,
-        "retries": -1 if unlimited else attempts_max - 1,
-        "retries_left": -1 if unlimited else max(0, attempts_max - job.attempts_used - 1),
-        "attempt": job.attempts_used + (job.state in (State.LEASED, State.COMPLETED)),
-        **edges._asdict(),
-        "limits": job.limits,
-        "progress": None
-        if progress is None
-        else {
-            "numerator": progress.numerator,
-            "denominator": progress.denominator,
-            "seconds_left": progress.seconds_left,
-        },
-        "result": None if job.result is None else as_json_value(job.result, job.result_encoding),
-        "due": _instant(job.run_at),
-        "deadline": _instant(job.deadline_at),
-        "recurring": job.schedule,
-        "history": history(job),
-    }
+    uid: Uid
+    meta: Any
+    heartbeat: Count | None
+    retries: Annotated[int, Meta(ge=-1)]
+    retries_left: Annotated[int, Meta(ge=-1)]
+    attempt: Count
+    depends: Ids
+    dependents: Ids
+    dependents_count: Count
+    limits: tuple[str, ...]
+    progress: Progress | None
+    result: Any
+    due: float | None
+    deadline: float | None
+    recurring: str | None
+    history: list[HistoryEntry]
 
 
-def _host(lease: Lease) -> str:
-    return lease.holder.name or lease.holder.address
+class Partial(TypedDict):
+    """A partial result."""
+
+    number: Count
+    when: float
+    warning: bool
+    data: Any
 
 
-def _failure(job: Job) -> dict[str, Any] | None:
-    failure = job.failure
-    if failure is None:
-        return None
-    last = job.attempts[-1] if job.attempts else None
-    return {
-        "group": group_of(job, failure),
-        "message": failure.message,
-        "when": _instant(job.finished_at or job.entered_at),
-        "host": _name_of(last) if last is not None else None,
-    }
+class Queue(TypedDict):
+    """A queue and its job counts."""
+
+    name: str
+    waiting: Count
+    pending: Count
+    scheduled: Count
+    blocked: Count
+    stalled: Count
+    failed: Count
+    recurring: Count
+    paused: bool
+    workers: Count
+    oldest_waiting: Annotated[float, Meta(ge=0)] | None
 
 
-def group_of(job: Job, failure: Failure) -> str:
-    """The group of a failure; that of lost leases is named after the queue."""
-    return group_of_code(job.queue, failure.code)
+class Backoff(TypedDict):
+    """Pauses between retries."""
+
+    first: float
+    factor: float
+    max: float
+    jitter: float
 
 
-def group_of_code(queue: str, code: str) -> str:
-    """The same, for all failures of a queue with this code."""
-    return out_of_retries(queue) if code == LOST_CODE else code
+class Rate(TypedDict):
+    """At most this many jobs handed out per this many seconds."""
+
+    count: Annotated[int, Meta(ge=1)]
+    per: float
 
 
-def queue_of_group(group: str) -> str | None:
-    """The queue after which a group of lost leases is named; None: it is not one."""
-    prefix = out_of_retries("")
-    return group.removeprefix(prefix) if group.startswith(prefix) else None
+class QueuePolicy(TypedDict):
+    """The settings of a queue; null stands for the default."""
+
+    heartbeat: float | None
+    grace: float
+    cutoff: float | None
+    retries: Annotated[int, Meta(ge=-1)] | None
+    backoff: Backoff | None
+    max_concurrency: Count | None
+    rate: Rate | None
+    max_jobs: Count | None
+    keep: float | None
+    keep_count: Count | None
 
 
-def _name_of(attempt: Attempt) -> str:
-    return attempt.holder.name or attempt.holder.address
+class QueueWithSettings(Queue):
+    """A queue with its settings."""
+
+    settings: QueuePolicy
 
 
-def history(job: Job) -> list[dict[str, Any]]:
-    """What happened to the job, in order. Leases and changes keep their first and latest."""
-    found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
+class Worker(TypedDict):
+    """A worker and its totals."""
 
-    def note(at: int, rank: int, what: str, **more: str | None) -> None:
-        """``rank``: within one millisecond. Jobs are changed after a lease and before the next."""
-        place = (at, rank, len(found))
-        found.append((place, {"what": what, "when": _instant(at), **more}))
-
-    if not any(entry.what in _PUTS for entry in job.history):
-        note(job.submitted_at, 0, "put")
-    for index, entry in enumerate(job.history):
-        is_put = entry.what in _PUTS
-        rank = 0 if is_put and index == 0 else 2
-        detail = {"detail": entry.detail} if entry.detail else {}
-        note(entry.at, rank, "put" if is_put else entry.what, **detail)
-    for attempt in job.attempts:
-        began, ended = attempt.claimed_at, attempt.ended_at
-        note(began, 1 if began == ended else 3, "popped", host=_name_of(attempt))
-        note(ended, 1, _ENDS[attempt.reason], host=_name_of(attempt))
-    lease = job.lease
-    if lease is not None:
-        note(lease.claimed_at, 3, "popped", host=_host(lease))
-        if lease.lapsed and lease.expires_at is not None:
-            note(lease.expires_at, 3, "timed-out", host=_host(lease))
-    return [row for _, row in sorted(found, key=lambda item: item[0])]
+    name: str
+    address: str
+    seen: float
+    pending: Count
+    stalled: Count
+    taken: Count
+    completed: Count
+    failed: Count
+    lost: Count
 
 
-def queue(
-    settings: Queue,
-    counts: dict[State, int],
-    oldest_ready_at: int | None,
-    beside: tuple[int, int, int],
-    now: int,
-) -> dict[str, Any]:
-    """A queue; ``beside`` are its stalled jobs, its workers and its recurring jobs."""
-    stalled, workers, recurring = beside
-    age = None if oldest_ready_at is None else max(0, now - oldest_ready_at) / 1000
-    return {
-        "name": settings.name,
-        "waiting": counts[State.READY],
-        "pending": counts[State.LEASED],
-        "scheduled": counts[State.DELAYED],
-        "blocked": counts[State.BLOCKED],
-        "stalled": stalled,
-        "failed": counts[State.FAILED],
-        "recurring": recurring,
-        "paused": settings.paused,
-        "workers": workers,
-        "oldest_waiting": age,
-    }
+class WorkerWithJobs(TypedDict):
+    """A worker and its jobs, some of which may be stalled. For a worker not seen since the server
+    started, nothing else is known.
+    """
+
+    name: str
+    jobs: Ids
+    stalled: Ids
+    address: NotRequired[str]
+    seen: NotRequired[float]
+    pending: NotRequired[Count]
+    taken: NotRequired[Count]
+    completed: NotRequired[Count]
+    failed: NotRequired[Count]
+    lost: NotRequired[Count]
 
 
-def partial(number: int, at: int, payload: bytes, *, warning: bool) -> dict[str, Any]:
-    """A piece of a result. What came over other protocols is not JSON, but bytes."""
-    try:
-        msgspec.json.decode(payload)
-        encoding = Encoding.JSON
-    except msgspec.DecodeError:
-        encoding = Encoding.BINARY
-    data = as_json_value(payload, encoding)
-    return {"number": number, "when": _instant(at), "warning": warning, "data": data}
+class Limit(TypedDict):
+    """A named limit and how much of it is in use."""
+
+    name: str
+    max: int
+    used: int
+
+
+class LimitSet(TypedDict):
+    """A named limit after the change; null if there is none."""
+
+    name: str
+    max: int | None
+
+
+class Recurring(TypedDict):
+    """A recurring job."""
+
+    id: str
+    queue: str
+    meta: Any
+    interval: float | None
+    cron: str | None
+    time_zone: str
+    next: float
+    backlog: Count
+    priority: float
+    retries: Annotated[int, Meta(ge=-1)] | None
+    tags: tuple[str, ...]
+    limits: tuple[str, ...]
+    paused: bool
+    count: Count
+    last: str | None
+
+
+class Series(TypedDict):
+    """Durations of one kind, in seconds."""
+
+    count: Count
+    mean: float
+    std: float
+    histogram: Annotated[
+        list[int],
+        Meta(
+            min_length=148,
+            max_length=148,
+            description="per second to a minute, per minute to an hour, per hour to a day, daily",
+        ),
+    ]
+
+
+class Statistics(TypedDict):
+    """How long the jobs of a queue waited and ran on one day."""
+
+    queue: str
+    date: Annotated[str, Meta(extra_json_schema={"format": "date"})]
+    wait: Series
+    run: Series
+    retries: Count
+    failures: Count
+    failed: int

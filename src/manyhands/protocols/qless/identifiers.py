@@ -1,5 +1,5 @@
-"""Ids of jobs as peers of this API write them: hexadecimal digits or, where the server is told so,
-any text. Such a text is the job's name; the id that all protocols know is made from it.
+"""Job ids as peers of this API write them: hexadecimal digits or, if the server is configured so,
+any text. Such a text is the job's name; the id shared by all protocols is derived from it.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ ReadId = Callable[[str], str]
 
 
 class WrongItemError(Exception):
-    """An item whose form is right and whose content is not."""
+    """An item of the right form with wrong content."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class WrongItemError(Exception):
 
 
 def read_hexadecimal(text: str) -> str:
-    """Ids compare without regard to case and are kept in lower case."""
+    """Ids are case-insensitive and stored in lower case."""
     job_id = text.lower()
     if not is_job_id(job_id):
         sentence = f"an id has 1 to {limits.JOB_ID_DIGITS_MAX} hexadecimal digits"
@@ -34,7 +34,7 @@ def read_hexadecimal(text: str) -> str:
 
 
 def read_any(text: str) -> str:
-    """Digits are an id as they are; for any other text one is made, always the same."""
+    """Hexadecimal digits are used as they are; any other text always maps to the same id."""
     job_id = text.lower()
     if is_job_id(job_id):
         return job_id
@@ -51,18 +51,21 @@ READ_ID: Final[dict[Literal["hexadecimal", "any"], ReadId]] = {
 
 
 class Rules(Struct, frozen=True):
-    """What the items of a batch may say: which ids, and how large a meta."""
+    """What the items of a batch may contain: the form of ids, the size of a meta, and whether a job
+    may be added again to a queue it was completed in.
+    """
 
     read_id: ReadId
     meta_bytes_max: int
+    once_per_queue: bool = False
 
 
 def name_of(text: str, job_id: str) -> str | None:
-    """What is kept beside an id: the text that it was made from."""
+    """The text an id was derived from, stored beside it."""
     return None if text.lower() == job_id else text
 
 
 def shown_id(job: Job) -> str:
-    """The id in the words of whoever chose it."""
+    """The id as its submitter wrote it."""
     name = job.name
     return job.job_id if name is None or digits_of(name) != job.job_id else name

@@ -1,10 +1,10 @@
-"""Items of the batches that work on jobs: what they may say, and the commands they become."""
+"""Items of the batches that work on jobs: their fields, and the commands they become."""
 
 import math
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -21,12 +21,24 @@ from manyhands.model.commands import (
 from manyhands.model.job import Failure, Origin
 from manyhands.model.payload import Encoding, from_json_text
 from manyhands.model.policy import DEFAULTS, TERMS, OnUnknownDependency, Terms
+from manyhands.protocols.qless.decoder import BadItem, Items
 from manyhands.protocols.qless.identifiers import Rules, WrongItemError, name_of
-from manyhands.protocols.qless.reading import ABSENT, BadItem, Items
+from manyhands.protocols.qless.kinds import (
+    Id,
+    Limits,
+    Name,
+    Priority,
+    Retries,
+    Seconds,
+    Tags,
+    Word,
+)
+from manyhands.web.envelope import Whole
 
 REALM: Final = "http"
-# What a worker is given where neither job nor queue says how long.
+# The lease if neither job nor queue sets one.
 TERM_MS: Final = 60_000
+WAIT_SECONDS_MAX: Final = 60.0
 _DEFAULTS: Final = DEFAULTS[REALM]
 _TERMS: Final = TERMS[REALM]
 _SHARED_TERMS_MAX: Final = 1_000
@@ -34,14 +46,14 @@ _terms: dict[tuple[int | None, int | None, int | None], Terms] = {}
 
 
 def milliseconds(seconds: float, what: str) -> int:
-    """A duration that a peer wrote in seconds."""
+    """Converts a duration in seconds, as peers write it."""
     if not math.isfinite(seconds) or not 0 <= seconds * 1000 <= limits.TIME_MS_MAX:
         raise WrongItemError("invalid_option", f"{what} must be 0 or more seconds")
     return int(seconds * 1000)
 
 
 def check_size(raw: Raw, bytes_max: int) -> bytes:
-    """The JSON text of a value, if it is not too long."""
+    """The JSON text of a value, unless it is too long."""
     text = bytes(raw)
     if len(text) > bytes_max:
         raise WrongItemError("too_large", f"meta has {len(text)} bytes; {bytes_max} are allowed")
@@ -49,7 +61,7 @@ def check_size(raw: Raw, bytes_max: int) -> bytes:
 
 
 def attempts_of(retries: int | None) -> int | None:
-    """Retries are what follows the first attempt; -1 is without end."""
+    """Retries come after the first attempt; -1 is unlimited."""
     if retries is None or retries == -1:
         return retries
     if not 0 <= retries < limits.ATTEMPTS_MAX:
@@ -58,7 +70,7 @@ def attempts_of(retries: int | None) -> int | None:
 
 
 def terms_of(retries: int | None, heartbeat: float | None, cutoff: float | None) -> Terms:
-    """The terms of a job; jobs that wish the same share them."""
+    """The terms of a job; jobs with equal wishes share one object."""
     if retries is None and heartbeat is None and cutoff is None:
         return _TERMS
     wishes = (
@@ -77,7 +89,7 @@ def terms_of(retries: int | None, heartbeat: float | None, cutoff: float | None)
 
 
 def proof_of(lease: str | None, host: str | None, address: str) -> Proof:
-    """What the sender of an item goes by: the lease's token, its name, or its address."""
+    """How the sender of an item proves its lease: by token, name or address."""
     return ByToken(lease) if lease is not None else ByHolder(REALM, host, address)
 
 
@@ -85,18 +97,18 @@ class AddItem(Struct):
     """A job to add."""
 
     meta: Raw
-    id: str | None = None
-    priority: float = 0.0
-    delay: float = 0.0
-    retries: int | None = None
-    tags: tuple[str, ...] = ()
-    depends: tuple[str, ...] = ()
+    id: Id | None = None
+    priority: Priority = 0.0
+    delay: Seconds = 0.0
+    retries: Retries | None = None
+    tags: Tags = ()
+    depends: tuple[Id, ...] = ()
     depends_missing: Literal["refuse", "ok"] = "refuse"
-    heartbeat: float | None = None
-    cutoff: float | None = None
-    deadline: float | None = None
+    heartbeat: Seconds | None = None
+    cutoff: Seconds | None = None
+    deadline: Seconds | None = None
     move: bool = False
-    limits: tuple[str, ...] = ()
+    limits: Limits = ()
 
     def new_job(self, queue: str, made_id: str, origin: Origin, now: int, rules: Rules) -> NewJob:
         """The command's item; ``made_id`` is its id unless the sender chose one."""
@@ -112,6 +124,8 @@ class AddItem(Struct):
                 encoding=Encoding.JSON,
                 id_chosen=chosen,
                 name=name,
+                once_per_queue=rules.once_per_queue,
+                unless_scheduled=True,
                 terms=terms_of(self.retries, self.heartbeat, self.cutoff),
                 origin=origin,
                 priority=self.priority,
@@ -126,6 +140,8 @@ class AddItem(Struct):
             id_chosen=chosen,
             name=name,
             on_existing=OnExisting.MOVE if self.move else OnExisting.REFUSE,
+            once_per_queue=rules.once_per_queue,
+            unless_scheduled=True,
             terms=terms_of(self.retries, self.heartbeat, self.cutoff),
             origin=origin,
             priority=self.priority,
@@ -141,19 +157,19 @@ class AddItem(Struct):
 
 
 class ProgressPart(Struct):
-    """How far a worker is."""
+    """The progress of a job."""
 
-    numerator: int
-    denominator: int = 0
-    seconds_left: int | None = None
+    numerator: Whole
+    denominator: Whole = 0
+    seconds_left: Whole | None = None
 
 
 class HeartbeatItem(Struct):
-    """A lock to renew, and perhaps news about the job."""
+    """A lock to renew, optionally with progress or new data."""
 
-    id: str
+    id: Id
     lease: str | None = None
-    meta: Raw = ABSENT
+    meta: Raw = field(default_factory=Raw)
     progress: ProgressPart | None = None
 
     def renew(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Renew:
@@ -166,7 +182,7 @@ class HeartbeatItem(Struct):
         )
 
     def report(self, proof: Proof, rules: Rules) -> Report | None:
-        """What is to be told besides, once the lock is renewed."""
+        """What the heartbeat reports besides, once the lock is renewed."""
         told = self.progress
         if told is None:
             return None
@@ -181,17 +197,17 @@ class HeartbeatItem(Struct):
 
 
 class CompleteItem(Struct):
-    """Work that is turned in."""
+    """A completed item of work."""
 
-    id: str
+    id: Id
     meta: Raw
     lease: str | None = None
-    next: str | None = None
-    delay: float = 0.0
-    depends: tuple[str, ...] = ()
+    next: Name | None = None
+    delay: Seconds = 0.0
+    depends: tuple[Id, ...] = ()
 
     def complete(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Complete:
-        """The command. The new meta is both the result and, from now on, the payload."""
+        """The command. The new meta is both the result and the payload from now on."""
         if self.next is None and (self.delay or self.depends):
             raise WrongItemError("invalid_item", "delay and depends need next")
         result, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
@@ -205,16 +221,17 @@ class CompleteItem(Struct):
             next_queue=self.next,
             delay_ms=milliseconds(self.delay, "delay") if self.delay else 0,
             depends_on=tuple([rules.read_id(text) for text in self.depends]),
+            repeated_exactly=True,
         )
 
 
 class FailItem(Struct):
-    """Work that went wrong for good."""
+    """Work that failed for good."""
 
-    id: str
-    group: str
+    id: Id
+    group: Word
     message: str = ""
-    meta: Raw = ABSENT
+    meta: Raw = field(default_factory=Raw)
     lease: str | None = None
 
     def fail(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Fail:
@@ -233,16 +250,16 @@ class FailItem(Struct):
 
 
 class RetryItem(Struct):
-    """Work that is to be tried again."""
+    """Work to be tried again."""
 
-    id: str
-    delay: float | None = None
-    group: str | None = None
+    id: Id
+    delay: Seconds | None = None
+    group: Word | None = None
     message: str = ""
     lease: str | None = None
 
     def fail(self, queue: str, proof: Proof, _like: Encoding, rules: Rules) -> Fail:
-        """The command; without a group, the one for jobs that ran out of retries."""
+        """The command; the default group is that of jobs that ran out of retries."""
         group = out_of_retries(queue) if self.group is None else _group(self.group)
         delay = self.delay
         return Fail(
@@ -256,31 +273,33 @@ class RetryItem(Struct):
 
 
 def out_of_retries(queue: str) -> str:
-    """The group of failures for jobs that were tried as often as they may."""
+    """The failure group of jobs that used up their attempts."""
     return f"failed-retries-{queue}"
 
 
 def _group(text: str) -> str:
     if not 0 < len(text) <= limits.TAG_BYTES_MAX or not text.isprintable():
-        sentence = f"a group has 1 to {limits.TAG_BYTES_MAX} characters, none of them a control"
+        sentence = f"a group has 1 to {limits.TAG_BYTES_MAX} characters and no control characters"
         raise WrongItemError("invalid_option", sentence)
     return text
 
 
 class TakeData(Struct):
-    """What ``POST /get`` may say."""
+    """The data of ``POST /get``."""
 
-    wait: float = 0.0
+    wait: Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": WAIT_SECONDS_MAX})] = (
+        0.0
+    )
     array: bool = False
 
 
 def bad(error: WrongItemError, job_id: str | None) -> BadItem:
-    """An item whose content is wrong, like one that cannot be read at all."""
+    """An item with wrong content, reported like an unreadable one."""
     return BadItem(error.code, str(error), job_id)
 
 
 ADD: Final[Items[AddItem]] = Items(AddItem, ("meta",))
-HEARTBEAT: Final[Items[Any]] = Items(str | HeartbeatItem, ("id",))
+HEARTBEAT: Final[Items[Any]] = Items(Id | HeartbeatItem, ("id",))
 COMPLETE: Final[Items[CompleteItem]] = Items(CompleteItem, ("id", "meta"))
 FAIL: Final[Items[FailItem]] = Items(FailItem, ("id", "group"))
 RETRY: Final[Items[RetryItem]] = Items(RetryItem, ("id",))

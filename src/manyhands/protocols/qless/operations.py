@@ -15,20 +15,21 @@ from manyhands.model.commands import (
     SetPriority,
     SetTags,
 )
-from manyhands.model.job import Job, State
-from manyhands.protocols.http_envelope import plain
-from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_id
+from manyhands.model.job import Job
+from manyhands.protocols.qless.decoder import Items
+from manyhands.protocols.qless.identifiers import Rules, shown_id
 from manyhands.protocols.qless.items import (
     check_size,
     milliseconds,
     proof_of,
 )
+from manyhands.protocols.qless.kinds import Id, Name, Priority, Seconds, Tags
 from manyhands.protocols.qless.paths import check_queue
-from manyhands.protocols.qless.reading import Items
+from manyhands.web.envelope import plain
 
 
 class Sender(Struct, frozen=True):
-    """Who sends a batch, and what it may say."""
+    """The sender of a batch, and what its items may contain."""
 
     host: str | None
     address: str
@@ -36,31 +37,33 @@ class Sender(Struct, frozen=True):
 
 
 class RequeueItem(Struct):
-    """A finished job, once more."""
+    """A finished job to run again."""
 
-    id: str
-    queue: str | None = None
-    delay: float = 0.0
+    id: Id
+    queue: Name | None = None
+    delay: Seconds = 0.0
 
-    def command(self, job: Job | None, sender: Sender) -> Command:
-        """A cancelled job is gone for good; it can only be added anew."""
-        if job is not None and job.state is State.CANCELLED:
-            raise WrongItemError("cancelled", "a cancelled job cannot be requeued; add it anew")
+    def command(self, sender: Sender) -> Command:
+        """Cancelled jobs cannot be requeued, only added anew."""
         if self.queue is not None:
             check_queue(self.queue)
-        delay_ms = milliseconds(self.delay, "delay")
-        return Requeue(job_id=sender.rules.read_id(self.id), queue=self.queue, delay_ms=delay_ms)
+        return Requeue(
+            job_id=sender.rules.read_id(self.id),
+            queue=self.queue,
+            delay_ms=milliseconds(self.delay, "delay"),
+            cancelled_too=False,
+        )
 
 
 class MoveItem(Struct):
     """A job into another queue."""
 
-    id: str
-    queue: str
-    delay: float = 0.0
+    id: Id
+    queue: Name
+    delay: Seconds = 0.0
 
-    def command(self, _job: Job | None, sender: Sender) -> Command:
-        """Whatever it does now."""
+    def command(self, sender: Sender) -> Command:
+        """Allowed in any state."""
         check_queue(self.queue)
         delay_ms = milliseconds(self.delay, "delay")
         return Move(job_id=sender.rules.read_id(self.id), queue=self.queue, delay_ms=delay_ms)
@@ -69,67 +72,63 @@ class MoveItem(Struct):
 class PriorityItem(Struct):
     """A new priority."""
 
-    id: str
-    priority: float
+    id: Id
+    priority: Priority
 
-    def command(self, _job: Job | None, sender: Sender) -> Command:
-        """Higher goes first."""
+    def command(self, sender: Sender) -> Command:
+        """Higher priorities go first."""
         return SetPriority(sender.rules.read_id(self.id), self.priority)
 
 
 class TagItem(Struct):
     """Tags to add and to remove."""
 
-    id: str
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
+    id: Id
+    add: Tags = ()
+    remove: Tags = ()
 
-    def command(self, _job: Job | None, sender: Sender) -> Command:
-        """In any state."""
+    def command(self, sender: Sender) -> Command:
+        """Allowed in any state."""
         return SetTags(sender.rules.read_id(self.id), self.add, self.remove)
 
 
 class DependsItem(Struct):
     """Dependencies to add and to remove."""
 
-    id: str
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
+    id: Id
+    add: tuple[Id, ...] = ()
+    remove: tuple[Id, ...] = ()
 
-    def command(self, job: Job | None, sender: Sender) -> Command:
-        """Only while the job waits: for others, or for a worker that has not had it yet."""
-        if job is not None and (
-            job.state in (State.DELAYED, State.LEASED)
-            or (job.state is State.READY and job.lease is not None)
-        ):
-            raise WrongItemError("not_waiting", "dependencies change only while a job waits")
+    def command(self, sender: Sender) -> Command:
+        """Only while the job waits for others or for its first worker."""
         return SetDependencies(
             job_id=sender.rules.read_id(self.id),
             add=tuple(sender.rules.read_id(text) for text in self.add),
             remove=tuple(sender.rules.read_id(text) for text in self.remove),
+            only_idle=True,
         )
 
 
 class TimeoutItem(Struct):
-    """A lock to end as if its time were up."""
+    """A lock to end as if it had expired."""
 
-    id: str
+    id: Id
 
-    def command(self, _job: Job | None, sender: Sender) -> Command:
-        """The job is first in line then."""
+    def command(self, sender: Sender) -> Command:
+        """The job then goes to the head of its queue."""
         return ExpireLease(sender.rules.read_id(self.id))
 
 
 class PartialItem(Struct):
-    """A piece of the result, or a warning, for those who wait."""
+    """A partial result or a warning, for waiting clients."""
 
-    id: str
+    id: Id
     data: Raw
     warning: bool = False
     lease: str | None = None
 
-    def command(self, _job: Job | None, sender: Sender) -> Command:
-        """By the holder only."""
+    def command(self, sender: Sender) -> Command:
+        """Only the holder may send it."""
         return SendPartial(
             job_id=sender.rules.read_id(self.id),
             proof=proof_of(self.lease, sender.host, sender.address),
@@ -139,7 +138,7 @@ class PartialItem(Struct):
 
 
 class Operation(Struct, frozen=True):
-    """A route that changes jobs one by one: how its items are read, and what it answers."""
+    """A route that changes jobs one by one: how it reads items and what it answers."""
 
     items: Items[Any]
     show: Callable[[Job], object]

@@ -1,13 +1,13 @@
-"""Paths, read as they were sent: segments are decoded one by one, so a queue may hold a slash."""
+"""Reads paths as sent: segments are decoded one by one, so a queue name may contain a slash."""
 
 import functools
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from manyhands.model import limits
-from manyhands.protocols.http_envelope import Problem
+from manyhands.web.envelope import Problem
 
-# First segments that are ours now or are kept for us: none of them is a queue in the short form.
+# First segments in use or reserved by this API; the short form cannot name such a queue.
 RESERVED: Final = frozenset(
     [
         "get",
@@ -54,11 +54,11 @@ RESERVED: Final = frozenset(
         ".well-known",
     ]
 )
-_COUNT_DIGITS_MAX: Final = 9  # more digits are a number beyond every bound
+_COUNT_DIGITS_MAX: Final = 9  # a number with more digits exceeds every bound
 
 
 def segments(raw_path: bytes) -> list[bytes]:
-    """What stands between the slashes; one slash at the end is no segment."""
+    """The parts between slashes; a trailing slash adds none."""
     parts = raw_path.split(b"/")[1:]
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -67,7 +67,7 @@ def segments(raw_path: bytes) -> list[bytes]:
 
 @functools.lru_cache(maxsize=4096)
 def queue_name(segment: bytes) -> str:
-    """The queue that a segment names."""
+    """The queue named by a segment."""
     raw = unquote_to_bytes(segment) if b"%" in segment else segment
     try:
         name = raw.decode("utf-8")
@@ -87,7 +87,7 @@ def only_queue(raw_path: bytes) -> str:
 
 
 def check_queue(name: str) -> None:
-    """Raises a problem if no queue can be called that."""
+    """Raises a problem if this is no valid queue name."""
     if not 0 < len(name.encode("utf-8", "replace")) <= limits.QUEUE_NAME_BYTES_MAX:
         raise bad_queue(f"must have 1 to {limits.QUEUE_NAME_BYTES_MAX} bytes")
     if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
@@ -97,22 +97,22 @@ def check_queue(name: str) -> None:
 
 
 def bad_queue(sentence: str) -> Problem:
-    """The answer to a name that cannot be."""
+    """The answer to an invalid queue name."""
     return Problem(400, "invalid_queue", f"the queue's name {sentence}")
 
 
 def plain_text(segment: bytes) -> str:
-    """Any other segment; what is not UTF-8 names nothing that exists."""
+    """Any other segment; text that is not UTF-8 matches nothing."""
     return unquote_to_bytes(segment).decode("utf-8", "replace")
 
 
 def is_count(segment: bytes) -> bool:
-    """Decimal digits, and nothing else."""
+    """Whether the segment has only decimal digits."""
     return segment.isdigit()
 
 
 def count_of(segment: bytes, count_max: int) -> int:
-    """How many are wanted; more than may be had means as many as may be had."""
+    """The requested count, capped at the maximum."""
     if not is_count(segment):
         raise Problem(400, "invalid_count", "the count must be a decimal number")
     digits = segment.lstrip(b"0")

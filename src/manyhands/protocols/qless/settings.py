@@ -1,4 +1,4 @@
-"""Bodies that set queues, named limits and recurring jobs. Durations come in seconds."""
+"""Bodies that set queues, named limits and recurring jobs. Durations are in seconds."""
 
 from typing import Any, Final
 
@@ -7,11 +7,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from manyhands.model import limits
-from manyhands.model.commands import SetLimit, SetQueue
+from manyhands.model.commands import RemoveLimit, SetLimit, SetQueue
 from manyhands.model.job import Schedule
 from manyhands.model.payload import Encoding, as_json_value
 from manyhands.model.policy import NO_POLICY, Backoff, Queue, QueuePolicy, Rate
-from manyhands.protocols.http_envelope import Problem, plain
+from manyhands.protocols.qless import answers
+from manyhands.protocols.qless.decoder import Items
 from manyhands.protocols.qless.identifiers import WrongItemError
 from manyhands.protocols.qless.items import (
     attempts_of,
@@ -19,42 +20,43 @@ from manyhands.protocols.qless.items import (
     milliseconds,
     terms_of,
 )
-from manyhands.protocols.qless.reading import Items
+from manyhands.protocols.qless.kinds import Limits, Priority, Retries, Seconds, Tags, Word
+from manyhands.web.envelope import Problem, Whole, plain
 
 
 class BackoffData(Struct):
     """Pauses between retries: ``first`` seconds, times ``factor`` each time, at most ``max``."""
 
-    first: float = 1.0
+    first: Seconds = 1.0
     factor: float = 2.0
-    max: float = 3600.0
+    max: Seconds = 3600.0
     jitter: float = 0.2
 
 
 class RateData(Struct):
-    """At most ``count`` jobs handed out in ``per`` seconds."""
+    """At most ``count`` jobs handed out per ``per`` seconds."""
 
-    count: int
+    count: Whole
     per: float
 
 
 class QueueData(Struct):
-    """Settings of a queue; what is not named stays, ``null`` is the default again."""
+    """Settings of a queue; omitted ones stay, ``null`` restores the default."""
 
-    heartbeat: float | UnsetType | None = UNSET
-    grace: float | UnsetType | None = UNSET
-    cutoff: float | UnsetType | None = UNSET
-    retries: int | UnsetType | None = UNSET
+    heartbeat: Seconds | UnsetType | None = UNSET
+    grace: Seconds | UnsetType | None = UNSET
+    cutoff: Seconds | UnsetType | None = UNSET
+    retries: Retries | UnsetType | None = UNSET
     backoff: BackoffData | UnsetType | None = UNSET
-    max_concurrency: int | UnsetType | None = UNSET
+    max_concurrency: Whole | UnsetType | None = UNSET
     rate: RateData | UnsetType | None = UNSET
-    max_jobs: int | UnsetType | None = UNSET
-    keep: float | UnsetType | None = UNSET
-    keep_count: int | UnsetType | None = UNSET
+    max_jobs: Whole | UnsetType | None = UNSET
+    keep: Seconds | UnsetType | None = UNSET
+    keep_count: Whole | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
 
     def command(self, name: str, known: Queue | None) -> SetQueue:
-        """On top of what was set before."""
+        """Merges the given settings into the current ones."""
         try:
             changes = self._changes()
         except WrongItemError as error:
@@ -109,8 +111,8 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def shown_policy(policy: QueuePolicy) -> dict[str, Any]:
-    """A queue's settings, in the words in which they are set."""
+def shown_policy(policy: QueuePolicy) -> answers.QueuePolicy:
+    """A queue's settings, in the form in which they are set."""
     backoff, rate = policy.backoff, policy.rate
     retries = policy.attempts_max
     return {
@@ -135,42 +137,42 @@ def shown_policy(policy: QueuePolicy) -> dict[str, Any]:
 
 
 class LimitData(Struct):
-    """How many jobs of a named limit may be out at once; ``null`` removes the limit."""
+    """How many jobs of a named limit may be leased at once; ``null`` removes the limit."""
 
-    max: int | None
+    max: Whole | None
 
-    def command(self, name: str) -> SetLimit:
-        """For the limit that the path names."""
-        return SetLimit(name, self.max)
+    def command(self, name: str) -> SetLimit | RemoveLimit:
+        """The command for the limit named in the path."""
+        return RemoveLimit(name) if self.max is None else SetLimit(name, self.max)
 
 
 class RecurItem(Struct):
-    """A job that is added again and again."""
+    """A job that is added repeatedly."""
 
-    id: str
+    id: Word
     meta: Raw
-    interval: float | None = None
+    interval: Seconds | None = None
     cron: str | None = None
     time_zone: str = "UTC"
-    offset: float | None = None
-    backlog: int = 0
-    priority: float = 0.0
-    retries: int | None = None
-    heartbeat: float | None = None
-    cutoff: float | None = None
-    tags: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
+    offset: Seconds | None = None
+    backlog: Whole = 0
+    priority: Priority = 0.0
+    retries: Retries | None = None
+    heartbeat: Seconds | None = None
+    cutoff: Seconds | None = None
+    tags: Tags = ()
+    limits: Limits = ()
     paused: bool = False
 
     def next_at(self, known: Schedule | None, now: int) -> int:
-        """The first instant of an interval: at once, after the offset, or as it was due before."""
+        """The first firing of an interval: now, after the offset, or as due before."""
         interval_ms = milliseconds(self.interval or 0.0, "interval")
         if self.offset is None and known is not None and known.interval_ms is not None:
             return known.next_at - known.interval_ms + interval_ms
         return now + milliseconds(self.offset or 0.0, "offset")
 
     def schedule(self, queue: str, next_at: int, meta_bytes_max: int) -> Schedule:
-        """The template."""
+        """The schedule with its template."""
         interval = self.interval
         return Schedule(
             schedule_id=self.id,
@@ -190,7 +192,7 @@ class RecurItem(Struct):
         )
 
 
-def shown_schedule(row: Schedule) -> dict[str, Any]:
+def shown_schedule(row: Schedule) -> answers.Recurring:
     """A recurring job."""
     endless = row.backlog_max == limits.BATCH_COUNT_MAX
     retries = row.terms.attempts_max
@@ -214,10 +216,10 @@ def shown_schedule(row: Schedule) -> dict[str, Any]:
 
 
 class UnfailData(Struct):
-    """Which failed jobs are to be tried again."""
+    """Which failed jobs to try again."""
 
     group: str
-    count: int = 25
+    count: Whole = 25
 
 
 QUEUE: Final = msgspec.json.Decoder(QueueData).decode

@@ -1,24 +1,24 @@
-"""How long jobs waited and ran, by queue and UTC day, worked out from the log of events.
+"""How long jobs waited and ran, by queue and UTC day, computed from the event log.
 
-Nothing is stored for it: the log is on disk, so the same figures come out after a restart, for as
-long as events are kept.
+Nothing is stored for it: the log is on disk, so a restart yields the same figures, for as long as
+events are kept.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 from manyhands.model.events import Event
-from manyhands.model.job import State
+from manyhands.observe.fold import Fold
 
 DAY_MS: Final = 24 * 3600 * 1000
 _MINUTE, _HOUR, _DAY = 60, 3600, 24 * 3600
-_RETRIED: Final = frozenset({"retry", "expired", "lapsed", "cutoff", "lost"})
 _BUCKETS: Final = 60 + 59 + 23 + 6
 
 
 def bucket_of(seconds: int) -> int:
-    """One a second for a minute, one a minute for an hour, one an hour for a day, one a day for a
-    week; the last one has everything beyond.
+    """One bucket per second up to a minute, per minute up to an hour, per hour up to a day, per day
+    up to a week; the last one holds everything longer.
     """
     if seconds < _MINUTE:
         return seconds
@@ -30,7 +30,7 @@ def bucket_of(seconds: int) -> int:
 
 
 class Series:
-    """Durations: their number, mean, deviation and histogram."""
+    """Durations: their count, mean, deviation and histogram."""
 
     __slots__ = ("_count", "_histogram", "_squares", "_total")
 
@@ -41,7 +41,7 @@ class Series:
         self._histogram = [0] * _BUCKETS
 
     def add(self, ms: int) -> None:
-        """One more."""
+        """Adds one duration."""
         seconds = max(0, ms) / 1000
         self._count += 1
         self._total += seconds
@@ -49,7 +49,7 @@ class Series:
         self._histogram[bucket_of(int(seconds))] += 1
 
     def shown(self) -> dict[str, Any]:
-        """As an answer."""
+        """The series as an answer."""
         count = self._count
         mean = self._total / count if count else 0.0
         spread = self._squares - count * mean * mean
@@ -71,11 +71,11 @@ class Day:
         self.wait = Series()
         self.run = Series()
         self.retries = 0
-        self.failures = 0  # ever
-        self.failed = 0  # of those, still
+        self.failures = 0  # on that day, ever
+        self.failed = 0  # of those, still failed
 
     def shown(self) -> dict[str, Any]:
-        """As an answer."""
+        """The day as an answer."""
         return {
             "wait": self.wait.shown(),
             "run": self.run.shown(),
@@ -86,37 +86,51 @@ class Day:
 
 
 class Statistics:
-    """All queues, all days that the log tells of."""
+    """All queues and all days in the log."""
 
     def __init__(self) -> None:
         self._days: dict[tuple[int, str], Day] = {}
-        self._failed: dict[str, Day] = {}  # jobs that are failed, with the day they failed on
+        self._failed: dict[str, Day] = {}  # failed jobs, with the day they failed on
+        self._facts = facts = Fold()
+        facts.on_event.append(self._mended)
+        facts.on_started.append(self._started)
+        facts.on_completed.append(self._completed)
+        facts.on_advanced.append(self._advanced)
+        facts.on_retried.append(self._retried)
+        facts.on_failed.append(self._has_failed)
 
     def day(self, queue: str, day: int) -> Day:
-        """What is known; nothing, if nothing happened."""
+        """The figures of a day; zeros if nothing happened."""
         return self._days.get((day, queue)) or Day()
 
-    def fold(self, event: Event) -> None:
-        """One more event of the log, in order."""
+    def fold(self, events: Iterable[Event]) -> None:
+        """Adds further events of the log, in order."""
+        self._facts.fold(events)
+
+    def _mended(self, event: Event) -> None:
+        """Any event of a failed job means that it is no longer failed."""
         earlier = self._failed.pop(event.job_id, None)
         if earlier is not None:
             earlier.failed -= 1
-        state, reason = event.state, event.reason
-        if state is State.LEASED:
-            if reason != "renewed":
-                self._at(event, event.queue).wait.add(event.lasted_ms)
-        elif state is State.COMPLETED:
-            if event.holder is not None:
-                self._at(event, event.queue).run.add(event.lasted_ms)
-        elif reason == "advanced":
-            self._at(event, event.left_queue or event.queue).run.add(event.lasted_ms)
-        elif state is State.FAILED:
-            day = self._at(event, event.queue)
-            day.failures += 1
-            day.failed += 1
-            self._failed[event.job_id] = day
-        elif reason in _RETRIED:
-            self._at(event, event.queue).retries += 1
+
+    def _started(self, event: Event) -> None:
+        self._at(event, event.queue).wait.add(event.lasted_ms)
+
+    def _completed(self, event: Event) -> None:
+        if event.holder is not None:
+            self._at(event, event.queue).run.add(event.lasted_ms)
+
+    def _advanced(self, event: Event) -> None:
+        self._at(event, event.left_queue or event.queue).run.add(event.lasted_ms)
+
+    def _retried(self, event: Event) -> None:
+        self._at(event, event.queue).retries += 1
+
+    def _has_failed(self, event: Event) -> None:
+        day = self._at(event, event.queue)
+        day.failures += 1
+        day.failed += 1
+        self._failed[event.job_id] = day
 
     def _at(self, event: Event, queue: str) -> Day:
         key = (event.at // DAY_MS, queue)
@@ -126,7 +140,7 @@ class Statistics:
         return found
 
     def forget_before(self, day: int) -> None:
-        """Days that the log does not tell of any more."""
+        """Drops days that are no longer in the log."""
         old = [key for key in self._days if key[0] < day]
         if not old:
             return

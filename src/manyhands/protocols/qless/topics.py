@@ -1,19 +1,24 @@
-"""Events as watchers of this API see them: a word, a dotted key to choose by, and what happened.
+"""Events as watchers of this API see them: a word, a dotted key to filter by, and the data.
 
 The key is ``<word>.<protocol>.<id>.<queue>``. The queue comes last because its own dots make it
-several words, which patterns may look into.
+several words, which patterns may match.
 """
 
 from typing import Any, Final
 
 from manyhands.model.events import Event, Signal
 from manyhands.model.job import State
-from manyhands.protocols.http_envelope import Problem
+from manyhands.model.reasons import Reason, in_words
 from manyhands.protocols.qless.identifiers import shown_id
 from manyhands.protocols.qless.refusals import STATES
+from manyhands.protocols.topic_patterns import Pattern
+from manyhands.web.envelope import Problem
 
-_PATTERNS_MAX: Final = 50
-_PATTERN_BYTES_MAX: Final = 1024
+# Each pattern is matched against every event: 50 patterns of 131 words, the most a key can have
+# whose queue consists of dots, keep that within microseconds.
+_PATTERNS_COUNT_MAX: Final = 50
+_PATTERNS_LENGTH_MAX: Final = 1024
+_PATTERN_WORDS_COUNT_MAX: Final = 131
 _WORDS: Final[dict[State, str]] = {
     State.BLOCKED: "blocked",
     State.DELAYED: "scheduled",
@@ -24,19 +29,18 @@ _WORDS: Final[dict[State, str]] = {
     State.CANCELLED: "cancelled",
 }
 LOCK_LOST: Final = "lock_lost"
-Pattern = tuple[str, ...]
 
 
 def word_of(event: Event) -> str:
-    """What happened, in one word."""
-    if event.state is State.READY and event.reason == "lapsed":
+    """The event in one word."""
+    if event.state is State.READY and event.reason is Reason.LAPSED:
         return "stalled"
     return _WORDS[event.state]
 
 
-def key_of(word: str, realm: str, job_id: str, queue: str) -> str:
-    """What patterns are held against."""
-    return f"{word}.{realm}.{job_id}.{queue}"
+def key_of(word: str, realm: str, job_id: str, queue: str) -> list[str]:
+    """The words that patterns are matched against."""
+    return f"{word}.{realm}.{job_id}.{queue}".split(".")
 
 
 def shown(event: Event) -> dict[str, Any]:
@@ -47,7 +51,7 @@ def shown(event: Event) -> dict[str, Any]:
         "id": event.job_id,
         "queue": event.queue,
         "state": STATES[event.state],
-        "reason": event.reason or None,
+        "reason": in_words(event.reason, event.detail) or None,
         "host": None if holder is None else holder.name or holder.address,
         "attempt": event.attempts_used + (event.state is State.LEASED),
         "protocol": event.origin.realm,
@@ -56,7 +60,7 @@ def shown(event: Event) -> dict[str, Any]:
 
 
 def shown_loss(signal: Signal) -> dict[str, Any]:
-    """The data of a notice to a worker that its lock is gone, or is about to be."""
+    """The data of a notice that a worker's lock is gone or about to expire."""
     lease = signal.lease
     assert lease is not None
     return {
@@ -68,28 +72,23 @@ def shown_loss(signal: Signal) -> dict[str, Any]:
 
 
 def read_patterns(text: str | None) -> tuple[Pattern, ...]:
-    """Patterns with commas between them; none at all means everything."""
+    """Comma-separated patterns; none at all means everything."""
     if text is None:
         return ()
-    if len(text) > _PATTERN_BYTES_MAX or text.count(",") >= _PATTERNS_MAX:
-        raise Problem(400, "invalid_query", "there are too many patterns")
-    return tuple(tuple(pattern.split(".")) for pattern in text.split(","))
+    if len(text) > _PATTERNS_LENGTH_MAX:
+        raise _bad(f"topics may have at most {_PATTERNS_LENGTH_MAX} characters")
+    found = text.split(",")
+    if len(found) > _PATTERNS_COUNT_MAX:
+        raise _bad(f"topics may have at most {_PATTERNS_COUNT_MAX} patterns")
+    if any(pattern.count(".") >= _PATTERN_WORDS_COUNT_MAX for pattern in found):
+        raise _bad(f"a pattern of topics may have at most {_PATTERN_WORDS_COUNT_MAX} words")
+    return tuple(Pattern(pattern) for pattern in found)
 
 
-def is_wanted(key: str, patterns: tuple[Pattern, ...]) -> bool:
-    """Whether one of the patterns fits, or there are none."""
-    if not patterns:
-        return True
-    words = key.split(".")
-    return any(fits(pattern, words) for pattern in patterns)
+def is_wanted(key: list[str], patterns: tuple[Pattern, ...]) -> bool:
+    """Whether one of the patterns matches, or there are none."""
+    return not patterns or any(pattern.matches(key) for pattern in patterns)
 
 
-def fits(pattern: Pattern, words: list[str]) -> bool:
-    """As in AMQP topics: ``*`` is one word, ``#`` is any number of them, also none."""
-    reached = {0}  # how many words the pattern so far may have used up
-    for part in pattern:
-        if part == "#":
-            reached = set(range(min(reached), len(words) + 1)) if reached else reached
-        else:
-            reached = {at + 1 for at in reached if at < len(words) and part in ("*", words[at])}
-    return len(words) in reached
+def _bad(sentence: str) -> Problem:
+    return Problem(400, "invalid_query", sentence)

@@ -1,1 +1,1 @@
-"""Taskcluster 0.2.0: every job's changes of state as the messages of four topic exchanges."""
+"""Taskcluster 0.2.0: job state changes as the messages of four topic exchanges."""

@@ -1,7 +1,7 @@
-"""The words of a routing key: what is legal, and what other protocols' names become.
+"""The words of a routing key: which are legal, and how names of other protocols are mapped.
 
 A routing key is an AMQP short string of at most 255 bytes. Five identifiers of 36, a run of three
-digits, a routing of 64 and six dots make 253, so each limit is one of bytes and none may slip.
+digits, a routing of 64 and six dots make 253 bytes, so every limit must hold in bytes.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ def is_identifier(text: str) -> bool:
 
 
 def run_id_of(lease_number: int) -> int:
-    """What a run is called. There may be more of them than numbers: all others have the last."""
+    """The id of a run. Runs beyond the highest number all share it."""
     return min(lease_number, RUN_ID_MAX)
 
 
 def is_routing(text: str) -> bool:
-    """Whether it may end a key. ASCII alone, so that characters are bytes; `*` and `#` are plain
+    """Whether it may end a key. ASCII only, so that characters are bytes; `*` and `#` are plain
     characters in a key.
     """
     return len(text) <= ROUTING_BYTES_MAX and text.isascii() and text.isprintable()
@@ -47,7 +47,7 @@ def is_routing(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def identifier_of(name: str) -> str:
-    """The name itself where it is legal, else what is left of it and a part of its hash."""
+    """The name itself if it is legal, otherwise its legal part and a part of its hash."""
     if is_identifier(name):
         return name
     kept = _ILLEGAL.sub("-", name).strip("-")[:_SLUG_MAX]
@@ -56,16 +56,16 @@ def identifier_of(name: str) -> str:
 
 
 class Place(Struct, frozen=True, gc=False):
-    """Where a queue stands in a key."""
+    """The place of a queue in a key."""
 
     provisioner: str
     worker_type: str
-    is_renamed: bool  # these words do not tell the queue's own name
+    is_renamed: bool  # the queue's own name cannot be read from these words
 
 
 @lru_cache(maxsize=4096)
 def place_of(queue: str) -> Place:
-    """A queue is called `provisioner/type`, or like a type of the default provisioner."""
+    """A queue is named `provisioner/type`, or just by the type for the default provisioner."""
     provisioner, slash, worker_type = queue.partition("/")
     if slash and is_identifier(provisioner) and is_identifier(worker_type):
         return Place(provisioner, worker_type, is_renamed=False)

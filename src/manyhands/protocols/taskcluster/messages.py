@@ -1,8 +1,8 @@
 """Events of jobs as the four messages of version 0.2.0, with their keys and properties.
 
-The status structure and the pending message are closed: what has no member there travels as a
-header. A body shows the moment of its event, whenever it is rendered: attempts that came later are
-left out.
+The schemas of the status structure and the pending message are closed, so everything else travels
+in headers. A body shows the moment of its event, whenever it is rendered: later attempts are left
+out.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,14 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from manyhands.model.events import Event
 from manyhands.model.job import Holder, Job, State
+from manyhands.model.reasons import Reason
+from manyhands.net.amqp import (
+    HeaderTemplate,
+    Message,
+    header_start,
+    pack_headers,
+    pack_text_list,
+)
 from manyhands.protocols.taskcluster.identifiers import (
     PLACEHOLDER,
     identifier_of,
@@ -24,13 +32,6 @@ from manyhands.protocols.taskcluster.identifiers import (
     run_id_of,
     task_id_of,
 )
-from manyhands.wire.amqp import (
-    HeaderTemplate,
-    Message,
-    header_start,
-    pack_headers,
-    pack_text_list,
-)
 
 REALM: Final = "taskcluster"
 VERSION: Final = "0.2.0"
@@ -39,13 +40,13 @@ RUNNING: Final = "task_running_v1"
 COMPLETED: Final = "task_completed_v1"
 FAILED: Final = "task_failed_v1"
 EXCHANGES: Final = (PENDING, RUNNING, COMPLETED, FAILED)
-# What the exchanges were called a few days later.
+# The names that the exchanges got a few days later.
 ALIASES: Final = {
     f"v1/queue:task-{word}": f"task_{word}_v1"
     for word in ("pending", "running", "completed", "failed")
 }
 
-# A job that is blocked or delayed is not pending yet, so nothing is said of it.
+# A blocked or delayed job is not pending yet, so there is no message about it.
 EXCHANGE_OF: Final[dict[State, str]] = {
     State.READY: PENDING,
     State.LEASED: RUNNING,
@@ -54,10 +55,11 @@ EXCHANGE_OF: Final[dict[State, str]] = {
     State.CANCELLED: FAILED,
 }
 _STATE_WORDS: Final = {PENDING: "pending", RUNNING: "running", COMPLETED: "completed"}
-_FAILURES: Final = {
-    "deadline": "deadline-exceeded",
-    "out_of_attempts": "retries-exhausted",
-    "dependency_failed": "dependency-failed",
+FAILURES: Final = {
+    Reason.FAILED: "failed",
+    Reason.DEADLINE: "deadline-exceeded",
+    Reason.OUT_OF_ATTEMPTS: "retries-exhausted",
+    Reason.DEPENDENCY_FAILED: "dependency-failed",
 }
 NEVER: Final = "9999-12-31T23:59:59.999Z"
 _NEVER_CLAIMED: Final = "1970-01-01T00:00:00.000Z"
@@ -66,7 +68,11 @@ _RETRIES_MAX: Final = 999
 RUNS_SHOWN_MAX: Final = 50
 _SEQUENCE_DIGITS: Final = 20  # so that the text sorts like the number
 _REMEMBERED_MAX: Final = 10_000
-# Before each attribute of CloudEvents: as it is done on RabbitMQ, and as AMQP 1.0 has it.
+# The job's id in other protocols, which cannot be read from a task id derived from it.
+_JOB_ID: Final = "manyhands-job-id"
+_DIGITS: Final = 32
+_JOB_ID_START: Final = header_start(_JOB_ID, _DIGITS)
+# The prefix of each CloudEvents attribute: as used on RabbitMQ, and as in AMQP 1.0.
 PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     "ce": ("ce-",),
     "cloudevents": ("cloudEvents_",),
@@ -76,14 +82,14 @@ PREFIXES: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Extras(Struct, frozen=True):
-    """What a message may carry besides its body, as the operator wants it."""
+    """What a message may carry besides its body, as configured."""
 
     cloudevents: str = "ce"
-    cc: bool = False  # a second key, in a header by which RabbitMQ routes as well
+    cc: bool = False  # a second key, in a header that RabbitMQ also routes by
 
 
 class _Starts:
-    """Headers whose texts have always the same length, with one prefix."""
+    """Headers with texts of constant length, with one prefix."""
 
     __slots__ = ("id", "sequence", "subject", "time")
 
@@ -129,7 +135,7 @@ class _Running(Struct, frozen=True, gc=False):
     status: Status
     run_id: int
     logs: str
-    # Both spellings: the exchanges were described with dashes, everything else has underscores.
+    # Both spellings: the exchanges were described with dashes, all else with underscores.
     group_dashed: str = field(name="worker-group")
     worker_dashed: str = field(name="worker-id")
     worker_group: str
@@ -179,7 +185,7 @@ def instant(at: int) -> str:
 
 @lru_cache(maxsize=4096)
 def worker_of(holder: Holder) -> tuple[str, str]:
-    """Group and id of a worker; those of other protocols are grouped by their protocol."""
+    """Group and id of a worker; workers of other protocols are grouped by protocol."""
     name = holder.name or holder.address
     if holder.realm == REALM:
         group, slash, worker = name.partition("/")
@@ -189,7 +195,9 @@ def worker_of(holder: Holder) -> tuple[str, str]:
 
 
 class Renderer:
-    """Makes messages of events. ``find_job`` is asked only where an event alone does not tell."""
+    """Renders messages of events. ``find_job`` is called only if an event alone does not
+    suffice.
+    """
 
     def __init__(
         self,
@@ -225,13 +233,13 @@ class Renderer:
         }
 
     def render(self, seq: int, event: Event) -> Message | None:
-        """The message of an event; None: it is none of the four."""
+        """The message of an event, or None if it has none."""
         exchange = EXCHANGE_OF.get(event.state)
         if exchange is None:
             return None
         job: Job | None = None
         known = _run_of(event)
-        # The first run is all there is in nearly every life: only others need a look.
+        # Nearly every job has only a first run; only further ones need a lookup.
         if event.lease_number > (1 if known is not None else 0):
             job = self._find_job(event.job_id)
         definition = _NO_DEFINITION
@@ -281,6 +289,11 @@ class Renderer:
                     *(start.subject, subject, start.time, time),
                 )
             )
+        job_id = event.job_id
+        if len(job_id) == _DIGITS:
+            headers += _JOB_ID_START + job_id.encode()
+        else:
+            headers += pack_headers(((_JOB_ID, job_id),))
         if place_of(event.queue).is_renamed:
             headers += pack_headers((("manyhands-queue", event.queue),))
         return headers
@@ -302,7 +315,7 @@ class Renderer:
 
 
 def status_of(event: Event, exchange: str, job: Job) -> Status:
-    """The status of a job at an event, with all that is known of the job."""
+    """The status of a job at an event, with everything known about the job."""
     definition = _NO_DEFINITION
     if event.origin.realm == REALM and job.metadata:
         definition = _decode_definition(job.metadata)
@@ -311,10 +324,10 @@ def status_of(event: Event, exchange: str, job: Job) -> Status:
 
 
 def _run_of(event: Event) -> Run | None:
-    """The run that an event tells of by itself."""
+    """The run that can be read from an event alone."""
     number = event.lease_number
     if event.state is State.COMPLETED and number == 0:
-        number = 1  # completed by somebody who never claimed it: that was a run all the same
+        number = 1  # completed without a claim, which still counts as a run
     if number == 0 or event.holder is None:
         return None
     return Run(run_id_of(number), *worker_of(event.holder))
@@ -362,19 +375,19 @@ def _reason_of(event: Event) -> str:
     if event.state is State.CANCELLED:
         return "canceled"
     if event.state is State.FAILED:
-        return _FAILURES.get(event.reason, "failed")
+        return FAILURES.get(event.reason, "failed")
     return "none"
 
 
 def _retries_of(event: Event) -> int:
-    """What is left. The first attempt is none, and one is used up only when it was charged."""
+    """Retries left. The first attempt is not a retry, and only charged attempts count."""
     if event.attempts_max < 0:
         return _RETRIES_MAX
     return max(0, min(event.attempts_max - 1 - event.attempts_used, _RETRIES_MAX))
 
 
 def _taken_until(event: Event) -> str:
-    """While claimed: until when. After that: until when it was."""
+    """Until when the run is or was claimed."""
     if event.state is State.LEASED:
         return NEVER if event.expires_at is None else instant(event.expires_at)
     return _NEVER_CLAIMED if event.lease_number == 0 else instant(event.at)

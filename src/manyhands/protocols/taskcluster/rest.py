@@ -1,23 +1,26 @@
-"""The queue's REST API of version 0.2.0: bodies in, commands out; jobs as statuses and documents.
+"""The queue's REST API of version 0.2.0: bodies become commands; jobs become statuses and
+documents.
 
-Workers prove a run by its number and their name. What was found to match is then said with the
-lease's own token, so that nothing can come in between.
+Workers prove a run by its number and their name. The command then uses the token of the lease that
+matched, so that nothing can come in between.
 """
 
 import hashlib
 import re
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from manyhands.model.commands import ByToken, Claim, NewJob
 from manyhands.model.events import Event
-from manyhands.model.job import FINISHED, EndReason, Holder, Job, Lease, Origin, State
-from manyhands.model.outcome import Refusal, Why
-from manyhands.model.payload import Encoding
+from manyhands.model.job import FINISHED, EndReason, Failure, Holder, Job, Lease, Origin, State
+from manyhands.model.payload import Encoding, as_json_object, as_json_value, from_json_object
 from manyhands.model.policy import DEFAULTS, Terms
+from manyhands.model.replies import Refusal, Why
+from manyhands.protocols.taskcluster import answers
+from manyhands.protocols.taskcluster.answers import Resolution
 from manyhands.protocols.taskcluster.identifiers import (
     DEFAULT_PROVISIONER,
     IDENTIFIER_RULE,
@@ -36,16 +39,17 @@ from manyhands.protocols.taskcluster.messages import (
     status_of,
     worker_of,
 )
+from manyhands.web.envelope import Whole
 
 CLAIM_MS: Final = 1_200_000
 BODY_BYTES_MAX: Final = 10 * 1024 * 1024
-SLEEP_SECONDS: Final = 180  # what a worker is told to wait when there is no work
+SLEEP_SECONDS: Final = 180  # how long a worker should wait if there is no work
 PENDING_COUNT_MAX: Final = 1_000
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024  # logs.json and result.json
 ARTIFACTS_COUNT_MAX: Final = 1_000
 LOGS, RESULT = "logs.json", "result.json"
 _CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,100}/[A-Za-z0-9!#$&^_.+; =-]{1,100}")
-# RFC 3339, which is what schemas mean by it, and not all of ISO 8601.
+# RFC 3339, which is what schemas mean by date-time, not all of ISO 8601.
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
 )
@@ -54,7 +58,7 @@ _EMAIL: Final = re.compile(r"[^@\s]+@[^@\s]+")
 
 
 class RestError(Exception):
-    """A status and a sentence; ``error`` says more about what was sent, where there is more."""
+    """A status and a sentence; ``error`` has details about what was sent, if any."""
 
     def __init__(
         self,
@@ -71,7 +75,7 @@ class RestError(Exception):
 
 
 class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who a task is from, for people."""
+    """The owner and description of a task, for people."""
 
     name: str
     owner: str
@@ -80,55 +84,74 @@ class Metadata(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True):
-    """A task definition as it is posted."""
+    """A task definition as posted."""
 
     version: str
     provisioner_id: str
     worker_type: str
     routing: str
-    retries: int
+    retries: Whole
     priority: float
     created: str
     deadline: str
-    payload: dict[str, Any]
+    # Kept as the original text.
+    payload: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     metadata: Metadata
     tags: dict[str, str]
 
 
 class Worker(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who speaks, and of which run."""
+    """The sending worker, and its run."""
 
     worker_group: str
     worker_id: str
-    run_id: int | None = None
+    run_id: Whole | None = None
 
 
-class ArtifactsWanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker that has artifacts to upload: names, and what they are."""
+class FailedRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker that gives up a task, and why."""
 
     worker_group: str
     worker_id: str
     run_id: int
+    message: str = ""
+
+
+class _Result(Struct, frozen=True):
+    """The part of an uploaded result.json that is the job's result."""
+
+    result: Raw | UnsetType = UNSET
+
+
+class ArtifactsWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's artifacts to upload: names and content types."""
+
+    worker_group: str
+    worker_id: str
+    run_id: Whole
     artifacts: dict[str, str]
 
 
-# Also numbers of more digits, and nesting deeper, than the interpreter bears.
+# The last two: numbers with more digits, or deeper nesting, than the interpreter allows.
 _UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _decode_wanted = msgspec.json.Decoder(ArtifactsWanted).decode
 _decode_definition = msgspec.json.Decoder(Definition).decode
 _decode_worker = msgspec.json.Decoder(Worker).decode
+_decode_failed = msgspec.json.Decoder(FailedRun).decode
+_decode_result = msgspec.json.Decoder(_Result).decode
+_NO_PAYLOAD: Final = Raw(b"{}")
 _encode = msgspec.json.Encoder().encode
 
 
 def check_identifiers(**words: str) -> None:
-    """Raises RestError with the name of the first word that is none, and the rule for them."""
+    """Raises RestError for the first word that is no identifier, with the rule."""
     for name, text in words.items():
         if not is_identifier(text):
             raise RestError(400, f"{name} {IDENTIFIER_RULE}")
 
 
 def queue_of(provisioner: str, worker_type: str) -> str:
-    """The queue of a kind of worker."""
+    """The queue of a worker type."""
     check_identifiers(provisioner_id=provisioner, worker_type=worker_type)
     return worker_type if provisioner == DEFAULT_PROVISIONER else f"{provisioner}/{worker_type}"
 
@@ -138,21 +161,21 @@ def read_task(body: bytes, job_id: str, address: str) -> NewJob:
     try:
         posted = _decode_definition(body)
     except _UNREADABLE as error:
-        raise RestError(400, "the body is no task definition", str(error)) from None
+        raise RestError(400, "the body is not a task definition", str(error)) from None
     problem = _fault_of(posted)
     if problem is not None:
-        raise RestError(400, "the body is no task definition", problem)
+        raise RestError(400, "the body is not a task definition", problem)
     return NewJob(
         job_id=job_id,
         queue=queue_of(posted.provisioner_id, posted.worker_type),
-        payload=_encode(posted.payload),
+        payload=bytes(posted.payload),
         encoding=Encoding.JSON,
-        # Runs are numbered up to 999, so there are no more of them.
+        # Runs are numbered up to 999, so there can be no more.
         terms=Terms(DEFAULTS[REALM], attempts_max=min(posted.retries + 1, RUN_ID_MAX)),
         origin=Origin(REALM, posted.metadata.owner, address),
         priority=posted.priority,
         deadline_at=_instant_of(posted.deadline),
-        metadata=_encode(msgspec.structs.replace(posted, payload={})),
+        metadata=_encode(msgspec.structs.replace(posted, payload=_NO_PAYLOAD)),
     )
 
 
@@ -171,6 +194,7 @@ def _fault_of(posted: Definition) -> str | None:
         ),
         (_is_email(about.owner), "metadata.owner must be an e-mail address"),
         (_is_email(about.maintainer), "metadata.maintainer must be an e-mail address"),
+        (bytes(posted.payload)[:1] == b"{", "payload must be an object"),
         (all(len(text) <= 4096 for text in posted.tags.values()), "tags are at most 4096 long"),
     )
     return next((sentence for holds, sentence in checks if not holds), None)
@@ -186,23 +210,44 @@ def _instant_of(text: str) -> int | None:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
-        return None  # no such day
+        return None  # no such date
 
 
 def read_worker(body: bytes, *, with_run: bool = False) -> Worker:
-    """Who speaks."""
+    """The worker that sent a body."""
     try:
         worker = _decode_worker(body)
     except _UNREADABLE as error:
-        raise RestError(400, "the body does not say which worker speaks", str(error)) from None
+        sentence = "the request does not name its worker by worker_group and worker_id"
+        raise RestError(400, sentence, str(error)) from None
     check_identifiers(worker_group=worker.worker_group, worker_id=worker.worker_id)
     if with_run and worker.run_id is None:
         raise RestError(400, "run_id is missing")
     return worker
 
 
+def read_failed(body: bytes) -> tuple[Worker, Failure]:
+    """The worker that gives up, and its reason, which may be empty."""
+    try:
+        failed = _decode_failed(body)
+    except _UNREADABLE as error:
+        raise RestError(400, "the body does not say which run failed", str(error)) from None
+    check_identifiers(worker_group=failed.worker_group, worker_id=failed.worker_id)
+    worker = Worker(failed.worker_group, failed.worker_id, failed.run_id)
+    return worker, Failure("failed", failed.message)
+
+
+def read_result(job: Job, document: bytes) -> tuple[bytes, Encoding]:
+    """The job's result from an uploaded result.json, which is an object: its member ``result`` or,
+    without one, the whole object.
+    """
+    found = _decode_result(document).result
+    text = document if isinstance(found, UnsetType) else bytes(found)
+    return from_json_object(text, job.payload, job.encoding)
+
+
 def read_wanted(body: bytes) -> tuple[Worker, dict[str, str]]:
-    """Who speaks, and the artifacts to come with their types."""
+    """The worker, and its artifacts with their types."""
     try:
         wanted = _decode_wanted(body)
     except _UNREADABLE as error:
@@ -213,7 +258,7 @@ def read_wanted(body: bytes) -> tuple[Worker, dict[str, str]]:
         if not (0 < len(name.encode()) <= 255 and name.isprintable()):
             raise RestError(400, "the name of an artifact has 1 to 255 printable bytes")
         if not {"", ".", ".."}.isdisjoint(name.split("/")):
-            # Clients tidy such paths up, and then ask for something else.
+            # Clients normalise such paths and then request something else.
             raise RestError(400, "the name of an artifact has no empty parts, no . and no ..")
         if not _CONTENT_TYPE.fullmatch(content_type):
             raise RestError(400, f"there is no content type {content_type!r}")
@@ -221,22 +266,22 @@ def read_wanted(body: bytes) -> tuple[Worker, dict[str, str]]:
 
 
 def upload_key(lease: Lease, name: str, content_type: str) -> str:
-    """What makes a URL good for an upload: known to the holder of the lease, for as long as that
-    lasts.
+    """The key that authorises an upload: known only to the holder of the lease, for as long as the
+    lease lasts.
     """
     text = "\0".join((lease.token, str(lease.number), name, content_type))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def claim_of(worker: Worker, token: str, *, queue: str = "", job_id: str | None = None) -> Claim:
-    """A claim on a queue, or on one task."""
+    """A claim on a queue or on one task."""
     holder = Holder(REALM, f"{worker.worker_group}/{worker.worker_id}")
     queues = (queue,) if queue else ()
     return Claim(queues=queues, holder=holder, tokens=(token,), term_ms=CLAIM_MS, job_id=job_id)
 
 
 def held_by(job: Job, worker: Worker) -> Lease:
-    """The lease of that worker's run, or the reason why there is none."""
+    """The lease of that worker's run; raises RestError if there is none."""
     lease = job.lease
     if job.state in FINISHED:
         raise RestError(404, "the task is resolved")
@@ -251,12 +296,12 @@ def held_by(job: Job, worker: Worker) -> Lease:
 
 
 def proof_of(lease: Lease) -> ByToken:
-    """What the engine takes for a proof."""
+    """The proof that the engine takes."""
     return ByToken(lease.token)
 
 
 def was_completed_by(job: Job, worker: Worker) -> bool:
-    """Whether the same was reported before."""
+    """Whether this worker has already reported the same completion."""
     if job.state is not State.COMPLETED or not job.attempts:
         return False
     last = job.attempts[-1]
@@ -269,13 +314,14 @@ def was_completed_by(job: Job, worker: Worker) -> bool:
 
 _STATUSES: Final = {
     Why.UNKNOWN_JOB: 404,
-    # It was resolved between our look at it and the command.
+    # It was resolved between the lookup and the command.
     Why.ALREADY_COMPLETED: 404,
     Why.ALREADY_FAILED: 404,
     Why.ALREADY_CANCELLED: 404,
     Why.PAYLOAD_TOO_LARGE: 413,
     Why.METADATA_TOO_LARGE: 413,
     Why.STORE_FULL: 507,
+    Why.STORE_FAILED: 503,
     Why.SHUTTING_DOWN: 503,
     Why.INTERNAL: 500,
     Why.NOT_YOUR_LEASE: 410,
@@ -283,16 +329,17 @@ _STATUSES: Final = {
     Why.NOT_CLAIMABLE: 410,
     Why.QUEUE_FULL: 503,
     Why.TOO_MANY_QUEUES: 503,
+    Why.KEY_REUSED: 422,
 }
 
 
 def refused(refusal: Refusal) -> RestError:
-    """A refusal of the engine; what is not listed is something wrong with what was sent."""
+    """A refusal of the engine; those not listed mean that the request was wrong."""
     return RestError(_STATUSES.get(refusal.why, 400), refusal.sentence)
 
 
 def job_status(job: Job) -> Status:
-    """A job as it is now."""
+    """The current status of a job."""
     lease = job.lease
     allowed = job.terms.attempts_max
     if allowed is None:
@@ -315,16 +362,36 @@ def job_status(job: Job) -> Status:
         job.origin,
         0,
     )
-    # Blocked and delayed ones have no word of their own: they are on their way to be pending.
+    # Blocked and delayed jobs have no state of their own here and count as pending.
     return status_of(event, EXCHANGE_OF.get(job.state, PENDING), job)
 
 
 def definition_of(job: Job) -> bytes:
-    """task.json: the definition as it was posted."""
-    if job.origin.realm != REALM:
-        raise RestError(404, "the job was not submitted as a task")
-    posted = _decode_definition(job.metadata)
-    return _encode(msgspec.structs.replace(posted, payload=msgspec.json.decode(job.payload)))
+    """task.json: the definition as posted, or one made up for the job."""
+    posted = _decode_definition(job.metadata) if job.origin.realm == REALM else _definition_for(job)
+    payload = Raw(_encode(as_json_object(job.payload, job.encoding)))
+    return _encode(msgspec.structs.replace(posted, payload=payload))
+
+
+def _definition_for(job: Job) -> Definition:
+    """A definition of a job that was not submitted as a task."""
+    status = job_status(job)
+    allowed = job.terms.attempts_max or job.terms.defaults.attempts_max
+    # There is no e-mail address; this one names the protocol of the job.
+    owner = f"{job.origin.realm}@localhost"
+    return Definition(
+        version=VERSION,
+        provisioner_id=status.provisioner_id,
+        worker_type=status.worker_type,
+        routing=status.routing,
+        retries=RUN_ID_MAX if allowed < 0 else min(allowed - 1, RUN_ID_MAX),
+        priority=status.priority,
+        created=status.created,
+        deadline=status.deadline,
+        payload=_NO_PAYLOAD,
+        metadata=Metadata(name=(job.name or job.job_id)[:255], owner=owner, maintainer=owner),
+        tags=dict.fromkeys(job.tags, ""),
+    )
 
 
 def result_of(job: Job, run_id: int) -> dict[str, Any]:
@@ -338,37 +405,36 @@ def result_of(job: Job, run_id: int) -> dict[str, Any]:
         "artifacts": {},
         "statistics": {"started": instant(last.claimed_at), "finished": instant(last.ended_at)},
         "worker": {"worker_group": group, "worker_id": worker},
-        "result": _as_object(job),
+        "result": {} if job.result is None else as_json_object(job.result, job.result_encoding),
     }
 
 
-def _as_object(job: Job) -> dict[str, Any]:
-    if job.result is None:
-        return {}
-    try:
-        value = msgspec.json.decode(job.result)
-    except msgspec.MsgspecError:
-        value = job.result.decode(errors="replace")
-    return value if isinstance(value, dict) else {"value": value}
-
-
 def logs_of(job: Job, run_id: int) -> dict[str, Any]:
-    """logs.json of a run: there may be none in it."""
+    """logs.json of a run, which may list none."""
     if not 1 <= run_id <= max(1, run_id_of(job.lease_number)):
         raise RestError(404, f"there was no run {run_id}")
     return {"version": VERSION, "logs": {}}
 
 
-def resolution_of(job: Job, base_url: str) -> dict[str, Any]:
+def resolution_of(job: Job, base_url: str) -> Resolution:
     """resolution.json: how a task ended."""
     if job.state not in FINISHED:
         raise RestError(404, "the task is not resolved")
     status = job_status(job)
-    found: dict[str, Any] = {"version": VERSION, "status": status}
+    found: dict[str, str] = {}
     if status.runs:
         run = status.runs[-1]
-        found |= {"worker_group": run.worker_group, "worker_id": run.worker_id}
+        found = {"worker_group": run.worker_group, "worker_id": run.worker_id}
         if job.state is State.COMPLETED:
             folder = f"{base_url}/0.2.0/store/{status.task_id}/runs/{run.run_id}"
             found |= {"result": f"{folder}/result.json", "logs": f"{folder}/logs.json"}
-    return found
+    failure = UNSET if job.failure is None else _failure_of(job.failure)
+    return Resolution(version=VERSION, status=status, failure=failure, **found)
+
+
+def _failure_of(failure: Failure) -> answers.Failure:
+    """The failure. Data sent by the worker is included unless the message already says it all."""
+    data: Any = UNSET
+    if failure.payload and failure.payload != failure.message.encode("utf-8", "replace"):
+        data = as_json_value(failure.payload, Encoding.BINARY)
+    return answers.Failure(failure.code, failure.message, data)

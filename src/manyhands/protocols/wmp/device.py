@@ -1,13 +1,13 @@
 """What a device does with a message: where it goes next, or why it is dropped (W50 to W56).
 
-A device stands between workers and managers and remembers nothing: all that it needs to know is in
-the message. Control and payload pass unread and unchanged but for the signature.
+A device stands between workers and managers and keeps no state: all it needs is in the message.
+Control and payload pass unread and unchanged except for the signature.
 """
 
 import enum
 from collections.abc import Sequence
 
-from manyhands.wire.wmp import (
+from manyhands.protocols.wmp.codec import (
     HOPS_MAX,
     MANAGER,
     WORKER,
@@ -27,12 +27,12 @@ class Drop(enum.StrEnum):
     """Why a message went no further, besides being malformed."""
 
     LOOP = "loop"  # it has been here before
-    DEAD_END = "dead_end"  # its route ends here, or leads to a manager that this device has not
-    UNREACHABLE = "unreachable"  # nobody is there
+    DEAD_END = "dead_end"  # its route ends here, or leads to a manager unknown to this device
+    UNREACHABLE = "unreachable"  # no such peer
 
 
 class Device:
-    """The rules, and what was counted."""
+    """The rules and the counters."""
 
     def __init__(self, own_id: bytes, labels: Sequence[bytes]) -> None:
         self.counts: dict[str, int] = {"up": 0, "down": 0}
@@ -42,7 +42,7 @@ class Device:
         self._known = frozenset(labels)
 
     def up(self, peer: bytes, frames: Sequence[bytes]) -> list[tuple[bytes, list[bytes]]]:
-        """From a worker's side: to which managers, by their labels, and what."""
+        """From a worker's side: the managers to send to, by label, and the frames."""
         try:
             packet = unpack(frames)
             if signature_of(packet.control) != WORKER:
@@ -74,7 +74,9 @@ class Device:
         return [(label, onward) for label in labels]
 
     def down(self, label: bytes, frames: Sequence[bytes]) -> list[bytes]:
-        """From a manager: what to send to the workers' side, its receiver first; empty: nothing."""
+        """From a manager: the frames for the workers' side, receiver first; empty: nothing
+        to send.
+        """
         try:
             packet = unpack(frames)
             if signature_of(packet.control) != MANAGER:
@@ -93,6 +95,6 @@ class Device:
         return pack(Packet(packet.route, trail, packet.control, packet.payload))
 
     def drop(self, kind: str) -> int:
-        """Count it; gives how many there were of the kind."""
+        """Counts it; returns how many there were of this kind."""
         count = self.dropped[str(kind)] = self.dropped.get(str(kind), 0) + 1
         return count

@@ -1,21 +1,22 @@
-"""Where the holders of leases are, as far as is known: the path that CANCEL takes.
+"""The paths to the holders of leases, as far as known, for CANCEL.
 
-A lease is proved by its token and by nothing else. The path is a hint: the one of TAKE, or of a
-later STATUS, which may have come another way. After a restart it is known again with the next one.
+A lease is proved by its token only. The path is a hint: that of TAKE, or of a later STATUS, which
+may have taken another one. After a restart it is known again with the next STATUS.
 """
 
 from msgspec import Struct
 
 from manyhands.model.events import Event
 from manyhands.model.job import Job, State
+from manyhands.model.reasons import Reason
+from manyhands.protocols.wmp.codec import Command, Path, Property, encode
 from manyhands.protocols.wmp.hub import Hub, way_back
-from manyhands.wire.wmp import Command, Path, Property, encode
 
 _LOST = b"lost"
 
 
 class Holding(Struct, frozen=True, gc=False):
-    """A lease, and the way to its holder."""
+    """A lease, and the path to its holder."""
 
     number: int
     lease: bytes
@@ -29,14 +30,14 @@ class Holdings:
         self._hub = hub
         self._manager: Property = (b"manager", manager)
         self._known: dict[str, Holding] = {}
-        # Leases that spoke up from elsewhere, until it is on disk that they are good.
+        # Leases reported from another path, until it is on disk that they are valid.
         self._learning: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._known)
 
     def hold(self, job: Job, path: Path) -> None:
-        """A lease, and where it was taken to or heard from."""
+        """Notes a lease, and the path it was handed out or reported on."""
         lease = job.lease
         assert lease is not None
         known = self._known.get(job.job_id)
@@ -45,50 +46,52 @@ class Holdings:
         self._known[job.job_id] = Holding(lease.number, bytes.fromhex(lease.token), path)
 
     def is_at(self, job_id: str, path: Path) -> bool:
-        """Whether that is the way already known."""
+        """Whether that path is already known."""
         known = self._known.get(job_id)
         return known is not None and known.path == path
 
     def begin_learning(self, lease: bytes) -> None:
-        """A message that may prove a lease came along a path that is not known yet."""
+        """Notes that a message which may prove a lease came along an unknown path."""
         self._learning.add(lease)
 
     def learn(self, job: Job | None, lease: bytes, path: Path) -> None:
-        """It did, or (None) it did not. A report of the end may have overtaken this."""
+        """The lease was proved or, with None, was not. A report of its end may have
+        overtaken this.
+        """
         if lease in self._learning:
             self._learning.discard(lease)
             if job is not None and job.lease is not None:
                 self.hold(job, path)
 
     def drop(self, job_id: str, number: int) -> None:
-        """That lease, or an earlier one, is over."""
+        """That lease, or an earlier one, has ended."""
         known = self._known.get(job_id)
         if known is not None and known.number <= number:
             del self._known[job_id]
 
     def reported(self, job_id: str, lease: bytes) -> None:
-        """Its holder itself ends it, and need not be told."""
+        """The holder itself ends the lease, so it needs no CANCEL."""
         self._learning.discard(lease)
         known = self._known.get(job_id)
         if known is not None and known.lease == lease:
             del self._known[job_id]
 
     def committed(self, event: Event) -> None:
-        """A change of state is on disk. Whoever lost a lease by it hears of that (W38, W39)."""
+        """A state change is on disk. A worker that lost its lease by it gets CANCEL (W38, W39)."""
         known = self._known.get(event.job_id)
         if known is None or known.number > event.lease_number:
             return
         if event.state is State.LEASED:
             if known.number == event.lease_number:
-                return  # this very lease began, or came to life again
-        elif event.reason == "lapsed":
+                return  # this lease began, or was revived
+        elif event.reason is Reason.LAPSED:
             return  # it may still go on
         del self._known[event.job_id]
         reason = b"cancelled" if event.state is State.CANCELLED else _LOST
         self.cancel(known.path, event.job_id, known.lease, reason)
 
     def cancel(self, path: Path, job_id: str, lease: bytes, reason: bytes) -> None:
-        """Say that nothing more is expected."""
+        """Sends CANCEL: nothing more is expected."""
         control = encode(
             Command.CANCEL,
             self._manager,

@@ -1,9 +1,9 @@
-"""WMP on one socket, as a manager: messages of all its peers become commands, and back.
+"""WMP on one socket, as a manager: messages of all its peers become commands, replies become
+messages.
 
-There are no connections here: a worker is the path that its messages took, and a lease is proved
-by its token whatever path it comes from. Nothing that a peer sends is answered by an error, since
-the protocol has none for workers: it is dropped and counted. Clause ids in comments (W…) are those
-of ``docs/protocols/wmp.md``.
+There are no connections here: a worker is the path of its messages, and a lease is proved by its
+token on any path. Invalid messages are dropped and counted, since the protocol has no errors for
+workers. Clause ids in comments (W…) are those of ``docs/protocols/wmp.md``.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,7 @@ from msgspec import Struct
 from manyhands.model import limits
 from manyhands.model.events import Event
 from manyhands.model.job import FINISHED
-from manyhands.protocols.wmp.giving import Give, Giving
-from manyhands.protocols.wmp.holdings import Holdings
-from manyhands.protocols.wmp.hub import Hub
-from manyhands.protocols.wmp.readiness import Choose, Readiness, oldest
-from manyhands.protocols.wmp.reporting import Reporting
-from manyhands.protocols.wmp.submitting import Submitting
-from manyhands.wire.wmp import (
+from manyhands.protocols.wmp.codec import (
     ECHO_BYTES_MAX,
     Command,
     Control,
@@ -31,8 +25,14 @@ from manyhands.wire.wmp import (
     decode,
     unpack,
 )
+from manyhands.protocols.wmp.gives import Give, Giving
+from manyhands.protocols.wmp.holdings import Holdings
+from manyhands.protocols.wmp.hub import Hub
+from manyhands.protocols.wmp.readiness import Choose, Readiness, oldest
+from manyhands.protocols.wmp.reports import Reporting
+from manyhands.protocols.wmp.submits import Submitting
 
-# Answers that are owed; above, nothing more is read until some are given.
+# Pending answers; above this, nothing more is read until some are sent.
 AWAITED_COUNT_MAX: Final = 10_000
 TTL_MS: Final = 60_000
 _TTL_MS_MAX: Final = 3_600_000
@@ -44,9 +44,9 @@ _ROLES_COUNT_MAX: Final = 256
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What an operator decides."""
+    """The settings of the listener."""
 
-    manager: str  # the name under which workers know this server
+    manager: str  # the name by which workers know this server
     lease_ms: int | None = 60_000  # None: no expiry
     wake_all: bool = False
     choose: Choose = oldest
@@ -71,32 +71,32 @@ class WmpSession:
     receive_short = None  # messages have more frames
 
     def receive(self, frames: list[bytes]) -> None:
-        """A message: the peer's routing id and all its frames. What is wrong with it is counted
-        and harms nobody (W9).
+        """Handles a message: the peer's routing id and all its frames. Errors are counted and
+        affect no other peer (W9).
         """
         peer = frames[0]
         try:
             packet = unpack(frames[1:])
             if packet.route:
-                # Somebody took this server for a device.
-                raise WireError(Malformation.HOPS, "the route leads on from here")
+                # The peer took this server for a device.
+                raise WireError(Malformation.HOPS, "the route does not end here")
             control = decode(packet.control)
             self._take((peer, *packet.trail), packet, control)
         except WireError as error:
             self.hub.report_dropped(error.kind.value, peer, str(error))
 
     def overflowed(self, peer: bytes) -> None:
-        """A message of more frames than any can have; the rest of it was thrown away."""
-        self.hub.report_dropped(Malformation.FRAMES.value, peer, "there is no end to its frames")
+        """A message with more frames than allowed; the rest of it was dropped."""
+        self.hub.report_dropped(Malformation.FRAMES.value, peer, "it has too many frames")
 
     def is_overwhelmed(self) -> bool:
-        """So many answers are outstanding that no more messages should be read."""
+        """Whether so many answers are pending that no more messages should be read."""
         awaited = self.giving.awaited_count + self._reporting.awaited_count
         return awaited + self.submitting.awaited_count > AWAITED_COUNT_MAX
 
     def committed(self, events: Iterable[Event]) -> None:
-        """Changes of state are on disk. They are those of all protocols: where nobody here has
-        work or waits for any, none is looked at.
+        """State changes of all protocols are on disk. They are skipped if no peer here has work or
+        waits for any.
         """
         if not (len(self.holdings) or self.submitting.watches_count):
             return
@@ -106,7 +106,7 @@ class WmpSession:
                 self.submitting.ended(event.job_id)
 
     def drain(self) -> None:
-        """The server is about to stop: nobody waits any longer."""
+        """The server is about to stop: answers everything that is held."""
         self.giving.let_all_go()
         self.submitting.let_all_go()
 
@@ -125,7 +125,7 @@ class WmpSession:
         elif command is Command.STATUS:
             self._reporting.status(path, control, payload)
         elif command not in _OF_CLIENTS:
-            raise WireError(Malformation.SIGNATURE, f"{command.name} is said by managers")
+            raise WireError(Malformation.SIGNATURE, f"{command.name} is sent by managers only")
         elif len(path) > 1:
             raise WireError(Malformation.HOPS, "submitters speak to a manager directly")
         else:
@@ -144,7 +144,7 @@ class WmpSession:
         lock = control.need(b"lock", ECHO_BYTES_MAX)
         count = control.number(b"n", 1, _SLOTS_MAX)
         lock_ms = control.number(b"timeout", _LOCK_MS, _WAIT_MS_MAX)
-        # Beyond the lock's own time an answer would come too late.
+        # After the lock's own time an answer would come too late.
         wait_ms = min(control.number(b"wait", 0, _WAIT_MS_MAX), lock_ms)
         roles = _roles(control)
         identity = _identity(path, control)
@@ -163,7 +163,7 @@ class WmpSession:
         )
         self.giving.give(give)
         if entry is not None and entry.woken_for:
-            # It may have asked for less than it was told of.
+            # It may have asked for less than was announced to it.
             self.readiness.look(entry.woken_for)
 
 
@@ -186,7 +186,7 @@ def _roles(control: Control) -> tuple[str, ...]:
 
 
 def _identity(path: Path, control: Control) -> str:
-    """What a worker calls itself, else the routing id where its path begins."""
+    """The worker's own name, or the routing id where its path begins."""
     given = control.text(b"identity")
     if not given:
         return path[-1].hex()

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from manyhands.model.outcome import Why
+from manyhands.model.refusals import CATEGORIES, Category, words_for
+from manyhands.model.replies import Why
 
 # Codes of replies.
 OK: Final = b"200"
@@ -14,19 +15,19 @@ LOST: Final = b"lost"
 _UNKNOWN: Final = b"unknown"
 _CANCELLED: Final = b"cancelled"
 
-# Why a report of a worker is refused. What is not here: the lease is not, or no longer, its own.
+# Why a worker's report is refused. Any other refusal: the lease is not, or no longer, its own.
 REASONS: Final[dict[Why, bytes]] = {
     Why.UNKNOWN_JOB: _UNKNOWN,
     Why.ALREADY_CANCELLED: _CANCELLED,
 }
-# Refusals that say nothing about the lease: the report may be right when it is made again.
-FOR_NOW: Final = frozenset({Why.SHUTTING_DOWN, Why.INTERNAL, Why.STORE_FULL})
+# Refusals that say nothing about the lease: the same report may be accepted later.
+FOR_NOW: Final = frozenset((*CATEGORIES[Category.UNAVAILABLE], *CATEGORIES[Category.DEFECT]))
 
-CODES: Final[dict[Why, bytes]] = {
-    **dict.fromkeys(Why, REFUSED),
-    Why.QUEUE_FULL: FAULT,
-    Why.TOO_MANY_QUEUES: FAULT,
-    Why.STORE_FULL: FAULT,
-    Why.SHUTTING_DOWN: FAULT,
-    Why.INTERNAL: FAULT,
-}
+CODES: Final[dict[Why, bytes]] = words_for(
+    {
+        **dict.fromkeys(Category, REFUSED),
+        Category.FULL: FAULT,
+        Category.UNAVAILABLE: FAULT,
+        Category.DEFECT: FAULT,
+    }
+)

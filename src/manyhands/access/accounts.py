@@ -1,0 +1,69 @@
+"""Accounts with name and password: those of a file, and HTTP tokens."""
+
+import hmac
+import ipaddress
+from pathlib import Path
+from typing import Final
+
+from manyhands.access.callers import Access
+
+# The default account of AMQP clients. As with RabbitMQ, it is valid on this machine only.
+_GUEST: Final = "guest"
+
+
+class Accounts:
+    """Users and their passwords. Without a file there is only a guest."""
+
+    def __init__(self, file: Path | None, access: Access, *, guest_from_anywhere: bool) -> None:
+        self._access = access
+        self._passwords = {_GUEST: _GUEST.encode()}
+        if file is not None:
+            self._passwords |= _read(file)
+        # With --insecure and without a file, the guest is the only account that can log in from
+        # elsewhere.
+        self._guest_from_anywhere = guest_from_anywhere and file is None
+
+    def refusal_of(self, user: str, password: str, address: str) -> str | None:
+        """The reason to refuse a login, or None. It does not say which of user and password is
+        wrong.
+        """
+        known = self._passwords.get(user, b"")
+        # Compared even for unknown users, in constant time, so that timing reveals nothing.
+        same = hmac.compare_digest(known, password.encode())
+        if not same or user not in self._passwords:
+            if self._access.verify(password, user) is not None:
+                return None  # watching is open to every role
+            return f"user '{user}' is unknown, or the password is wrong"
+        if user == _GUEST and not (self._guest_from_anywhere or _is_this_machine(address)):
+            return f"user '{user}' may only log in from the server's own machine"
+        return None
+
+
+def _is_this_machine(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
+def _read(file: Path) -> dict[str, bytes]:
+    """Lines USER:PASSWORD. Raises OSError with a sentence."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"the file of users {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise OSError(f"the file of users {file} is not UTF-8 text") from None
+    found: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, password = line.partition(":")
+        if not (user and colon and password):
+            raise OSError(f"the file of users {file} line {number} is not USER:PASSWORD")
+        if user in found:
+            raise OSError(f"the file of users {file} line {number} names {user} again")
+        found[user] = password.encode()
+    return found

@@ -1,0 +1,152 @@
+"""The audit log: who did what, to how many jobs and when, kept in the store.
+
+A request that changes something, other than the ordinary traffic of workers and submitters, runs
+within an `Action`. Its commands are recorded there before they are decided, so that nothing is done
+that is not on record, and again when their outcome is known.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from manyhands.access.callers import ANYBODY, Caller
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.session import Settle
+from manyhands.model.audit import AuditEntry
+from manyhands.model.commands import (
+    Cancel,
+    Command,
+    Look,
+    LookByKey,
+    LookByName,
+    PutSchedule,
+)
+from manyhands.model.replies import ChangedMany, Refusal, Reply
+
+_TARGET_MAX: Final = 255
+_REQUEST_MAX: Final = 255
+
+
+class AuditLog:
+    """Writes entries, and completes them."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    @contextmanager
+    def action(self, caller: Caller, address: str, request: str) -> Iterator["Action"]:
+        """Attributes the commands asked within to this caller."""
+        action = Action(self, caller, address, request[:_REQUEST_MAX])
+        token = _CURRENT.set(action)
+        try:
+            yield action
+        finally:
+            _CURRENT.reset(token)
+
+    def ask(
+        self,
+        command: Command,
+        settle: Settle,
+        address: str,
+        request: str,
+        caller: Caller = ANYBODY,
+    ) -> None:
+        """Asks a command of an operator that did not come over HTTP."""
+        action = Action(self, caller, address, request)
+        entry = action.begin((command,))
+
+        def told(reply: Reply) -> None:
+            if entry is not None:
+                action.end(entry, (reply,))
+            settle(reply)
+
+        self._dispatcher.ask(command, told)
+
+    def note(self, entry: AuditEntry) -> AuditEntry:
+        """Adds the entry to the next commit; a new one gets its number."""
+        store = self._dispatcher.store
+        if not entry.seq:
+            seq = store.take_audit_seq()
+            entry = replace(entry, seq=seq, at=self._dispatcher.clock.now())
+        store.keep_audit(entry)
+        self._dispatcher.touch()
+        return entry
+
+
+class Action:
+    """One request of an operator, and the entries that it makes."""
+
+    def __init__(self, log: AuditLog, caller: Caller, address: str, request: str) -> None:
+        self.caller = caller
+        self._log = log
+        self._start = AuditEntry(
+            seq=0,
+            at=0,
+            who=caller.name,
+            role=caller.role.value,
+            address=address,
+            request=request,
+            what="",
+        )
+
+    def begin(self, commands: Sequence[Command]) -> AuditEntry | None:
+        """Records commands before they are asked. Returns None if they change nothing."""
+        if not commands or isinstance(commands[0], Look | LookByKey | LookByName):
+            return None
+        first = commands[0]
+        asked = sum(
+            len(command.job_ids) if isinstance(command, Cancel) else 1 for command in commands
+        )
+        return self.note(_words(first), _target(first), asked)
+
+    def note(self, what: str, target: str, asked: int) -> AuditEntry:
+        """Records an action that is not a command, before it is done."""
+        entry = replace(self._start, what=what, target=target[:_TARGET_MAX], asked=asked)
+        return self._log.note(entry)
+
+    def end(self, entry: AuditEntry, replies: Sequence[Any]) -> None:
+        """Records the outcome of commands."""
+        changed = sum(_changed(reply) for reply in replies)
+        refused = next((reply.why.value for reply in replies if isinstance(reply, Refusal)), "")
+        self._log.note(replace(entry, changed=changed, refused=refused, known=True))
+
+    def finish(self, entry: AuditEntry, changed: int) -> None:
+        """Records the outcome of an action that is not a command."""
+        self._log.note(replace(entry, changed=changed, known=True))
+
+
+_CURRENT: ContextVar[Action | None] = ContextVar("action", default=None)
+
+
+def current_action() -> Action | None:
+    """The operator's request that is being handled, or None."""
+    return _CURRENT.get()
+
+
+def _changed(reply: Reply) -> int:
+    if isinstance(reply, Refusal):
+        return 0
+    return len(reply.jobs) if isinstance(reply, ChangedMany) else 1
+
+
+def _words(command: Command) -> str:
+    """SetQueue is shown as "set queue"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(command).__name__).lower()
+
+
+def _target(command: Command) -> str:
+    if isinstance(command, Cancel):
+        return command.job_ids[0] if command.job_ids else ""
+    if isinstance(command, PutSchedule):
+        return command.schedule.schedule_id
+    for field in ("job_id", "queue", "name", "schedule_id", "items"):
+        value = getattr(command, field, None)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, tuple) and value:
+            return str(getattr(value[0], "job_id", ""))
+    return ""

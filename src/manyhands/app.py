@@ -1,0 +1,357 @@
+"""The server as a whole: opens the store, creates the parts, passes each what it needs, and runs
+them from recovery to the drain.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any, Final, Protocol
+
+import structlog
+
+from manyhands import __version__
+from manyhands.access.audit import AuditLog
+from manyhands.access.callers import access_of
+from manyhands.config import Address, BrokerAddress, Config, Endpoints
+from manyhands.dispatch.ask import settled
+from manyhands.dispatch.budget import Budget
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.condition import Condition
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
+from manyhands.dispatch.past import Past
+from manyhands.model.commands import Recover
+from manyhands.model.job import State
+from manyhands.net.backplane import Backplane
+from manyhands.observe.facts import Facts
+from manyhands.observe.history import History
+from manyhands.observe.incidents import Incidents
+from manyhands.observe.logs import LogFile, set_up_logs
+from manyhands.observe.loop_errors import LoopErrors
+from manyhands.observe.metrics import Metrics, memory_metrics
+from manyhands.observe.tallies import Tallies
+from manyhands.observe.traffic import Traffic
+from manyhands.observe.workers import WorkerBooks
+from manyhands.operate.banner import print_banner
+from manyhands.operate.bulk import BulkRunner
+from manyhands.operate.duties import Duties
+from manyhands.operate.machine import quarter_of_machine
+from manyhands.operate.own_files import check_own_files, remove_own_files, write_own_files
+from manyhands.operate.schedules import Calendar
+from manyhands.operate.signals import listen_to_signals, log_state, wait_until_running
+from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener, AmqpsListener
+from manyhands.protocols.amqp.relay import Relay
+from manyhands.protocols.dwork.listener import DworkListener
+from manyhands.protocols.gearman.listener import GearmanListener
+from manyhands.protocols.taskcluster.log import MessageLog
+from manyhands.protocols.wmp.listener import WmpListener
+from manyhands.site.listener import HttpListener
+from manyhands.store.contract import Store, StoreError
+from manyhands.store.memory import MemoryStore
+from manyhands.store.retention import Retention
+from manyhands.store.sqlite.store import SqliteStore
+from manyhands.web.sources import Sources
+
+_log = structlog.get_logger("manyhands.server")
+
+LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
+_LOOK_SECONDS: Final = 0.05  # between checks of what a gentle stop waits for
+# Thresholds of the garbage collector: with a million jobs in memory, the defaults would stop the
+# server for a third of a second.
+_GC_THRESHOLDS: Final = (50_000, 20, 1_000)
+
+
+class Listener(Protocol):
+    """Accepts peers of one protocol."""
+
+    async def start(self) -> str:
+        """Binds; returns the bound address."""
+
+    async def drain(self) -> None:
+        """Answers what is in flight, accepts nothing new, and closes."""
+
+
+class Server:
+    """Composes the parts, starts them and stops them."""
+
+    def __init__(self, config: Config, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.store = store
+        self.clock = Clock()
+        self.ids = Ids()
+        self.condition = Condition(self.clock.now())
+        self.condition.addresses.update(dict.fromkeys(LISTENERS))
+        self.dispatcher = Dispatcher(
+            store,
+            self.clock,
+            loop,
+            pace_ms=config.commit_pace_ms,
+            ride_ms=config.ride_ms,
+            on_failure=self.condition.fail,
+            check_invariants=config.check_invariants,
+        )
+        self.budget = Budget(memory_of(config), store, loop.time)
+        self.dispatcher.on_progress.append(self.budget.relieve)
+        self.dispatcher.jobs_bytes_max = self.budget.jobs_max
+        self.past = Past(self.dispatcher.events, store)
+        facts = Facts()
+        self.dispatcher.on_batch.append(facts.note)
+        Incidents(facts)
+        self.tallies = Tallies(facts)
+        self.metrics = Metrics(self.dispatcher, self.tallies, facts)
+        self.metrics.sources.append(partial(memory_metrics, self.budget))
+        self.history = History(self.dispatcher, self.tallies)
+        self.traffic = Traffic(self.tallies, self.condition.addresses)
+        self.worker_books = WorkerBooks(facts)
+        self.access = access_of(config)
+        self.audit = AuditLog(self.dispatcher)
+        self.bulk = BulkRunner(self.dispatcher, self.audit)
+        self.duties = Duties(
+            self.dispatcher,
+            self.condition,
+            self.budget,
+            self.history,
+            Calendar(self.dispatcher, self.ids),
+            loop,
+            disk_free_mib_min=config.disk_free_mib_min,
+        )
+        self.backplane = Backplane(
+            self.dispatcher, self.ids, self.budget, self.audit, self.condition
+        )
+        self.listeners: list[Listener] = []
+
+    @cached_property
+    def messages(self) -> MessageLog:
+        """Events as messages, rendered once for all readers. Needs the server's address."""
+        return MessageLog(self.dispatcher, self.config, self.condition.addresses)
+
+    @cached_property
+    def _amqp_endpoint(self) -> AmqpEndpoint:
+        """What the AMQP listeners share."""
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.access, self.messages)
+        self.traffic.sources["amqp"] = endpoint.flow
+        self.metrics.sources.append(endpoint.metrics)
+        return endpoint
+
+    def sources(self) -> Sources:
+        """What APIs and pages over HTTP show and act on."""
+        return Sources(
+            self.dispatcher,
+            self.ids,
+            self.config,
+            self.condition,
+            self.budget,
+            self.access,
+            self.audit,
+            self.bulk,
+            self.history,
+            self.traffic,
+            self.worker_books,
+            self.past,
+            self.relay_facts,
+        )
+
+    def _http(self, address: Address) -> Listener:
+        listener = HttpListener(self.backplane, self.sources(), self.metrics, address)
+        self.traffic.sources["http"] = listener.flow
+        self.metrics.sources.append(listener.metrics)
+        return listener
+
+    def _gearman(self, address: Address) -> Listener:
+        listener = GearmanListener(self.backplane, self.config, address)
+        self.traffic.sources["gearman"] = listener.flow
+        return listener
+
+    def _amqp(self, address: Address) -> Listener:
+        return AmqpListener(self.backplane, self._amqp_endpoint, address)
+
+    def _amqps(self, address: Address) -> Listener:
+        return AmqpsListener(self.backplane, self._amqp_endpoint, self.config, address)
+
+    def _relay(self, broker: BrokerAddress) -> Listener:
+        relay = Relay(self.dispatcher, self.ids, self.config, self.messages, broker)
+        self.metrics.sources.append(relay.metrics)
+        return relay
+
+    def _dwork(self, endpoints: Endpoints) -> Listener:
+        listener = DworkListener(self.backplane, self.config, endpoints)
+        self.traffic.sources["dwork"] = listener.flow
+        return listener
+
+    def _wmp(self, address: Address) -> Listener:
+        listener = WmpListener(self.backplane, self.config, address)
+        self.traffic.sources["wmp"] = listener.flow
+        self.metrics.sources.append(listener.metrics)
+        return listener
+
+    def relay_facts(self) -> dict[str, Any] | None:
+        """The state of the relay, or None if there is none."""
+        return next((kept.facts() for kept in self.listeners if isinstance(kept, Relay)), None)
+
+    async def start(self) -> None:
+        """Recovers, then listens."""
+        now = self.clock.now()
+        # Negative if the wall clock was set back meanwhile: leases keep the time they had left.
+        outage_ms = 0 if self.store.alive_at is None else now - self.store.alive_at
+        self.dispatcher.ask(Recover(self.ids.incarnation, outage_ms))
+        self.duties.take_up(outage_ms)
+        await settled(self.dispatcher)
+        # Every life cycle creates thousands of short-lived objects, and hardly ever a cycle.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        # In this order. Each takes the value of its option.
+        kinds: dict[str, Callable[[Any], Listener]] = {
+            "http": self._http,
+            "gearman": self._gearman,
+            "amqp": self._amqp,
+            "amqps": self._amqps,
+            "amqp_relay": self._relay,
+            "dwork": self._dwork,
+            "wmp": self._wmp,
+        }
+        for name, make in kinds.items():
+            where = getattr(self.config, name)
+            if where is None:
+                continue
+            listener = make(where)
+            self.condition.addresses[name] = await listener.start()
+            self.listeners.append(listener)
+        self.bulk.resume()
+        self.condition.is_ready = True
+
+    async def finish_foreground(self) -> None:
+        """Lets leased jobs with waiters finish; nothing new begins."""
+        condition = self.condition
+        condition.is_ready = False
+        self.dispatcher.draining = True
+        deadline_ms = self.clock.monotonic_ms() + self.config.drain_seconds * 1000
+        while condition.failure is None and self.clock.monotonic_ms() < deadline_ms:
+            if condition.hurried.is_set() or not self._foreground_runs():
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(condition.hurried.wait(), _LOOK_SECONDS)
+
+    def _foreground_runs(self) -> bool:
+        live = self.store.live
+        jobs = (live.live_job(job_id) for job_id in live.waited())
+        return any(job is not None and job.waiters and job.state is State.LEASED for job in jobs)
+
+    async def drain(self) -> None:
+        """Stops handing out jobs, answers what is in flight, and flushes."""
+        self.condition.is_ready = False
+        self.dispatcher.draining = True
+        for listener in self.listeners:
+            await listener.drain()
+        if self.condition.failure is None:
+            self.history.write(self.clock.now())
+            self.dispatcher.touch()
+            await settled(self.dispatcher)
+
+
+def memory_of(config: Config) -> int:
+    """The memory budget in bytes."""
+    return config.memory or quarter_of_machine()
+
+
+def _retention_bytes(config: Config) -> int:
+    if config.retention_bytes is not None:
+        return config.retention_bytes
+    return memory_of(config) // 4 if config.store == "memory" else Retention().bytes_max
+
+
+def open_store(config: Config) -> Store:
+    """Opens the store that the configuration names."""
+    day_ms = 24 * 3600 * 1000
+    hours = config.result_retention_hours
+    retention = Retention(
+        record_ms=config.retention_days * day_ms,
+        records_max=config.retention_count,
+        result_ms=None if hours is None else hours * 3600 * 1000,
+        event_ms=config.retention_days * day_ms,
+        events_max=config.retention_events,
+        bytes_max=_retention_bytes(config),
+    )
+    if config.store == "memory":
+        return MemoryStore(retention)
+    return SqliteStore(config.data, retention)
+
+
+def run(config: Config, warnings: Sequence[str] = ()) -> None:
+    """Runs until a signal to stop. Exits 0 after a drain, 1 if the store failed or could not be
+    opened. ``warnings`` go to the log.
+    """
+    wait_until_running()
+    try:
+        check_own_files(config)
+        log_file = set_up_logs(config.log_format, config.log_level, config.log_file)
+        store = open_store(config)
+    except (OSError, StoreError) as error:
+        print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
+        raise SystemExit(1) from None
+    for warning in warnings:
+        _log.warning(warning)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+            code = runner.run(_serve(config, store, log_file))
+    finally:
+        failure = store.close()
+        if failure is not None:
+            _log.critical("the store was not closed in order", reason=failure)
+    raise SystemExit(code if failure is None else 1)
+
+
+def _loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
+    if config.loop != "asyncio":
+        try:
+            import uvloop  # noqa: PLC0415 - it does not install everywhere
+        except ImportError:
+            if config.loop == "uvloop":
+                raise
+        else:
+            return uvloop.new_event_loop
+    return asyncio.new_event_loop
+
+
+async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(LoopErrors())
+    server = Server(config, store, loop)
+    condition = server.condition
+    listen_to_signals(
+        condition,
+        loop,
+        remove_files=partial(remove_own_files, config),
+        log_file=log_file,
+        log_state=partial(log_state, condition, server.dispatcher, server.traffic),
+    )
+    try:
+        await server.start()
+        write_own_files(config, condition.addresses)
+    except OSError as error:
+        print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
+        return 1
+    print_banner(config, condition.addresses, store.facts())
+    _log.info("ready", version=__version__, pid=os.getpid(), **condition.addresses)
+    await server.duties.run()
+    await server.finish_foreground()
+    _log.info("draining")
+    try:
+        await asyncio.wait_for(server.drain(), config.drain_seconds)
+    except TimeoutError:
+        _log.warning("drain took too long; stopping", seconds=config.drain_seconds)
+        if server.dispatcher.has_commits():
+            condition.failure = condition.failure or (
+                f"it did not answer for {config.drain_seconds} s; what was acknowledged is safe"
+            )
+            store.expect_no_answer()
+    remove_own_files(config)
+    if condition.failure is not None:
+        _log.critical("stopped because the store failed", reason=condition.failure)
+        return 1
+    _log.info("stopped")
+    return 0

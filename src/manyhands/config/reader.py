@@ -1,0 +1,234 @@
+"""Loads the effective configuration.
+
+A flag overrides the environment, which overrides the file, which overrides the default.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from manyhands.config.files import is_open_to_others
+from manyhands.config.kinds import (
+    Address,
+    Endpoints,
+    Plain,
+    WrongValueError,
+    as_plain,
+)
+from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.tokens import Token, Tokens
+
+# Names the TOML file itself, so it is not a key of that file.
+FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
+# Read by commands that talk to a running server, not by the server itself.
+URL_VARIABLE: Final = "MANYHANDS_URL"
+TOKEN_VARIABLE: Final = "MANYHANDS_TOKEN"  # noqa: S105 - its name, no token
+_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
+# A Kubernetes service called `manyhands` sets the first in every container of its namespace; `dwork
+# work` and `wmp work` set the others for the commands that they run.
+_FOREIGN_VARIABLE: Final = re.compile(
+    r"MANYHANDS_((SERVICE|PORT)(_.*)?|ATTEMPT|JOB|LOCATION|MANAGER|QUEUE|SLOT|TASK)"
+)
+
+
+class ConfigError(Exception):
+    """A wrong key or value. Its text is a sentence: where, which key, what is wrong, what to
+    use.
+    """
+
+
+class LoadedConfig(msgspec.Struct, frozen=True):
+    """The effective configuration, and the source of every value."""
+
+    config: Config
+    sources: Mapping[str, str]
+
+    def plain(self, name: str) -> Plain:
+        """The value of an option as it is written in the file."""
+        return as_plain(OPTIONS[name].kind, getattr(self.config, name))
+
+
+def load_config(
+    flags: Mapping[str, str | None], environ: Mapping[str, str], file: Path | None
+) -> LoadedConfig:
+    """Combines flags (by option name), environment and file; raises `ConfigError` on any mistake.
+
+    A flag that is None and an empty variable count as not given.
+    """
+    raws: dict[str, tuple[object, str]] = {}
+    if file is not None:
+        raws |= _read_file(file)
+    raws |= _read_environ(environ)
+    raws |= {
+        name: (raw, f"flag {OPTIONS[name].flag}") for name, raw in flags.items() if raw is not None
+    }
+    values: dict[str, Any] = {
+        name: _read_value(OPTIONS[name], raw, source) for name, (raw, source) in raws.items()
+    }
+    config = Config(**values)
+    sources = {name: raws[name][1] if name in raws else "default" for name in OPTIONS}
+    _check_exposure(config, sources)
+    _check_tls(config, sources)
+    return LoadedConfig(config, sources)
+
+
+def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
+    """Sentences about secrets that other users of the machine can read."""
+    config, sources = loaded.config, loaded.sources
+    found = [
+        f"{name} {path} can be read by every user of this machine; fix that with chmod 600"
+        for name, path in (
+            ("tokens_file", config.tokens_file),
+            ("amqp_users", config.amqp_users),
+            ("tls_key", config.tls_key),
+        )
+        if path is not None and is_open_to_others(path)
+    ]
+    relay = config.amqp_relay
+    has_password = relay is not None and relay.has_password
+    if has_password and sources["amqp_relay"].startswith("flag"):
+        found.append(
+            "the password in --amqp-relay can be read by every user of this machine, who may list "
+            "its processes; amqp_relay in the file or MANYHANDS_AMQP_RELAY keeps it from them"
+        )
+    holds_secret = sources["tokens"].startswith("file") or (
+        has_password and sources["amqp_relay"].startswith("file")
+    )
+    if file is not None and holds_secret and is_open_to_others(file):
+        found.append(
+            f"{file} holds a secret and can be read by every user of this machine; "
+            "fix that with chmod 600"
+        )
+    return found
+
+
+def as_toml(plain: object) -> str:
+    """A value as TOML, for lines that can be read back."""
+    if isinstance(plain, str):
+        # Arguments and variables need not be Unicode, but output must be.
+        plain = plain.encode(errors="replace").decode()
+    # JSON writes text, numbers, true and false exactly as TOML does.
+    if isinstance(plain, Plain):
+        return msgspec.json.encode(plain).decode()
+    return str(plain)
+
+
+def _read_file(file: Path) -> dict[str, tuple[object, str]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"file {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"file {file} is not UTF-8 text, as TOML has to be.") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"file {file} is not valid TOML: {error}.") from None
+    raws: dict[str, tuple[object, str]] = {}
+    for key, raw in table.items():
+        source = f"file {file} line {_line_of(key, text)}"
+        if key not in OPTIONS:
+            raise _unknown(source, key, OPTIONS)
+        raws[key] = (raw, source)
+    return raws
+
+
+def _line_of(key: str, text: str) -> int:
+    # A key starts its line, bare, quoted, dotted or as a table; valid TOML has it exactly once.
+    opening = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    lines = enumerate(text.splitlines(), start=1)
+    return next((number for number, line in lines if opening.match(line)), 1)
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
+    names = {option.variable: option.name for option in OPTIONS.values()}
+    raws: dict[str, tuple[object, str]] = {}
+    for variable, raw in environ.items():
+        if not variable.startswith(VARIABLE_PREFIX) or not raw:
+            continue
+        if variable in names:
+            raws[names[variable]] = (raw, f"environment variable {variable}")
+        elif variable not in _OTHER_VARIABLES and not _FOREIGN_VARIABLE.fullmatch(variable):
+            raise _unknown("environment", variable, names)
+    return raws
+
+
+def _unknown(source: str, key: str, known: Iterable[str]) -> ConfigError:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`manyhands config` lists all options."
+    return ConfigError(f"{source}: {key} is not an option; {hint}")
+
+
+def _read_value(option: Option, raw: object, source: str) -> object:
+    try:
+        return option.kind.read(raw)
+    except WrongValueError as error:
+        # A database address may hold a password, which must not appear on a screen or in a log.
+        if option.secret:
+            raise ConfigError(
+                f"{source}: {option.name} cannot be used because {error}; "
+                f"use {option.kind.accepted}."
+            ) from None
+        shown = "that address" if isinstance(raw, str) and "://" in raw else as_toml(raw)
+        raise ConfigError(
+            f"{source}: {option.name} cannot be {shown} because {error}; "
+            f"use {option.kind.accepted}."
+        ) from None
+
+
+# Listeners that authenticate their peers once there is a list of users.
+_ASKING_WHO: Final = ("amqp", "amqps")
+
+
+def _check_tls(config: Config, sources: Mapping[str, str]) -> None:
+    if config.amqps is not None and (config.tls_certificate is None or config.tls_key is None):
+        raise ConfigError(
+            f'{sources["amqps"]}: amqps cannot be "{config.amqps}" because TLS needs a certificate '
+            "and its key; use an address together with tls_certificate and tls_key."
+        )
+
+
+def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
+    if config.insecure:
+        return
+    asks_who = config.tokens is not None or config.tokens_file is not None
+    for name in OPTIONS:
+        if name == "http" and asks_who:
+            continue
+        if name in _ASKING_WHO and config.amqp_users is not None:
+            continue
+        for address in _addresses(getattr(config, name)):
+            if address.is_loopback:
+                continue
+            remedy = "tokens_file or " if name == "http" else ""
+            raise ConfigError(
+                f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
+                "it without authentication; use a loopback address such as "
+                f"127.0.0.1:{address.port}, or any address together with {remedy}insecure = true."
+            )
+
+
+def _addresses(value: object) -> list[Address]:
+    if isinstance(value, Endpoints):
+        return [endpoint.address for endpoint in value.each]
+    return [value] if isinstance(value, Address) else []
+
+
+def read_tokens_file(file: Path) -> list[Token]:
+    """The tokens in a file, one on each line; # begins a comment."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"tokens_file {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"tokens_file {file} is not UTF-8 text.") from None
+    try:
+        found = Tokens().read(text)
+    except WrongValueError as error:
+        raise ConfigError(f"tokens_file {file} cannot be used because {error}.") from None
+    return list(found.each) if found is not None else []

@@ -1,0 +1,1 @@
+"""The one writer: commands in arrival order, decided, committed in groups, answered."""

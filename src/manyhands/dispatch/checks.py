@@ -1,0 +1,56 @@
+"""Checks of the invariants: after every command those of what it changed, and from time to time
+those of everything. For tests; a broken one ends the server before anything more is acknowledged.
+"""
+
+from typing import Final
+
+from manyhands.engine.effects import Effects
+from manyhands.engine.invariants import check_effects, check_job, check_view
+from manyhands.engine.view import View
+from manyhands.model.commands import Command
+from manyhands.store.contract import Store
+
+# Commands between two checks of everything; as many as there are jobs, if those are more.
+WORLD_EVERY: Final = 500
+# Jobs of one command that are looked up in the view: each may have many neighbours.
+_VIEWED_MAX: Final = 50
+_SHOWN_MAX: Final = 500
+
+
+class BrokenInvariantError(Exception):
+    """An invariant is broken. Its text is a sentence with the last decided command."""
+
+
+class Checks:
+    """Stands between the dispatcher and its store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._command: Command | None = None
+        self._left = 0  # commands before the next check of everything; the first has one
+
+    def load(self, command: Command) -> View:
+        """Loads as the store does."""
+        self._command = command
+        return self._store.load(command)
+
+    def write(self, effects: Effects) -> int:
+        """Writes as the store does, then checks the result."""
+        try:
+            check_effects(effects)
+            weight = self._store.write(effects)
+            live = self._store.live
+            for number, job_id in enumerate(effects.jobs):
+                job = live.live_job(job_id)
+                assert job is not None, f"job {job_id} was written and is not there"
+                check_job(job)
+                if number < _VIEWED_MAX:
+                    check_view(live.view, job)
+            self._left -= 1
+            if self._left < 0:
+                self._left = max(WORLD_EVERY, live.jobs_count())
+                self._store.check()
+        except AssertionError as error:
+            shown = repr(self._command)[:_SHOWN_MAX]
+            raise BrokenInvariantError(f"an invariant is broken after {shown}: {error}") from error
+        return weight

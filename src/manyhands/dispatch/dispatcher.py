@@ -1,0 +1,649 @@
+"""The one writer: takes commands as they arrive, lets the engine decide, commits in groups, and
+releases answers, signals, events and wake-ups only when what they report is on disk.
+
+A command is decided at once, on the state in memory. Its answer waits for the commit of its batch
+(rule 23). While one batch is being written, the next one gathers: there is no timer when few
+clients wait, so a lone client waits for one flush and no more.
+"""
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from manyhands.dispatch.checks import BrokenInvariantError, Checks
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.delivery import Answer, Telling
+from manyhands.dispatch.events import EventLog
+from manyhands.dispatch.loops import Loop, Timer
+from manyhands.dispatch.sleepers import Sleepers
+from manyhands.dispatch.slices import Spreading
+from manyhands.dispatch.timer import DISK_STALL_MS, Timekeeper
+from manyhands.dispatch.wakeups import Waking
+from manyhands.engine.decide import decide
+from manyhands.engine.effects import Effects
+from manyhands.engine.view import View
+from manyhands.model.commands import Claim, Command, Look, Submit
+from manyhands.model.job import Job
+from manyhands.model.replies import (
+    Changed,
+    Claimed,
+    Concluded,
+    Found,
+    Refusal,
+    Reply,
+    Submitted,
+    SubmittedMany,
+    Why,
+)
+from manyhands.store.batch import Batch
+from manyhands.store.contract import Store, StoreFailedError
+
+Settle = Callable[[Reply], None]
+Refused = Callable[[], Settle | None]
+
+_log = structlog.get_logger("manyhands.dispatcher")
+# After a commit with this many answers, the next one keeps a minimum distance from it.
+_BUSY_COUNT: Final = 4
+# A batch with this many waiting answers is sent at once, even if more is to come: the writer
+# commits all batches that have reached it together, and works while the rest is still being
+# decided.
+_FULL_COUNT: Final = 64
+# So is a batch of this many bytes: the next client need not wait until tens of megabytes are on
+# disk, and a batch of this size, with its last change, mostly fits into a journal file.
+_FULL_BYTES: Final = 1024 * 1024
+_IN_FLIGHT_MAX: Final = 8
+# How often a commit is put off because more requests arrived meanwhile.
+_LOOKS_MAX: Final = 3
+_NOT_AWAITED: Final = 1 << 62
+# This few clients are answered sooner without a round trip to the writer, although the event loop
+# stands still for the sync. So are more, if no other client was active: then there is nothing else
+# to do.
+_FEW_COUNT: Final = 2
+# The writer need not be woken for each of these commits.
+_SEND_SECONDS: Final = 0.005
+# How old the stored time may be from which, after a crash, the server knows how long it was down,
+# or that its clock was set back meanwhile.
+_TOUCH_MS: Final = 5_000
+_INTERNAL: Final = Refusal(Why.INTERNAL, "an internal error; the command was undone, see the log")
+_STORE_FULL: Final = Refusal(Why.STORE_FULL, "the disk is nearly full; nothing new is accepted")
+_MEMORY_FULL: Final = Refusal(
+    Why.STORE_FULL,
+    "the jobs that wait take up the memory that the server may use; try again when workers have"
+    " finished some, or start the server with more (--memory)",
+)
+_SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
+
+
+class Counts:
+    """What the dispatcher did, for the metrics."""
+
+    __slots__ = ("answers", "batches", "commands", "failures", "jobs", "refusals")
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.batches = 0
+        self.jobs = 0  # job rows in all batches
+        self.answers = 0
+        self.failures = 0  # commands that ended in an assertion
+        self.refusals: dict[Why, int] = {}
+
+
+class _Gathering:
+    """What is released with one commit."""
+
+    __slots__ = ("answers", "batch", "changed", "others_count", "started_ms", "urgent")
+
+    def __init__(self, others_count: int) -> None:
+        # Commands whose peers do not wait for this commit: earlier ones, and those of its own that
+        # were answered at once.
+        self.others_count = others_count
+        self.answers: list[Answer] = []  # in the order of the decisions
+        self.changed = False  # there is something to write
+        self.urgent = False  # somebody waits for the commit
+        self.batch: Batch | None = None  # once it is on its way
+        self.started_ms = 0.0
+
+
+class Dispatcher:
+    """Commands in, answers out, in the order of the commits. After a start the first command must
+    be ``Recover``, before the event loop runs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        loop: Loop,
+        *,
+        pace_ms: float = 1.0,
+        ride_ms: float = 5.0,
+        on_failure: Callable[[str], None] | None = None,
+        check_invariants: bool = False,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.sleepers = Sleepers()
+        self.events = EventLog(store)
+        self.counts = Counts()
+        # Bytes of payloads and results in all answers so far: what a request added is its share.
+        self.owed_bytes = 0
+        self._listeners = Telling()
+        self.on_signal = self._listeners.on_signal
+        self.on_told = self._listeners.on_told
+        self.on_batch = self._listeners.on_batch
+        # Called when the store has made progress: less may be waiting for it.
+        self.on_progress: list[Callable[[], None]] = []
+        self.store_full = False
+        self.jobs_bytes_max = 1 << 62  # for jobs that are not finished; above it none is accepted
+        self.stalled = False  # the disk has not answered for long
+        self.draining = False
+        self.failed: str | None = None
+        self._load: Callable[[Command], View] = store.load
+        self._write: Callable[[Effects], int] = store.write
+        if check_invariants:
+            checks = Checks(store)
+            self._load, self._write = checks.load, checks.write
+        self._live = store.live
+        self._due_entries = store.live.due_entries
+        self._unnotified = store.live.unnotified
+        self._loop = loop
+        self._pace_ms = pace_ms
+        self._ride_ms = ride_ms
+        self._on_failure = on_failure
+        self._open = _Gathering(0)
+        self._in_flight: deque[_Gathering] = deque()
+        self._flush_timer: Timer | None = None
+        self._flush_soon = False
+        self._send_timer: Timer | None = None
+        self._durable = 0  # the number of the last batch that is on disk
+        self._telling = False  # answers of a commit are being given out
+        self._last_flush_ms = 0.0
+        self._was_busy = False
+        # While a commit keeps its distance, this many waiting answers end that: all clients that
+        # were answered recently have asked again, so there is none left to wait for.
+        self._awaited_count = _NOT_AWAITED
+        self._answered_count = 0  # the most in a commit, lately
+        # While a commit is put off: how often, and how many requests there were the last time.
+        self._looks_count = 0
+        self._heard_count = 0
+        self._idle_callbacks: list[Callable[[], None]] = []
+        fd = store.fileno()
+        if fd is not None:
+            loop.add_reader(fd, self._on_readable)
+        self.waking = Waking(self._live, self.sleepers, clock, loop)
+        self._timekeeper = Timekeeper(
+            self._live, clock, loop, self.ask, lambda: self.counts.failures, self._commit_ms
+        )
+        self._spreading = Spreading(self._live, loop, self.ask, lambda: self.counts.failures)
+
+    # Asking.
+
+    def ask(  # noqa: C901, PLR0912, PLR0915 - the hot path: calls cost more than they explain
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """Decides now; ``settle`` gets the reply once it may leave. With ``settle=None`` the caller
+        wants no reply. If ``refused`` is given, it is called on a refusal and returns the callback
+        that gets it.
+        """
+        self.counts.commands += 1
+        reply: Reply | None = None
+        effects: Effects | None = None
+        if (
+            self.failed is not None
+            or self.draining
+            or self.store_full
+            or self._live.unfinished_bytes > self.jobs_bytes_max
+        ):
+            reply = self._refuses(command)
+        if reply is None:
+            try:
+                reply, effects = decide(command, self._load(command), self.clock.now())
+            except Exception:  # noqa: BLE001 - our own defect; that peer hears of it, others go on
+                self._report(command)
+                reply = _INTERNAL
+        # Rule 23: the answer to some claims may leave before the claim's own commit, though never
+        # before the commit of the jobs it hands out. So this is checked before the write.
+        at_once = False
+        stored = False  # payloads are needed that are not in memory
+        if type(reply) is Changed:
+            pass  # as most are: nothing in it is looked at
+        elif type(reply) is Claimed and type(command) is Claim:
+            for claimed in reply.jobs:
+                self.owed_bytes += len(claimed.payload)
+                if claimed.stored_bytes:
+                    stored = True
+            # "Drained" may be the last answer a worker gets: it waits for the disk.
+            at_once = command.early and not reply.drained and self._are_saved(reply.jobs)
+            if reply.retry_at is not None:
+                self.waking.later(command.queues, reply.retry_at)
+        elif type(reply) is Refusal:
+            self._count_refusal(reply)
+            if settle is None and refused is not None:
+                settle = refused()
+            at_once = self.failed is not None  # nothing else leaves any more
+        elif type(reply) is Found:
+            stored = reply.job is not None and reply.job.stored_bytes > 0
+            self._count_owed(reply.job)
+        elif type(reply) is SubmittedMany or type(reply) is Concluded:
+            for item in reply.items:
+                if type(item) is Refusal:
+                    self._count_refusal(item)
+            if type(command) is Submit and command.early:
+                at_once = _promises_nothing(reply)
+        gathering = self._open
+        weight = 0
+        if effects is not None and (effects.jobs or effects.settings is not None):
+            try:
+                weight = self._write(effects)
+            except BrokenInvariantError as error:
+                self._fail(str(error), traceback.format_exc())
+                return
+            except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
+                self._report(command)
+                self._fail("a change could not be taken in; see the log")
+                return
+            gathering.changed = True
+            if effects.signals:
+                self._listeners.gather_lasting(effects.signals, gathering.answers)
+            if self._due_entries:
+                self._keep_time()
+            if self._unnotified:
+                self._spreading.go_on()
+            if effects.urgent and not at_once:
+                gathering.urgent = True
+        if stored:
+            reply = self._whole(command, reply)
+            if reply is None:
+                return
+        answers = gathering.answers
+        # Even an answer that waits for nothing itself goes after earlier ones: a peer gets them in
+        # order.
+        if (
+            settle is not None
+            and not at_once
+            and (gathering.changed or answers or self._in_flight or self._telling)
+        ):
+            answers.append((settle, reply))
+            gathering.urgent = True
+            settle = None
+        if (len(answers) >= _FULL_COUNT or weight >= _FULL_BYTES) and len(
+            self._in_flight
+        ) < _IN_FLIGHT_MAX:
+            # The writer can work on this while the rest of the turn is still being decided.
+            self._begin_commit()
+        elif not (self._flush_soon or self._in_flight) and (gathering.changed or answers):
+            if gathering.urgent or self._flush_timer is None:
+                self._arm_flush()
+        elif len(answers) >= self._awaited_count:
+            self._flush_now()
+        if settle is not None:
+            self.counts.answers += 1
+            gathering.others_count += 1
+            settle(reply)
+        if effects is not None and effects.signals:
+            self._listeners.deliver_fleeting(effects.signals)
+        if at_once and type(command) is Submit and self.sleepers.count:
+            self.waking.before_commit(effects)
+
+    def _whole(self, command: Command, reply: Reply) -> Reply | None:
+        """The reply with the payloads that are only on disk, or None if they cannot be read."""
+        whole = self.store.whole
+        try:
+            if type(reply) is Claimed:
+                jobs = tuple(whole(job) for job in reply.jobs)
+                for job, before in zip(jobs, reply.jobs, strict=True):
+                    self.owed_bytes += len(job.payload) - len(before.payload)
+                return Claimed(jobs, reply.retry_at)
+            if type(reply) is Found and not (type(command) is Look and command.brief):
+                found = reply.job
+                assert found is not None
+                self.owed_bytes += found.stored_bytes
+                return Found(whole(found))
+        except Exception as error:  # noqa: BLE001 - nobody may be given a job without its payload
+            self._fail_by(error)
+            return None
+        return reply
+
+    def _keep_time(self) -> None:
+        due_at = self._live.next_due_at()
+        if due_at is not None:
+            tick_at = self._timekeeper.tick_at
+            if tick_at is None or due_at < tick_at:
+                self._timekeeper.arm(due_at)
+
+    def _refuses(self, command: Command) -> Refusal | None:
+        if self.failed is not None:
+            return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
+        kind = type(command)
+        if self.draining and (kind is Submit or kind is Claim):
+            return _SHUTTING_DOWN
+        if kind is Submit:
+            return _STORE_FULL if self.store_full else _MEMORY_FULL
+        return None
+
+    def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
+        is_unsaved = self.store.is_unsaved
+        for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
+            # A job that only waiters want may be worked on before it is on disk (rule 22): if the
+            # server dies, its waiters are gone, and it is not handed out again.
+            if is_unsaved(job.job_id) and job.durable_interest:
+                return False
+        return True
+
+    def _count_owed(self, job: Job | None) -> None:
+        if job is not None:
+            self.owed_bytes += len(job.payload)
+            if job.result is not None:
+                self.owed_bytes += len(job.result)
+
+    def _count_refusal(self, refusal: Refusal) -> None:
+        refusals = self.counts.refusals
+        refusals[refusal.why] = refusals.get(refusal.why, 0) + 1
+
+    def _report(self, command: Command) -> None:
+        self.counts.failures += 1
+        job_id = getattr(command, "job_id", None)
+        story = self.store.live.live_job(job_id) if isinstance(job_id, str) else None
+        _log.error(
+            "internal error",
+            command=type(command).__name__,
+            job_id=job_id,
+            story=repr(story)[:2000] if story is not None else None,
+            traceback=traceback.format_exc(),
+        )
+
+    # Committing.
+
+    def _arm_flush(self) -> None:
+        """Arranges the commit of the open batch: at once, in a moment, or with the next."""
+        if self._in_flight or self._flush_soon:
+            return
+        if not self._open.urgent:
+            # No client waits for it: it may share the next commit, for a while (rule 25).
+            if self._flush_timer is None:
+                self._flush_timer = self._loop.call_later(self._ride_ms / 1000, self._flush)
+            return
+        self._flush_soon = True
+        self._cancel_flush_timer()
+        wait_ms = 0.0
+        if self._was_busy:
+            wait_ms = self._last_flush_ms + self._pace_ms - self.clock.monotonic_ms()
+        if wait_ms <= 0.0 or len(self._open.answers) >= self._answered_count:
+            self._loop.call_soon(self._flush)
+        else:
+            self._awaited_count = self._answered_count
+            self._flush_timer = self._loop.call_later(wait_ms / 1000, self._flush)
+
+    def _flush_now(self) -> None:
+        self._awaited_count = _NOT_AWAITED
+        self._cancel_flush_timer()
+        self._loop.call_soon(self._flush)
+
+    def _cancel_flush_timer(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    def _flush(self) -> None:
+        self._awaited_count = _NOT_AWAITED
+        self._cancel_flush_timer()
+        if self._has_more_to_hear():
+            self._loop.call_soon(self._flush)
+            return
+        self._flush_soon = False
+        if not self._in_flight:
+            self._begin_commit()
+
+    def _has_more_to_hear(self) -> bool:
+        """Whether to poll the sockets once more before the commit: while one request was decided,
+        others may have arrived, and a request in this commit need not wait for the next.
+        """
+        heard = self.counts.commands
+        if (
+            self._in_flight
+            or heard == self._heard_count
+            or self._looks_count >= _LOOKS_MAX
+            or (self._answered_count <= 1 and len(self._open.answers) <= 1)
+        ):
+            self._looks_count = 0
+            return False
+        self._looks_count += 1
+        self._heard_count = heard
+        return True
+
+    def _begin_commit(self) -> None:
+        """Starts the commit of the open batch; later commands go into the next."""
+        if self.failed is not None:
+            return
+        gathering = self._open
+        try:
+            at_once = not self._in_flight and self._is_quiet(gathering)
+            batch = gathering.batch = self.store.begin_commit(self.clock.now(), at_once=at_once)
+        except Exception as error:  # noqa: BLE001 - the batch is gone, and must not be acknowledged
+            self._fail_by(error)
+            return
+        if batch is None and (self._in_flight or self._telling):
+            return  # questions only: what they saw is still on its way, and so are their answers
+        self._open = _Gathering(self.counts.commands)
+        if batch is None:
+            self._telling = True
+            try:
+                self._release(gathering)
+            finally:
+                self._telling = False
+                self._settle_down()
+            return
+        gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
+        # A client that asks again may be late for one commit; one that is late for the next ones
+        # too is no longer expected.
+        self._answered_count = max(len(gathering.answers), self._answered_count * 7 // 8)
+        self._was_busy = self._answered_count >= _BUSY_COUNT
+        self._in_flight.append(gathering)
+        if batch.is_durable:
+            if self._send_timer is None and self.store.has_unsent():
+                self._send_timer = self._loop.call_later(_SEND_SECONDS, self._send)
+            self._on_readable()
+        elif self.store.has_unsent():
+            fd = self.store.fileno()
+            assert fd is not None
+            self._loop.add_writer(fd, self._on_writable)
+
+    def _is_quiet(self, gathering: _Gathering) -> bool:
+        """Whether the event loop may stand still for a moment."""
+        count = len(gathering.answers)
+        if count <= _FEW_COUNT:
+            return count > 0
+        return count >= self.counts.commands - gathering.others_count
+
+    def _send(self) -> None:
+        """Sends a batch to the writer, also one that is already durable."""
+        self._send_timer = None
+        self._on_writable()
+
+    def _on_writable(self) -> None:
+        fd = self.store.fileno()
+        assert fd is not None
+        try:
+            self.store.send_more()
+        except Exception as error:  # noqa: BLE001 - as in `_begin_commit`
+            self._fail_by(error)
+            return
+        if self.store.has_unsent():
+            self._loop.add_writer(fd, self._on_writable)
+        else:
+            self._loop.remove_writer(fd)
+
+    def _on_readable(self) -> None:
+        try:
+            self._durable = self.store.finish_commits()
+        except Exception as error:  # noqa: BLE001 - as in `_begin_commit`
+            self._fail_by(error)
+            return
+        if self._telling:
+            return  # that was committed at once: the loop below is under way
+        self._telling = True
+        try:
+            while self._in_flight:
+                gathering = self._in_flight[0]
+                batch = gathering.batch
+                assert batch is not None
+                if batch.number > self._durable:
+                    break
+                self._in_flight.popleft()
+                self.counts.batches += 1
+                self.counts.jobs += len(batch.jobs)
+                # Later commands are answered after it, but may already be on their way to the disk.
+                self._release(gathering)
+        finally:
+            self._telling = False
+            self._settle_down()
+        for tell in self.on_progress:
+            tell()
+
+    def _settle_down(self) -> None:
+        """After a commit: starts the next one, or becomes idle."""
+        if self._in_flight or self._flush_soon:
+            return
+        if self._open.answers or self._open.changed:
+            self._arm_flush()
+        elif self._idle_callbacks:
+            self._call_idle()
+
+    def _release(self, gathering: _Gathering) -> None:
+        """A batch is on disk: releases its answers, signals, events and wake-ups."""
+        self.counts.answers += len(gathering.answers)
+        self._listeners.answer(gathering.answers)
+        batch = gathering.batch
+        if batch is None:
+            return
+        self.events.publish(batch.events, batch.last_seq)
+        took_ms = self.clock.monotonic_ms() - gathering.started_ms
+        self._listeners.committed(batch, took_ms)
+        if took_ms > DISK_STALL_MS:
+            self._timekeeper.notice_slow_commit(took_ms)
+        if self.sleepers.count:
+            self.waking.after_commit(batch)
+
+    def has_work(self, queues: Sequence[str]) -> bool:
+        """Whether a claim over these queues would get a job now."""
+        return self.waking.has_work(queues)
+
+    def ready_count(self, queue: str) -> int:
+        """Jobs of a queue that are ready, committed or about to be."""
+        return self.waking.ready_count(queue)
+
+    def _fail_by(self, error: Exception) -> None:
+        """The store raised this while it had a batch. That batch may be lost, so nothing after it
+        may be acknowledged.
+        """
+        if isinstance(error, StoreFailedError):
+            self._fail(str(error))
+            return
+        text = f"a batch could not be written ({type(error).__name__}: {error}); see the log"
+        self._fail(text, "".join(traceback.format_exception(error)))
+
+    def _fail(self, text: str, story: str | None = None) -> None:
+        """A write or a sync failed: no more answers leave, and the server ends (rule 24)."""
+        if self.failed is not None:
+            return
+        self.failed = text
+        try:
+            _log.critical(
+                "the store failed; nothing more is acknowledged", reason=text, traceback=story
+            )
+            fd = self.store.fileno()
+            if fd is not None:
+                self._loop.remove_reader(fd)
+                self._loop.remove_writer(fd)
+            self._cancel_flush_timer()
+            self._timekeeper.end()
+            self._spreading.end()
+        finally:
+            # Even if there is no memory left for that: the server must not continue like this.
+            if self._on_failure is not None:
+                self._on_failure(text)
+            self._call_idle()
+
+    def _call_idle(self) -> None:
+        callbacks, self._idle_callbacks = self._idle_callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back once everything decided is on disk and delivered, or never will be because the
+        store failed.
+        """
+        if self.failed is not None or not (
+            self._in_flight or self._telling or self._open.changed or self._open.answers
+        ):
+            callback()
+            return
+        self._idle_callbacks.append(callback)
+        self._open.urgent = True
+        self._arm_flush()
+
+    def keep_house(self) -> None:
+        """Once a second: wakes sleepers that were left out although there is work, and stores the
+        time if leases depend on it.
+        """
+        self.waking.where_there_is_work()
+        self._look_at_commits()
+        now_ms = self.clock.monotonic_ms()
+        idle = not self._in_flight and not self._open.changed
+        if idle and now_ms - self._last_flush_ms > _TOUCH_MS and self._depends_on_time():
+            self.touch()
+
+    def _depends_on_time(self) -> bool:
+        """Whether leases, delays or schedules need to know the time of a crash afterwards."""
+        live = self.store.live
+        return live.has_leases() or bool(self._due_entries) or bool(live.schedules)
+
+    def has_commits(self) -> bool:
+        """Whether a commit is pending."""
+        return bool(self._in_flight)
+
+    def _commit_ms(self) -> float:
+        """The age of the oldest pending commit."""
+        if not self._in_flight:
+            return 0.0
+        return self.clock.monotonic_ms() - self._in_flight[0].started_ms
+
+    def _look_at_commits(self) -> None:
+        """Warns the operator about a commit that takes long, since its clients only wait."""
+        stalled = self._commit_ms() > DISK_STALL_MS
+        if stalled != self.stalled:
+            self.stalled = stalled
+            if stalled:
+                _log.error("the disk does not answer; nothing is acknowledged meanwhile")
+            else:
+                _log.info("the disk answers again")
+
+    def touch(self) -> None:
+        """Stores the present time, even if nothing else changed."""
+        self.store.touch()
+        self._open.changed = True
+        self._arm_flush()
+
+    # Time.
+
+    def notice_stall(self, expected_ms: float) -> None:
+        """A timer that was set to ``expected_ms`` (monotonic) fires now."""
+        self._timekeeper.notice_stall(expected_ms)
+
+    def hold_time(self, *, held: bool) -> None:
+        """While time is held nothing falls due: instants are being moved."""
+        self._timekeeper.is_held = held
+
+    def prolong(self, outage_ms: int) -> None:
+        """The server stalled, or its clock was set: leases keep their remaining time (rule 7)."""
+        self._timekeeper.prolong(outage_ms)
+
+
+def _promises_nothing(reply: Reply) -> bool:
+    """Whether a submit made only jobs that end with their waiters (rule 22)."""
+    return type(reply) is SubmittedMany and all(
+        type(item) is Submitted and not item.job.durable_interest for item in reply.items
+    )

@@ -1,0 +1,83 @@
+"""The event log as watchers see it: committed events, by sequence number, from any point.
+
+The newest events are kept in memory; older ones come from the store. Watchers are notified of new
+events and read at their own pace: a slow one costs no more than an entry in a list.
+"""
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+
+from manyhands.model.events import Event
+from manyhands.store.contract import Store, StoredEvent
+
+_log = structlog.get_logger("manyhands.events")
+RECENT_COUNT_MAX: Final = 20_000
+
+
+class EventLog:
+    """Cursors read here: the AMQP relay and endpoint, server-sent events, the UI."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent: deque[Event] = deque(maxlen=RECENT_COUNT_MAX)
+        self._watchers: dict[Callable[[], None], None] = {}
+        self.last_seq = store.last_seq()
+
+    def publish(self, events: Sequence[Event], last_seq: int) -> None:
+        """Publishes committed events, the last one with this number."""
+        if not events:
+            return
+        self._recent.extend(events)
+        self.last_seq = last_seq
+        if self._watchers:
+            self._tell_watchers()
+
+    def _tell_watchers(self) -> None:
+        for watcher in tuple(self._watchers):
+            try:
+                watcher()
+            except Exception:  # noqa: BLE001 - one watcher's trouble is not the next one's
+                _log.error("a watcher of events failed", traceback=traceback.format_exc())
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Calls it whenever there are new events."""
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Stops calling it."""
+        self._watchers.pop(watcher, None)
+
+    @property
+    def watchers_count(self) -> int:
+        """The number of watchers."""
+        return len(self._watchers)
+
+    def is_recent(self, seq: int) -> bool:
+        """Whether the events after a sequence number are in memory."""
+        return seq >= self.last_seq - len(self._recent)
+
+    def after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        """The events after a sequence number, in order; from memory if possible."""
+        if seq >= self.last_seq:
+            return ()
+        recent = self._recent
+        before = self.last_seq - len(recent)  # the number before that of the first
+        if recent and before <= seq:
+            start = seq - before
+            stop = min(len(recent), start + count_max)
+            # By index: readers are near the end, and iterating would start at the beginning.
+            return [StoredEvent(before + index + 1, recent[index]) for index in range(start, stop)]
+        return self._store.events_after(seq, count_max)
+
+    def before(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        """The latest events before a sequence number, in order."""
+        start = max(0, seq - 1 - count_max)
+        return [row for row in self.after(start, count_max) if row.seq < seq]
+
+    def of_job(self, job_id: str) -> list[Event]:
+        """The newest events about one job; older ones are not searched."""
+        return [event for event in self._recent if event.job_id == job_id]

@@ -1,0 +1,114 @@
+"""What a session of any protocol needs from its surroundings."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from manyhands.model.commands import Command
+from manyhands.model.job import Job, State
+from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany
+
+Settle = Callable[[Reply], None]
+Refused = Callable[[], Settle | None]
+
+
+class Ask(Protocol):
+    """How a session asks the engine."""
+
+    def __call__(
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """``settle`` gets the reply. ``refused`` is called only on a refusal, at once, and returns
+        the callback that gets it in its turn, if any: its place among the other answers is reserved
+        by then.
+        """
+
+
+class QueueSummary(Struct, frozen=True):
+    """A queue as lists show it."""
+
+    name: str
+    counts: Mapping[State, int]
+    ready_by_priority: dict[float, int]
+    paused: bool = False
+
+    @property
+    def unfinished_count(self) -> int:
+        """Jobs that have not finished."""
+        return sum(self.counts[state] for state in UNFINISHED)
+
+
+UNFINISHED = (State.BLOCKED, State.DELAYED, State.READY, State.LEASED)
+
+
+class Backing(Protocol):
+    """What the sessions of every protocol use."""
+
+    @property
+    def ask(self) -> Ask:
+        """Let the engine decide; see the dispatcher."""
+
+    def now(self) -> int:
+        """Server time."""
+
+    def job_id(self) -> str:
+        """A fresh id for a job."""
+
+    @property
+    def token(self) -> Callable[[], str]:
+        """Makes a fresh token for a lease: hexadecimal digits."""
+
+
+class Peer(Backing, Protocol):
+    """The other end of a session, and the engine behind it. A listener provides it."""
+
+    connection: str  # no other connection of any server has this name
+    number: int  # small, for tables
+    address: str
+
+    def send(self, data: bytes) -> None:
+        """Sends to the peer, together with everything else sent in this turn."""
+
+    def close(self) -> None:
+        """Closes the connection after what was sent."""
+
+    def come_back(self) -> None:
+        """Not everything that arrived was handled: ``receive`` is called again in a later turn,
+        once the peer reads its answers and the session is not overwhelmed.
+        """
+
+    @property
+    def owed_bytes(self) -> int:
+        """Bytes of payloads and results in all answers so far. Its growth while a request was
+        handled is the share of that request; a turn ends when it has grown too much.
+        """
+
+    def operate(self, command: Command, settle: Settle) -> None:
+        """Like ``ask``, for an operator's command, which is recorded in the audit log."""
+
+    def has_work(self, queues: Sequence[str]) -> bool:
+        """Whether a claim over these queues would get a job."""
+
+    def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
+        """Sleeps until there is work in one of the queues; without queues, until it names one."""
+
+    def stay_awake(self) -> None:
+        """Ends the sleep."""
+
+    def is_asleep(self) -> bool:
+        """Whether a wake-up is pending."""
+
+    def queues(self) -> Sequence[QueueSummary]:
+        """All queues, in order of their names."""
+
+    def unfinished_jobs(self, count_max: int) -> Sequence[Job]:
+        """Jobs that have not finished, oldest first."""
+
+
+def only_item(reply: Reply) -> Submitted | Refusal:
+    """The answer to a submit of one job."""
+    if type(reply) is SubmittedMany:
+        return reply.items[0]
+    assert isinstance(reply, Refusal)
+    return reply

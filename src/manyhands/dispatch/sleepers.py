@@ -1,0 +1,76 @@
+"""Sleepers: workers of every protocol that wait for work. Waiting is not job state.
+
+As many sleepers are woken as there are jobs, the longest asleep first. A woken sleeper is removed
+from the list; it has to sleep again by itself.
+"""
+
+from collections.abc import Callable, Iterable
+
+
+class Sleeper:
+    """A worker that waits for work in some queues, to be woken once. None means any queue; an empty
+    list means no queue.
+    """
+
+    __slots__ = ("anywhere", "asleep", "queues", "wake")
+
+    def __init__(self, queues: Iterable[str] | None, wake: Callable[[str], None]) -> None:
+        self.queues = () if queues is None else tuple(queues)
+        self.anywhere = queues is None
+        self.wake = wake  # called with the queue that has work
+        self.asleep = False
+
+
+class Sleepers:
+    """Sleepers by queue."""
+
+    def __init__(self) -> None:
+        self._asleep: dict[str, dict[Sleeper, None]] = {}
+        self.anywhere: dict[Sleeper, None] = {}  # those who do any work
+        self.count = 0
+
+    def sleep(self, sleeper: Sleeper) -> None:
+        """Adds a sleeper."""
+        if sleeper.asleep:
+            return
+        sleeper.asleep = True
+        self.count += 1
+        if sleeper.anywhere:
+            self.anywhere[sleeper] = None
+        for queue in sleeper.queues:
+            self._asleep.setdefault(queue, {})[sleeper] = None
+
+    def leave(self, sleeper: Sleeper) -> None:
+        """Removes a sleeper."""
+        if not sleeper.asleep:
+            return
+        sleeper.asleep = False
+        self.count -= 1
+        self.anywhere.pop(sleeper, None)
+        for queue in sleeper.queues:
+            found = self._asleep.get(queue)
+            if found is not None:
+                found.pop(sleeper, None)
+                if not found:
+                    del self._asleep[queue]
+
+    def is_wanted(self, queue: str) -> bool:
+        """Whether this queue has a sleeper."""
+        return queue in self._asleep or bool(self.anywhere)
+
+    def queues(self) -> list[str]:
+        """Queues that have a sleeper."""
+        return list(self._asleep)
+
+    def wake(self, queue: str, count: int) -> int:
+        """Wakes up to ``count`` sleepers; returns how many were woken."""
+        woken = 0
+        while woken < count:
+            found = self._asleep.get(queue) or self.anywhere
+            if not found:
+                break
+            sleeper = next(iter(found))
+            self.leave(sleeper)
+            woken += 1
+            sleeper.wake(queue)
+        return woken

@@ -1,0 +1,113 @@
+"""Which jobs a listing shows, an operation changes or a page counts: the filter, and how each of
+its conditions is read. What a condition means for a job is in ``store/queries.py``.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from manyhands.model import limits
+from manyhands.model.job import State
+
+_AGE_SECONDS_MAX: Final = limits.TIME_MS_MAX / 1000
+
+
+class Order(enum.StrEnum):
+    """Order of a listing, by arrival."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which jobs a listing shows. All conditions must hold."""
+
+    states: tuple[State, ...] = ()
+    queue: str | None = None
+    tag: str | None = None
+    worker: str | None = None  # the present holder's name, or that of an earlier attempt
+    realm: str | None = None  # the front that submitted it
+    unique_key: bytes | None = None
+    name: str | None = None
+    submitted_before: int | None = None
+    submitted_after: int | None = None
+    failure: str | None = None  # the id of a group of failures
+    failure_code: str | None = None  # the code of the failure that a job ended with
+    text: str | None = None  # bytes that occur in the payload, as UTF-8
+    order: Order = Order.NEWEST
+    after: int | None = None  # serial of the last job of the page before
+    count_max: int = 100
+    # Show no more of a payload than this, and no results: enough to tell jobs apart, whatever
+    # their size. 0: only how many bytes it has (`stored_bytes`). None: everything.
+    payload_bytes: int | None = None
+
+
+class FilterError(ValueError):
+    """A condition that cannot be read. Its text says why."""
+
+
+def _read_plain(value: Any, _now: int) -> Any:  # noqa: ANN401 - what was given
+    return value
+
+
+def _read_states(value: str | Iterable[State], _now: int) -> tuple[State, ...]:
+    words = value.split(",") if isinstance(value, str) else value
+    try:
+        return tuple(dict.fromkeys(State(word) for word in words))
+    except ValueError:
+        raise FilterError(f"a state is one of {', '.join(State)}; not “{value}”") from None
+
+
+def _read_key(value: str, _now: int) -> bytes:
+    return value.encode("utf-8", "replace")
+
+
+def _read_age(value: str | float, now: int) -> int:
+    """The instant at which a job of that age was submitted."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _AGE_SECONDS_MAX:
+        raise FilterError(f"an age is a number of seconds between 0 and {_AGE_SECONDS_MAX:g}")
+    return now - round(seconds * 1000)
+
+
+class Condition(Struct, frozen=True):
+    """A condition as people write it."""
+
+    field: str  # of the filter
+    hint: str  # what to write
+    read: Callable[[Any, int], Any] = _read_plain  # the value, and the server's time
+
+
+# By the names that the API, the commands and the pages use.
+CONDITIONS: Final = {
+    "state": Condition("states", "one or more, separated by commas", _read_states),
+    "queue": Condition("queue", "the whole name"),
+    "tag": Condition("tag", "the whole tag"),
+    "worker": Condition("worker", "the worker that holds or held it"),
+    "realm": Condition("realm", "the protocol it was submitted over"),
+    "unique_key": Condition("unique_key", "its unique key", _read_key),
+    "name": Condition("name", "a task's name"),
+    "age_min": Condition("submitted_before", "seconds since it was submitted", _read_age),
+    "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
+    "failure": Condition("failure", "a group of failures, by its id"),
+    "failure_code": Condition("failure_code", "the code of its failure"),
+    "text": Condition("text", "what occurs in the payload"),
+}
+
+
+def read_filter(given: Mapping[str, Any], now: int) -> Filter:
+    """A filter from conditions by their names, as texts or values; None and () are no condition.
+    Raises FilterError.
+    """
+    return Filter(
+        **{
+            CONDITIONS[name].field: CONDITIONS[name].read(value, now)
+            for name, value in given.items()
+            if value is not None and value != ()
+        }
+    )

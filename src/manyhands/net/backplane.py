@@ -1,0 +1,21 @@
+"""What every listener needs from the server."""
+
+from msgspec import Struct
+
+from manyhands.access.audit import AuditLog
+from manyhands.dispatch.budget import Budget
+from manyhands.dispatch.condition import Condition
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
+
+
+class Backplane(Struct, frozen=True):
+    """The dispatcher, the names of connections, the memory budget, the audit log, and the condition
+    of the server.
+    """
+
+    dispatcher: Dispatcher
+    ids: Ids
+    budget: Budget
+    audit: AuditLog
+    condition: Condition

@@ -1,0 +1,1 @@
+"""What operators observe: counters, history, metrics, logs."""

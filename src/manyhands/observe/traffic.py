@@ -1,0 +1,62 @@
+"""The traffic of each listener: connections, jobs in and out, errors."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from manyhands.observe.tallies import Tallies
+
+# The realms of submitters and workers behind each listener.
+REALMS: Final[dict[str, tuple[str, ...]]] = {
+    "http": ("native", "http", "taskcluster"),
+    "gearman": ("gearman", "draft"),
+    "dwork": ("dwork",),
+    "wmp": ("wmp",),
+    "amqp": (),
+}
+
+
+class Flow(Struct, frozen=True):
+    """What a listener reports about itself."""
+
+    connections: int = 0
+    errors: int = 0  # requests and messages that were answered with one, or dropped
+    deliveries: int | None = None  # messages about jobs, where it tells of jobs
+
+
+class Traffic:
+    """All listeners. Each adds itself."""
+
+    def __init__(self, tallies: Tallies, addresses: Mapping[str, str | None]) -> None:
+        self._tallies = tallies
+        self._addresses = addresses
+        self.sources: dict[str, Callable[[], Flow]] = {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each listener."""
+        tallies = self._tallies
+        found = []
+        for name, realms in REALMS.items():
+            address = self._addresses.get(name)
+            flow = self.sources.get(name, Flow)()
+            jobs = {
+                realm: {
+                    "jobs_in": tallies.jobs_in.get(realm, 0),
+                    "jobs_out": tallies.jobs_out.get(realm, 0),
+                }
+                for realm in realms
+            }
+            found.append(
+                {
+                    "protocol": name,
+                    "address": address,
+                    "connections": flow.connections,
+                    "jobs_in": sum(row["jobs_in"] for row in jobs.values()),
+                    "jobs_out": sum(row["jobs_out"] for row in jobs.values()),
+                    "errors": flow.errors,
+                    "deliveries": flow.deliveries,
+                    "realms": jobs,
+                }
+            )
+        return found

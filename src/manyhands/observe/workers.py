@@ -1,0 +1,125 @@
+"""Workers: when each was last seen, and what it did since the start.
+
+Kept in memory only. What each holds is known from the leases, which survive a restart; the rest is
+for display, and a live worker is back in here with its next request.
+"""
+
+from typing import Final
+
+from manyhands.model.events import Event
+from manyhands.observe.facts import Facts
+
+WORKER_MS_MAX: Final = 24 * 3600 * 1000  # a silent worker is forgotten after that
+# Beyond this many the longest silent ones are forgotten, because names cost their sender nothing.
+WORKERS_COUNT_MAX: Final = 100_000
+_SEEN_MS: Final = 100  # who asks again within this time was just noted
+
+
+class WorkerRecord:
+    """One worker."""
+
+    __slots__ = ("address", "completed", "failed", "lost", "name", "seen_at", "taken")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address = ""
+        self.seen_at = 0
+        self.taken = 0
+        self.completed = 0
+        self.failed = 0
+        self.lost = 0
+
+
+class WorkerBook:
+    """All workers of one realm, the longest silent first."""
+
+    def __init__(self, realm: str, facts: Facts, *, learns: bool = False) -> None:
+        self.realm = realm
+        self._facts = facts
+        self.learns = learns  # of workers from their leases alone; else from requests
+        # By name, or by address for those without. Counted up to the last `Facts.count`.
+        self.by_key: dict[str, WorkerRecord] = {}
+
+    def see(self, name: str | None, address: str, now: int) -> None:
+        """Notes a request of a worker, by its name or else by its address."""
+        key = name or address
+        record = self.by_key.get(key)
+        if record is not None and now - record.seen_at < _SEEN_MS and record.address == address:
+            return
+        if record is None:
+            self._facts.count()  # earlier events are not about the new record
+            record = WorkerRecord(key)
+        else:
+            del self.by_key[key]  # to the end
+        self.by_key[key] = record
+        record.address = address
+        record.seen_at = now
+        if len(self.by_key) > WORKERS_COUNT_MAX:
+            del self.by_key[next(iter(self.by_key))]
+
+    def records(self, now: int) -> list[WorkerRecord]:
+        """The workers seen recently, by name; others are forgotten here."""
+        self._facts.count()
+        for name, record in list(self.by_key.items()):
+            if record.seen_at + WORKER_MS_MAX > now:
+                break
+            del self.by_key[name]
+        return [self.by_key[name] for name in sorted(self.by_key)]
+
+    def record(self, name: str) -> WorkerRecord | None:
+        """One worker."""
+        self._facts.count()
+        return self.by_key.get(name)
+
+
+class WorkerBooks:
+    """The books of all realms whose workers have names. Gearman's have connections: those are
+    there, or gone.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.http = WorkerBook("http", facts)  # seen with every request
+        learning = ("native", "wmp", "dwork", "taskcluster")
+        learners = (WorkerBook(realm, facts, learns=True) for realm in learning)
+        self.by_realm = {book.realm: book for book in (self.http, *learners)}
+        facts.on_started.append(self._started)
+        facts.on_resumed.append(self._resumed)
+        facts.on_completed.append(self._completed)
+        facts.on_advanced.append(self._completed)
+        facts.on_attempt_failed.append(self._failed)
+        facts.on_attempt_lost.append(self._lost)
+
+    def _started(self, event: Event) -> None:
+        record = self._speaker(event)
+        if record is not None:
+            record.taken += 1
+
+    def _resumed(self, event: Event) -> None:
+        self._speaker(event)
+
+    def _completed(self, event: Event) -> None:
+        record = self._speaker(event)
+        if record is not None:
+            record.completed += 1
+
+    def _failed(self, event: Event) -> None:
+        record = self._speaker(event)
+        if record is not None:
+            record.failed += 1
+
+    def _lost(self, event: Event) -> None:
+        holder = event.holder
+        if holder is not None and holder.realm in self.by_realm:
+            record = self.by_realm[holder.realm].by_key.get(holder.name or holder.address)
+            if record is not None:
+                record.lost += 1
+
+    def _speaker(self, event: Event) -> WorkerRecord | None:
+        """The record of a lease's holder, marked as seen: only it can have caused the event."""
+        holder = event.holder
+        if holder is None or holder.realm not in self.by_realm:
+            return None
+        book, name = self.by_realm[holder.realm], holder.name or holder.address
+        if book.learns:
+            book.see(holder.name, holder.address, event.at)
+        return book.by_key.get(name)

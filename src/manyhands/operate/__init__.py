@@ -1,0 +1,1 @@
+"""What operators need besides the protocols: bulk operations, schedules, artifacts, signals."""

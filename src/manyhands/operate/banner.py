@@ -1,0 +1,33 @@
+"""The banner at the start: the server's addresses, and where jobs are kept."""
+
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from manyhands import __version__
+from manyhands.config import Config
+
+
+def print_banner(
+    config: Config, addresses: dict[str, str | None], facts: dict[str, str | int]
+) -> None:
+    """Prints a table on a terminal, plain lines in a pipe."""
+    if not sys.stdout.isatty():
+        for name, address in addresses.items():
+            print(f"{name}\t{address or 'off'}", flush=True)  # noqa: T201 - this is the output
+        return
+    console = Console()
+    table = Table(title=f"manyhands {__version__}", title_justify="left", title_style="bold")
+    table.add_column("listener")
+    table.add_column("address")
+    for name, address in addresses.items():
+        if address is None:
+            table.add_row(f"[dim]{name}[/]", "[dim]off[/]")
+        elif name == "http":
+            table.add_row(name, f"[link=http://{address}/]http://{address}/[/]")
+        else:
+            table.add_row(name, address)
+    place = str(config.data) if facts["kind"] == "sqlite" else "memory only: gone when it stops"
+    console.print(table)
+    console.print(f"[dim]store[/] {place}   [dim]stop with[/] Ctrl-C")

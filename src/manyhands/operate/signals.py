@@ -1,0 +1,86 @@
+"""What signals do to a running server. Only those that are meant to stop it do."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from manyhands.dispatch.condition import Condition
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.observe.logs import LogFile
+from manyhands.observe.traffic import Traffic
+
+_log = structlog.get_logger("manyhands.server")
+
+
+def wait_until_running() -> None:
+    """Blocks these signals while the store is being opened: their handlers are not ready yet."""
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def listen_to_signals(
+    condition: Condition,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    remove_files: Callable[[], None],
+    log_file: LogFile | None,
+    log_state: Callable[[], None],
+) -> None:
+    """Installs the handlers. ``remove_files`` is called before an immediate exit."""
+    actions: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGTERM: lambda: _stop(condition, remove_files),
+        signal.SIGINT: lambda: _stop(condition, remove_files),
+        signal.SIGUSR1: condition.stopping.set,
+        signal.SIGHUP: lambda: _reopen(log_file),
+        signal.SIGUSR2: log_state,
+    }
+    for number, action in actions.items():
+        loop.add_signal_handler(number, action)
+
+
+def _stop(condition: Condition, remove_files: Callable[[], None]) -> None:
+    if condition.hurried.is_set():
+        # The second request exits at once: what is committed stays, the rest was never
+        # acknowledged.
+        remove_files()
+        os._exit(1)
+    condition.hurried.set()
+    condition.stopping.set()
+
+
+def _reopen(log_file: LogFile | None) -> None:
+    if log_file is None:
+        _log.info("SIGHUP is ignored: there is no log file to reopen")
+        return
+    try:
+        log_file.reopen()
+    except OSError as error:
+        _log.error(
+            "the log file cannot be reopened; logging continues in the old one", reason=str(error)
+        )
+    else:
+        _log.info("the log file was reopened")
+
+
+def log_state(condition: Condition, dispatcher: Dispatcher, traffic: Traffic) -> None:
+    """Logs the state of the server, for operators who cannot reach the pages."""
+    live = dispatcher.store.live
+    jobs: Counter[str] = Counter()
+    for queue in live.queues.values():
+        jobs.update({state.value: count for state, count in queue.counts.items() if count})
+    _log.info(
+        "state",
+        stopping=condition.stopping.is_set(),
+        jobs=dict(jobs),
+        queues=len(live.queues),
+        workers=live.workers_count(),
+        sleepers=dispatcher.sleepers.count,
+        connections={row["protocol"]: row["connections"] for row in traffic.rows()},
+        commands=dispatcher.counts.commands,
+        commits=dispatcher.counts.batches,
+        answers=dispatcher.counts.answers,
+    )

@@ -1,0 +1,269 @@
+"""The AMQP endpoint: watchers of events need no broker. Over TCP and TLS."""
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from manyhands import __version__
+from manyhands.access.accounts import Accounts
+from manyhands.access.callers import Access
+from manyhands.config import Address, Config
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.pacer import Pacer
+from manyhands.net.amqp import AmqpError, Code
+from manyhands.net.backplane import Backplane
+from manyhands.net.tcp import Connection, Session, TcpListener
+from manyhands.observe.repeats import Repeats
+from manyhands.observe.traffic import Flow
+from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.log import MessageLog
+from manyhands.protocols.amqp.session import AmqpSession
+
+_log = structlog.get_logger("manyhands.amqp")
+
+_TICK_SECONDS: Final = 1.0
+_SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
+# Pieces waiting for the end of the turn; more are made once these are sent.
+_UNSENT_COUNT_MAX: Final = 500
+# Bytes of a peer handled before others get their turn: some hundreds of requests.
+TURN_BYTES: Final = 8 * 1024
+
+
+class AmqpEndpoint:
+    """What all AMQP connections share, over TCP or TLS: the broker, access, and the time
+    they take.
+    """
+
+    product = "Manyhands"
+    version = __version__
+
+    def __init__(
+        self, dispatcher: Dispatcher, config: Config, access: Access, messages: MessageLog
+    ) -> None:
+        self.server_name = config.server_name
+        self.connections_max = config.amqp_connections_max
+        self._clock = dispatcher.clock
+        self._accounts = Accounts(config.amqp_users, access, guest_from_anywhere=config.insecure)
+        self._loop = asyncio.get_running_loop()
+        self._events = dispatcher.events
+        self._sessions: dict[AmqpSession, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pacer = Pacer(dispatcher, self._loop, _SHARE)
+        self._feeding = self._feeds_again = False
+        self._refused_count = self._refused_headers_count = self._faults_count = 0
+        self._repeats = Repeats(_log)
+        self.broker = Broker(
+            messages.exchanges,
+            messages,
+            dispatcher.ask,
+            self._feed_soon,
+            messages.aliases,
+        )
+        self.broker.restore(tuple(dispatcher.store.live.cursors.values()), dispatcher.clock.now())
+
+    def flow(self) -> Flow:
+        """Connections, errors and deliveries so far."""
+        return Flow(len(self._sessions), self.broker.faults_count, self.broker.delivered_count)
+
+    def start(self) -> None:
+        """Starts, unless another listener has already started it."""
+        if self._timer is None:
+            self._events.watch(self.broker.news)
+            self.broker.news()  # left over from before the restart
+            self._tick()
+
+    def stop(self) -> None:
+        """Says goodbye to all peers and saves the positions of their queues."""
+        self._events.unwatch(self.broker.news)
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in tuple(self._sessions):
+            session.shut_down()
+        self.broker.save_all()
+
+    def make_session(self, connection: Connection) -> Session:
+        """The session of a new connection."""
+        assert isinstance(connection, _WatcherConnection)
+        session = AmqpSession(connection, self.broker, self)
+        connection.watcher = session
+        self._sessions[session] = None
+        return session
+
+    def leave(self, session: AmqpSession) -> None:
+        """A connection is gone."""
+        self._sessions.pop(session, None)
+
+    def refusal_of(self, user: str, password: str, address: str) -> str | None:
+        """Why a user is refused, or None if welcome."""
+        refusal = self._accounts.refusal_of(user, password, address)
+        if refusal is not None:
+            self._refused_count += 1
+            self._repeats.warn("a login was refused", address, why=refusal)
+        return refusal
+
+    def report_header(self, address: str, header: bytes) -> None:
+        """Logs a connection that began with another protocol."""
+        self._refused_headers_count += 1
+        shown = header.decode("ascii", errors="backslashreplace")
+        self._repeats.warn("a peer does not speak AMQP 0-9-1; closed", address, header=shown)
+
+    def report_fault(self, address: str, error: AmqpError) -> None:
+        """Logs a connection that is closed because of its peer's error."""
+        if error.code == Code.ACCESS_REFUSED:
+            return  # already logged with its reason
+        count = self._faults_count = self._faults_count + 1
+        # Logs the first, second, fourth, … one, so that a peer cannot fill the disk.
+        if count & (count - 1) == 0:
+            _log.warning(
+                "a connection was closed for an error",
+                peer=address,
+                code=error.code,
+                why=error.text,
+                count=count,
+            )
+
+    def is_full(self) -> bool:
+        """Whether no more connections are accepted; the one that asks is already counted."""
+        return len(self._sessions) > self.connections_max
+
+    def metrics(self) -> Iterator[Metric]:
+        """The metrics of watchers."""
+        broker = self.broker
+        yield GaugeMetricFamily("manyhands_amqp_connections", "Watchers.", len(self._sessions))
+        yield GaugeMetricFamily("manyhands_amqp_queues", "Queues of watchers.", len(broker.queues))
+        yield CounterMetricFamily(
+            "manyhands_amqp_deliveries", "Messages delivered.", broker.delivered_count
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_skipped_events",
+            "Events that left the log before a queue read them.",
+            broker.dropped_count,
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_overflowed_messages",
+            "Messages that bounded queues let go of.",
+            broker.overflow_count,
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_refused_logins", "Peers that were not let in.", self._refused_count
+        )
+        yield CounterMetricFamily(
+            "manyhands_amqp_refused_headers",
+            "Peers that spoke another protocol or version.",
+            self._refused_headers_count,
+        )
+
+    def _feed_soon(self) -> None:
+        if self._feeding:
+            self._feeds_again = True  # the length of the pause is only known once this turn is over
+        else:
+            self._loop.call_later(self._pacer.delay(), self._feed)
+
+    def _feed(self) -> None:
+        self._feeding, self._feeds_again = True, False
+        try:
+            self._pacer.run(self.broker.feed)
+        finally:
+            self._feeding = False
+        if self._feeds_again:
+            self._feed_soon()
+
+    def _tick(self) -> None:
+        now = self._clock.now()
+        self.broker.tick(now)
+        for session in tuple(self._sessions):
+            session.tick(now)
+        self._timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+
+class AmqpListener(TcpListener):
+    """Watchers over TCP."""
+
+    def __init__(
+        self, backplane: Backplane, endpoint: AmqpEndpoint, address: Address, name: str = "amqp"
+    ) -> None:
+        self.endpoint = endpoint
+        super().__init__(backplane, address, name, endpoint.make_session)
+
+    async def start(self) -> str:
+        address = await super().start()
+        self.endpoint.start()
+        return address
+
+    async def drain(self) -> None:
+        self.endpoint.stop()
+        await super().drain()
+
+    def make_connection(self) -> Connection:
+        return _WatcherConnection(self)
+
+
+class AmqpsListener(AmqpListener):
+    """Watchers over TLS."""
+
+    def __init__(
+        self, backplane: Backplane, endpoint: AmqpEndpoint, config: Config, address: Address
+    ) -> None:
+        super().__init__(backplane, endpoint, address, "amqps")
+        assert config.tls_certificate is not None
+        assert config.tls_key is not None
+        self.tls = server_context(config.tls_certificate, config.tls_key)
+
+
+def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """The TLS context of a listener. Raises OSError with a sentence."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a password would prompt for it on the terminal, and wait for ever.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except FileNotFoundError:
+        missing = certificate if not certificate.exists() else key
+        raise OSError(f"the TLS file {missing} does not exist") from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        raise OSError(f"{certificate} and {key} cannot be used for TLS: {reason}") from None
+    return context
+
+
+class _WatcherConnection(Connection):
+    """A connection that reports a slow reader: events wait in the log, not in memory."""
+
+    turn_bytes = TURN_BYTES
+
+    def __init__(self, listener: AmqpListener) -> None:
+        super().__init__(listener)
+        self.watcher: AmqpSession | None = None
+        self._endpoint = listener.endpoint
+        self._held_back = False
+
+    def is_congested(self) -> bool:
+        """Whether to wait before sending more."""
+        if self.writing_paused or len(self.output) >= _UNSENT_COUNT_MAX:
+            self._held_back = True
+            return True
+        return False
+
+    def flush(self) -> None:
+        super().flush()
+        self._go_on()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._held_back and not self.writing_paused and self.watcher is not None:
+            self._held_back = False
+            self.watcher.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        watcher, self.watcher = self.watcher, None
+        super().connection_lost(exc)
+        if watcher is not None:
+            self._endpoint.leave(watcher)

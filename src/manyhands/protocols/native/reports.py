@@ -1,0 +1,96 @@
+"""The native API's reports for operators: history, failures, audit log, traffic."""
+
+import asyncio
+from typing import Final
+
+from msgspec import convert
+
+from manyhands.dispatch.ask import settled
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.model.history import ALL_QUEUES, merged
+from manyhands.observe.history import RANGES, History
+from manyhands.observe.traffic import Traffic
+from manyhands.protocols.native import answers, builders
+from manyhands.store.contract import FailureGroup, FailureQuestion
+from manyhands.web.envelope import Problem
+from manyhands.web.exchange import Exchange
+from manyhands.web.query import Query
+
+_COUNT: Final = 100
+_COUNT_MAX: Final = 1_000
+
+
+class ApiOperating:
+    """Reports; the operators' pages show them, too."""
+
+    def __init__(self, dispatcher: Dispatcher, history: History, traffic: Traffic) -> None:
+        self._dispatcher = dispatcher
+        self._history = history
+        self._traffic = traffic
+
+    async def history(self, exchange: Exchange) -> None:
+        """What happened in the last hour, day or week, step by step."""
+        query = Query(exchange.query_string)
+        name = query.text("range") or "1h"
+        queue = query.text("queue") or ALL_QUEUES
+        query.finish()
+        if name not in RANGES:
+            known = ", ".join(RANGES)
+            raise Problem(400, "invalid_query", f"range is one of {known}")
+        points = await self._history.read(name, queue)
+        beside = {
+            "range": name,
+            "queue": queue or None,
+            "step_ms": RANGES[name].step_ms,
+            "total": builders.sample(points[0].at, merged(point.sample for point in points)),
+        }
+        await exchange.answer([builders.sample(point.at, point.sample) for point in points], beside)
+
+    async def failures(self, exchange: Exchange) -> None:
+        """Failed jobs grouped by failure."""
+        query = Query(exchange.query_string)
+        order = query.text("order") or "count"
+        if order not in ("count", "latest"):
+            raise Problem(400, "invalid_query", "order is count or latest")
+        wanted = FailureQuestion(
+            now=self._dispatcher.clock.now(),
+            queue=query.text("queue"),
+            latest_first=order == "latest",
+            count_max=query.count(_COUNT, _COUNT_MAX),
+            group_id=query.text("group"),
+        )
+        query.finish()
+        found = await asyncio.to_thread(self._dispatcher.store.failures, wanted)
+        beside = {"groups": found.groups_count, "failed": found.failed_count}
+        await exchange.answer([_group(row) for row in found.groups], beside)
+
+    async def audit(self, exchange: Exchange) -> None:
+        """Who did what, newest first."""
+        query = Query(exchange.query_string)
+        before = query.whole("before", None, 1, 1 << 62)
+        count = query.count(_COUNT, _COUNT_MAX)
+        query.finish()
+        await settled(self._dispatcher)  # so that every entry has its outcome
+        found = await asyncio.to_thread(self._dispatcher.store.audit, before, count)
+        beside = {"next": found[-1].seq if len(found) == count else None}
+        await exchange.answer([builders.audit_entry(entry) for entry in found], beside)
+
+    async def protocols(self, exchange: Exchange) -> None:
+        """The traffic of each listener."""
+        Query(exchange.query_string).finish()
+        rows = self._traffic.rows()
+        await exchange.answer([convert(row, answers.Listener) for row in rows])
+
+
+def _group(row: FailureGroup) -> answers.FailureGroup:
+    return answers.FailureGroup(
+        group=row.group.group_id,
+        code=row.group.code,
+        message=row.group.line,
+        count=row.count,
+        first_at=row.first_at,
+        last_at=row.last_at,
+        trend=row.trend,
+        queues=dict(row.queues),
+        jobs=row.job_ids,
+    )

@@ -1,0 +1,233 @@
+"""Streams over WebSocket: how one is opened, and what all of them share."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from manyhands import __version__
+from manyhands.access.audit import AuditLog
+from manyhands.access.callers import Caller
+from manyhands.config import Config
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.ids import Ids
+from manyhands.dispatch.lookup import find_job
+from manyhands.dispatch.session import Settle
+from manyhands.model.commands import Command
+from manyhands.model.job import FINISHED, Holder, Job, State
+from manyhands.net.websocket import answer_headers, not_websocket, read_offer
+from manyhands.net.websocket_session import WebSocketSession
+from manyhands.protocols.native.bodies import REALM
+from manyhands.protocols.native.stream_hub import Bounds, Stream, Worker
+from manyhands.protocols.native.stream_session import SUBPROTOCOL, StreamSession
+from manyhands.store.batch import Batch
+from manyhands.store.contract import StoreFailedError
+from manyhands.store.sqlite.checksums import RecordDamagedError
+from manyhands.web.envelope import Problem
+from manyhands.web.exchange import Exchange
+
+_log = structlog.get_logger("manyhands.stream")
+
+_ENVELOPE_BYTES: Final = 1024 * 1024  # ST7: what a message may contain besides one payload
+_READY: Final = State.READY
+# How long woken sleepers have to take new work before it goes to busy workers that fetch ahead; and
+# how long until the next look while sleepers remain.
+_SURPLUS_SECONDS: Final = 0.002
+_SURPLUS_AGAIN_SECONDS: Final = 1.0
+
+
+class StreamRoutes:
+    """Opens streams and notifies them of commits."""
+
+    def __init__(self, dispatcher: Dispatcher, ids: Ids, config: Config, audit: AuditLog) -> None:
+        self._dispatcher = dispatcher
+        self._audit = audit
+        self._drain_seconds = config.drain_seconds
+        payload_bytes = config.payload_bytes_max
+        self.bounds = Bounds(payload_bytes + _ENVELOPE_BYTES, payload_bytes)
+        self.version = __version__
+        self.incarnation = ids.incarnation
+        self._streams: dict[Stream, None] = {}
+        self._watchers: dict[str, dict[Stream, None]] = {}  # by job
+        self._holders: dict[str, Worker] = {}  # by job
+        self._surplus: dict[str, dict[Worker, None]] = {}  # by queue
+        self._surplus_of: dict[Worker, Sequence[str]] = {}
+        self._surplus_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        dispatcher.on_batch.append(self._note)
+
+    def metrics(self) -> list[Metric]:
+        """The metrics of streams."""
+        sentence = "Streams that are open."
+        return [GaugeMetricFamily("manyhands_streams", sentence, len(self._streams))]
+
+    async def open(self, exchange: Exchange) -> None:
+        """ST1: ``GET /api/stream``."""
+        session = exchange.connection
+        if not session.may_hand_over(exchange) or exchange.is_old or not exchange.keep_alive:
+            raise not_websocket("a stream is opened with GET, HTTP/1.1 and Upgrade: websocket")
+        offer = read_offer(exchange.headers)
+        if SUBPROTOCOL not in offer.subprotocols:
+            raise not_websocket(f"the only Sec-WebSocket-Protocol here is {SUBPROTOCOL}")
+        if self._dispatcher.draining:
+            raise Problem(503, "shutting_down", "the server is shutting down")
+        connection = session.connection
+        socket = WebSocketSession(connection, self.bounds.message_bytes)
+        address = exchange.address
+        operate = functools.partial(self._operate, exchange.caller, address)
+        stream = StreamSession(connection, socket, self, operate, address)
+        socket.begin(stream)
+        exchange.upgrade(answer_headers(offer, SUBPROTOCOL), socket)
+        self._streams[stream] = None
+
+    def announce_stop(self) -> None:
+        """Notifies all streams that the server is about to stop."""
+        for stream in tuple(self._streams):
+            stream.announce_stop(self._drain_seconds)
+
+    # Commits.
+
+    def _note(self, batch: Batch, _elapsed_ms: float) -> None:
+        jobs = batch.jobs
+        for job_id in _common(self._holders, jobs):
+            worker, lease = self._holders[job_id], jobs[job_id].lease
+            if lease is None or lease.number != worker.held[job_id]:
+                worker.lose(jobs[job_id])
+        for job_id in _common(self._watchers, jobs):
+            if jobs[job_id].state in FINISHED:
+                self._end(job_id, jobs[job_id])
+        if self._surplus and self._surplus_timer is None:
+            for event in batch.events:
+                if event.state is _READY and event.queue in self._surplus:
+                    self._look_later(_SURPLUS_SECONDS)
+                    break
+
+    def _look_later(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._surplus_timer = loop.call_later(seconds, self._look_at_surplus)
+
+    def _look_at_surplus(self) -> None:
+        """Offers work that no idle worker took."""
+        self._surplus_timer = None
+        has_work = self._dispatcher.has_work
+        for queue in list(self._surplus):
+            if has_work((queue,)):
+                for worker in list(self._surplus.get(queue, ())):
+                    worker.take()
+        if any(has_work((queue,)) for queue in self._surplus):
+            self._look_later(_SURPLUS_AGAIN_SECONDS)  # for now a sleeper wants it
+
+    def _end(self, job_id: str, job: Job | None) -> None:
+        for stream in self._watchers.pop(job_id, ()):
+            stream.see_end(job_id, job)
+
+    # The streams' side.
+
+    def look(
+        self, ids: Sequence[str], bytes_max: int, found: Callable[[list[Job | None]], None]
+    ) -> None:
+        """Looks up jobs, live or stored, in order, until their results exceed so many bytes or one
+        cannot be read.
+        """
+        task = asyncio.get_running_loop().create_task(self._look(ids, bytes_max, found))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(
+        self, ids: Sequence[str], bytes_max: int, found: Callable[[list[Job | None]], None]
+    ) -> None:
+        jobs: list[Job | None] = []
+        try:
+            for job_id in ids:
+                job = await find_job(self._dispatcher, job_id)
+                jobs.append(job if isinstance(job, Job) else None)
+                if isinstance(job, Job):
+                    bytes_max -= len(job.result or b"")
+                if bytes_max < 0:
+                    break
+        except (StoreFailedError, RecordDamagedError) as error:
+            _log.warning("jobs could not be read", reason=str(error))
+        found(jobs)
+
+    def watch(self, stream: Stream, job_id: str) -> None:
+        """Reports the end of a job, at once if it has finished."""
+        self._watchers.setdefault(job_id, {})[stream] = None
+        job = self._dispatcher.store.live.live_job(job_id)
+        if job is None or job.state in FINISHED:
+            self.look((job_id,), 0, functools.partial(self._found, job_id))
+
+    def _found(self, job_id: str, jobs: list[Job | None]) -> None:
+        for job in jobs:
+            if job is None or job.state in FINISHED:
+                self._end(job_id, job)
+
+    def unwatch(self, stream: Stream, job_id: str) -> None:
+        """Ends the watch of a job."""
+        watchers = self._watchers.get(job_id, {})
+        watchers.pop(stream, None)
+        if not watchers:
+            self._watchers.pop(job_id, None)
+
+    def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
+        """Notes that a worker has a job. Returns the number of the lease, or None if it is not the
+        worker's.
+        """
+        job = self._dispatcher.store.live.live_job(job_id)
+        if job is None or job.lease is None or job.lease.token != token:
+            return None
+        self._holders[job_id] = worker
+        return job.lease.number
+
+    def let_go(self, worker: Worker, job_id: str) -> None:
+        """The worker has reported on the job, or is gone."""
+        if self._holders.get(job_id) is worker:
+            del self._holders[job_id]
+
+    def held_by(self, name: str) -> list[Job]:
+        """All jobs leased to a worker of that name."""
+        live = self._dispatcher.store.live
+        jobs = map(live.live_job, live.leased_by_holder(Holder(REALM, name)))
+        return [job for job in jobs if job is not None]
+
+    def is_wanted(self, queue: str) -> bool:
+        """Whether an idle worker is waiting for work in that queue."""
+        return self._dispatcher.sleepers.is_wanted(queue)
+
+    def ready_count(self, queues: Sequence[str]) -> int:
+        """The number of ready jobs in these queues."""
+        return sum(map(self._dispatcher.ready_count, queues))
+
+    def await_surplus(self, worker: Worker, queues: Sequence[str]) -> None:
+        """Has the worker look again when there is work that no sleeper wants; without queues,
+        never.
+        """
+        for queue in self._surplus_of.pop(worker, ()):
+            workers = self._surplus[queue]
+            del workers[worker]
+            if not workers:
+                del self._surplus[queue]
+        if queues:
+            self._surplus_of[worker] = queues
+            for queue in queues:
+                self._surplus.setdefault(queue, {})[worker] = None
+
+    def pass_on(self, queues: Sequence[str]) -> None:
+        """Passes an unneeded wake-up on to the next sleeper."""
+        for queue in queues:
+            if self._dispatcher.ready_count(queue):
+                self._dispatcher.sleepers.wake(queue, 1)
+
+    def leave(self, stream: Stream) -> None:
+        """The stream has ended."""
+        self._streams.pop(stream, None)
+
+    def _operate(self, caller: Caller, address: str, command: Command, settle: Settle) -> None:
+        self._audit.ask(command, settle, address, "GET /api/stream", caller)
+
+
+def _common(mine: Mapping[str, object], jobs: Mapping[str, object]) -> list[str]:
+    fewer, more = (mine, jobs) if len(mine) < len(jobs) else (jobs, mine)
+    return [job_id for job_id in fewer if job_id in more]

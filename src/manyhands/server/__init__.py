@@ -1,1 +1,0 @@
-"""Where the world is: event loop, clock, dispatcher, listeners."""

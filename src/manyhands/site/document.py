@@ -1,0 +1,28 @@
+"""The OpenAPI document of the whole site."""
+
+from functools import cache
+from typing import Any, Final
+
+from manyhands import __version__
+from manyhands.protocols.native import routes as native
+from manyhands.protocols.qless import routes as qless
+from manyhands.protocols.qless.kinds import ID_KINDS
+from manyhands.protocols.taskcluster import routes as taskcluster
+from manyhands.site import routes as site
+from manyhands.web import openapi
+
+APIS: Final = (qless.API, native.API, taskcluster.API, site.API)
+DESCRIPTION: Final = (
+    "Every answer of the qless API and of the native API is one JSON object with `results`; "
+    "with `error`, if there was one. Items of a batch that were refused are listed in `errors`, "
+    "beside the results of the others. The qless API has durations in seconds and instants in "
+    "seconds since 1970, the native API (`/api`) has both in milliseconds where their names say "
+    "so. The Taskcluster queue's API (`/0.2.0`) answers bare JSON."
+)
+
+
+@cache
+def document(id_policy: str = "hexadecimal") -> dict[str, Any]:
+    """The document for a server with this id policy."""
+    info = {"title": "Manyhands", "version": __version__, "description": DESCRIPTION}
+    return openapi.document(info, APIS, {"Id": ID_KINDS[id_policy]})

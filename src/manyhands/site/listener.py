@@ -1,0 +1,225 @@
+"""The HTTP listener: which part of the server answers a request, and how errors are answered."""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from email.utils import formatdate
+from typing import Final
+
+import structlog
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from manyhands.config import Address
+from manyhands.net.backplane import Backplane
+from manyhands.net.http import SWEEP_SECONDS, HttpConnection, HttpSession, Site
+from manyhands.net.http_peer import Proxies
+from manyhands.net.tcp import Connection, Session, TcpListener
+from manyhands.observe.metrics import Metrics
+from manyhands.observe.traffic import Flow
+from manyhands.protocols.native.routes import NativeRoutes
+from manyhands.protocols.qless.routes import QlessRoutes
+from manyhands.protocols.taskcluster.routes import TaskclusterRoutes
+from manyhands.site.changes import Change, kind_of
+from manyhands.site.document import APIS, document
+from manyhands.site.routes import SiteRoutes
+from manyhands.store.contract import StoreFailedError
+from manyhands.store.sqlite.checksums import RecordDamagedError
+from manyhands.ui.site import Ui
+from manyhands.web.cors import Cors
+from manyhands.web.envelope import Problem
+from manyhands.web.exchange import Defences, Exchange, HungUpError
+from manyhands.web.handout import HandingOut
+from manyhands.web.naps import Naps
+from manyhands.web.routes import Router
+from manyhands.web.sources import Sources
+
+_log = structlog.get_logger("manyhands.http")
+
+_METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
+# What a body may hold besides its payload, which may be base64.
+_ENVELOPE_BYTES: Final = 1024 * 1024
+
+
+class HttpListener(TcpListener):
+    """Accepts HTTP peers."""
+
+    def __init__(
+        self, backplane: Backplane, sources: Sources, metrics: Metrics, address: Address
+    ) -> None:
+        super().__init__(backplane, address, "http", self._make_session)
+        config = sources.config
+        self._server_name = config.server_name
+        self._access = sources.access
+        self._naps = Naps()
+        handing_out = HandingOut(sources.dispatcher, self._naps)
+        self._native = NativeRoutes(sources, handing_out, self._naps)
+        self._qless = QlessRoutes(sources, handing_out, self._naps)
+        self._ui = Ui(sources, self._naps)
+        self._taskcluster = TaskclusterRoutes(
+            sources.dispatcher, sources.ids, config, sources.condition.addresses, handing_out
+        )
+        site = SiteRoutes(sources, metrics, APIS, document)
+        self._router = Router((*site.routes(), *self._native.routes(), *self._taskcluster.routes()))
+        cors = Cors(config.cors_origins)
+        short_way = self._qless.short_way()
+        short_way.foreign_origins = cors.origins
+        self._site = Site(
+            short_way,
+            Proxies(config.trusted_proxies),
+            self._handle,
+            sources.clock.monotonic_ms,
+            config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES,
+            cors,
+        )
+        self._defences: Defences | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def metrics(self) -> Iterable[Metric]:
+        """The metrics of this listener only."""
+        denied = CounterMetricFamily(
+            "manyhands_http_denied", "Requests that were not let in.", labels=["reason"]
+        )
+        for reason, count in self._access.denied.items():
+            denied.add_metric([reason], count)
+        yield denied
+        sentence = "Requests that wait for a job to end."
+        count = self._native.endings.count
+        yield GaugeMetricFamily("manyhands_http_job_waits", sentence, count)
+        yield from self._native.stream.metrics()
+
+    def flow(self) -> Flow:
+        """Connections and errors so far."""
+        return Flow(len(self.connections), self._site.errors.count)
+
+    # Connections.
+
+    def make_connection(self) -> HttpConnection:
+        return HttpConnection(self)
+
+    def _make_session(self, connection: Connection) -> Session:
+        assert isinstance(connection, HttpConnection)
+        session = HttpSession(connection, self._site)
+        connection.session = session
+        return session
+
+    async def start(self) -> str:
+        """Binds, then accepts."""
+        self._sweep()
+        try:
+            address = await super().start()
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(f"http cannot listen on {self.address}: {reason}") from None
+        names = (self.address.host, self._server_name)
+        self._defences = Defences(self.bound(), names, self._site.cors.origins)
+        self._qless.answering.defences = self._defences
+        return address
+
+    def fall_silent(self) -> None:
+        """Does nothing: HTTP has an answer that makes clients retry, 503."""
+
+    async def drain(self) -> None:
+        """Answers what is in flight, accepts nothing new, and closes."""
+        self._naps.end_all()
+        self._native.stream.announce_stop()
+        self.stop_listening()
+        answered = asyncio.Event()
+        self._site.on_answered = answered.set
+        # If the store failed, nothing is acknowledged any more, so there is nothing to wait for.
+        while self.backplane.condition.failure is None and any(map(_is_busy, self.connections)):
+            answered.clear()
+            await answered.wait()
+        await super().drain()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def _sweep(self) -> None:
+        """Once a second: updates the date of answers, and closes connections of slow peers."""
+        date = formatdate(self.backplane.dispatcher.clock.now() / 1000, usegmt=True).encode()
+        self._site.date = date
+        self._site.short_way.set_date(date)
+        now = self.loop.time()
+        for connection in tuple(self.connections):
+            assert isinstance(connection, HttpConnection)
+            if connection.session is not None:
+                connection.session.lose_patience(now)
+        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    # Requests.
+
+    def _handle(self, exchange: Exchange) -> None:
+        task = self.loop.create_task(self._answer(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            assert self._defences is not None
+            ours = Ui.owns(exchange.path)
+            linked = exchange.method == "GET" and (ours or exchange.path == "/")
+            self._defences.check(
+                exchange.headers, host_needed=not exchange.is_old, linked=linked, is_api=not ours
+            )
+            if ours:  # pages check access and write the audit log themselves
+                await self._ui.answer(exchange)
+                return
+            preflight = self._site.cors.preflight(exchange.method, exchange.headers)
+            if preflight is not None:  # browsers send it without a token
+                await exchange.answer_options(_METHODS, preflight)
+                return
+            change = kind_of(exchange.method, exchange.raw_path, exchange.path)
+            exchange.caller = self._access.check(
+                exchange.headers, changes=change is not Change.NONE, path=exchange.path
+            )
+            if change is Change.WORK and exchange.method == "GET":
+                self._defences.check_taking(exchange.headers)
+            if change is Change.OPERATION:
+                request = f"{exchange.method} {exchange.path}"
+                with self.backplane.audit.action(exchange.caller, exchange.address, request):
+                    await self._dispatch(exchange)
+            else:
+                await self._dispatch(exchange)
+        except Problem as found:
+            if found.status >= 500:
+                self._note(exchange, found)
+            await exchange.fail(found)
+        except HungUpError:
+            return
+        except StoreFailedError as error:
+            behind = Problem(503, "unavailable", str(error))
+            self._note(exchange, behind)
+            await exchange.fail(behind)
+        except RecordDamagedError as error:
+            damage = Problem(500, "damaged", str(error))
+            self._note(exchange, damage)
+            await exchange.fail(damage)
+        except Exception:  # noqa: BLE001 - a bug is answered with 500
+            defect = Problem(500, "internal", "an internal error; see the server's log")
+            self._note(exchange, defect, exc_info=True)
+            await exchange.fail(defect)
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        if exchange.method == "OPTIONS" and exchange.raw_path == b"*":
+            await exchange.answer_options(_METHODS)
+        elif self._router.knows(exchange.path) or not await self._qless.answer(exchange):
+            await self._router.answer(exchange)
+
+    def _note(self, exchange: Exchange, found: Problem, *, exc_info: bool = False) -> None:
+        request_id = self.backplane.ids.token()[:16]
+        found.detail = {**(found.detail or {}), "request_id": request_id}
+        _log.log(
+            40 if found.status == 500 else 30,
+            "request failed",
+            request_id=request_id,
+            status=found.status,
+            code=found.code,
+            method=exchange.method,
+            path=exchange.path,
+            exc_info=exc_info,
+        )
+
+
+def _is_busy(connection: Connection) -> bool:
+    assert isinstance(connection, HttpConnection)
+    return connection.session is not None and connection.session.is_busy

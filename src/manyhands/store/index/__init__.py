@@ -1,0 +1,1 @@
+"""Live jobs in memory, private to the stores that keep them there."""

@@ -1,0 +1,1 @@
+"""The default store: live jobs in memory, records in SQLite."""

@@ -1,0 +1,164 @@
+"""Listings from the file: SQLite walks over the rows that an index finds and filters them. A search
+is limited in time, and says where to continue.
+"""
+
+import heapq
+import time
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from manyhands.model.filter import Filter, Order
+from manyhands.model.job import FINISHED, Job, State
+from manyhands.store.contract import SEARCH_SECONDS_MAX, Page, Selection
+from manyhands.store.index.live import Index
+from manyhands.store.queries import Place, place_beside, where
+from manyhands.store.sqlite.reader import Reader
+from manyhands.store.sqlite.rows import (
+    COLUMNS,
+    PAYLOAD,
+    WEIGHED_COLUMNS,
+    columns_with,
+)
+
+_SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
+# With more (queue, state) pairs than this, a walk over all rows is cheaper.
+_PLACES_MAX: Final = 500
+_SERIAL_MAX: Final = (1 << 63) - 1
+
+_AT_PLACE: Final = "jobs.queue = ? AND jobs.state = ?"
+# A serial and the row of a job, or None if all rows up to that serial were looked at.
+_Step = tuple[int, Sequence[Any] | None]
+
+
+def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
+    """A page of a listing. The index only helps to find jobs; the page shows committed values."""
+    newest = wanted.order is Order.NEWEST
+    # A time limit of a query, which decides nothing about any job, so it need not be the server's
+    # clock.
+    give_up_at = time.perf_counter() + seconds_max
+    streams = _Search(reader, wanted).streams(index)
+    found: list[Job] = []
+    for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
+        if row is None:
+            if time.perf_counter() > give_up_at:
+                return Page(tuple(found), serial, complete=False)
+            continue
+        job = reader.whole_job(row)
+        if job is not None:
+            if len(found) == wanted.count_max:
+                return Page(tuple(found), found[-1].serial)
+            found.append(job)
+    return Page(tuple(found), None)
+
+
+def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
+    """The ids of the jobs of a listing, without reading payloads or records."""
+    newest = wanted.order is Order.NEWEST
+    give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
+    streams = _Search(reader, wanted, "serial, jobs.job_id").streams(index)
+    found: list[tuple[int, str]] = []
+    for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
+        if row is None:
+            if time.perf_counter() > give_up_at:
+                return Selection(tuple(found), serial, complete=False)
+            continue
+        if len(found) == wanted.count_max:
+            return Selection(tuple(found), found[-1][0])
+        found.append((serial, row[1]))
+    return Selection(tuple(found), None)
+
+
+class _Search:
+    """One search: the streams of matching rows."""
+
+    def __init__(self, reader: Reader, wanted: Filter, columns: str = COLUMNS) -> None:
+        self._reader = reader
+        self._columns = columns
+        self._wanted = wanted
+        self._newest = wanted.order is Order.NEWEST
+        if wanted.payload_bytes is not None and columns is COLUMNS:
+            # For SQLite, a part of an empty value is NULL.
+            cut = f"coalesce(substr({PAYLOAD}, 1, {wanted.payload_bytes}), x'')"
+            self._columns = columns_with(cut) if wanted.payload_bytes else WEIGHED_COLUMNS
+
+    def streams(self, index: Index) -> list[Iterator[_Step]]:
+        """Streams of rows in order, as few as possible."""
+        wanted = self._wanted
+        beside = place_beside(wanted)
+        if beside is not None:
+            return [self._walk(beside)]
+        states = wanted.states or tuple(State)
+        streams = []
+        if wanted.unique_key is not None:
+            # An unfinished job is found by its key; only finished ones need a walk.
+            streams.append(self._jobs(_key_holders(index, wanted.unique_key)))
+            states = tuple(state for state in states if state in FINISHED)
+        queues = index.recorded_queues() if wanted.queue is None else [wanted.queue]
+        if wanted.queue is None and states == tuple(State):
+            streams.append(self._walk(Place("jobs", "TRUE", (), ("states",))))
+        elif len(queues) * len(states) > _PLACES_MAX:
+            narrowed = where(Filter(states=states))
+            streams.append(self._walk(Place("jobs", narrowed.sql, narrowed.values, ("states",))))
+        else:
+            streams += [
+                self._walk(Place("jobs", _AT_PLACE, (queue, state), ("queue", "states")))
+                for queue in queues
+                for state in dict.fromkeys(states)
+            ]
+        return streams
+
+    def _jobs(self, job_ids: Sequence[str]) -> Iterator[_Step]:
+        """These jobs, if they match and come after the previous page."""
+        after = self._start()
+        narrowed = where(self._wanted)
+        statement = f"SELECT {self._columns} FROM jobs WHERE jobs.job_id = ? AND {narrowed.sql}"  # noqa: S608
+        rows: list[Sequence[Any]] = []
+        for job_id in job_ids:
+            rows += self._reader.rows(statement, (job_id, *narrowed.values))
+        rows.sort(key=itemgetter(0), reverse=self._newest)
+        for row in rows:
+            if row[0] < after if self._newest else row[0] > after:
+                yield row[0], row
+
+    def _start(self) -> int:
+        after = self._wanted.after
+        if after is not None:
+            return after
+        return _SERIAL_MAX if self._newest else 0
+
+    def _walk(self, place: Place) -> Iterator[_Step]:
+        """All matching rows of a place, slice by slice, so that no snapshot is held for long and
+        the walk can stop at any time.
+        """
+        direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
+        bound = (
+            f"SELECT serial FROM {place.tables} WHERE {place.sql} AND serial {beyond} ?"  # noqa: S608
+            f" ORDER BY serial {direction} LIMIT 1 OFFSET ?"
+        )
+        narrowed = where(self._wanted, place.fields)
+        rows = (
+            f"SELECT {self._columns} FROM {place.tables} WHERE {place.sql}"  # noqa: S608
+            f" AND serial {beyond} ? AND serial {within} ? AND {narrowed.sql}"
+            f" ORDER BY serial {direction}"
+        )
+        read = self._reader.rows
+        start = self._start()
+        last = 0 if self._newest else _SERIAL_MAX
+        length = min(_SLICE_ROWS, self._wanted.count_max + 1)
+        while True:
+            ends = read(bound, (*place.values, start, length - 1))
+            stop = ends[0][0] if ends else last
+            for row in read(rows, (*place.values, start, stop, *narrowed.values)):
+                yield row[0], row
+            if not ends:
+                return
+            yield stop, None
+            start = stop
+            length = min(_SLICE_ROWS, 4 * length)
+
+
+def _key_holders(index: Index, key: bytes) -> list[str]:
+    """Unfinished jobs that hold a unique key. Runs in a thread, hence the copy."""
+    holders = (queue.keys.get(key) for queue in list(index.queues.values()))
+    return [job_id for job_id in holders if job_id is not None]

@@ -1,0 +1,1 @@
+"""The writer process: the journal, and after it the database."""

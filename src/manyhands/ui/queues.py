@@ -1,0 +1,127 @@
+"""All queues: their jobs, their workers, and a switch to pause each."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from manyhands.model.commands import SetQueue
+from manyhands.model.history import MINUTE_MS
+from manyhands.model.job import State
+from manyhands.store.contract import QueueFacts
+from manyhands.ui import words
+from manyhands.ui.actions import carry_out
+from manyhands.ui.page import Done, Page, Shown, url
+from manyhands.ui.visit import Form, Visit, back_to
+from manyhands.web.envelope import Problem
+from manyhands.web.sources import Sources
+
+_ROWS: Final = 50
+_MINUTES: Final = 30
+_SORTS: Final[dict[str, Callable[[QueueFacts], int]]] = {
+    "ready": lambda known: known.counts[State.READY],
+    "leased": lambda known: known.counts[State.LEASED],
+    "failed": lambda known: known.counts[State.FAILED],
+    "oldest": lambda known: -(known.oldest_ready_at() or 1 << 62),
+}
+
+
+class Queues(Page):
+    """The list of queues."""
+
+    name = "queues"
+    title = "Queues"
+
+    def __init__(self, sources: Sources) -> None:
+        super().__init__(sources)
+        # Past minutes do not change: they are read once.
+        self._recent_at = 0
+        self._recently: dict[str, list[int]] = {}
+
+    async def show(self, visit: Visit) -> Shown:
+        text = visit.text("q").casefold()
+        sort = visit.chosen("sort", ("name", *_SORTS))
+        known = self.live.queues
+        names = [name for name in known if text in name.casefold()] if text else list(known)
+        span = visit.span_of(len(names), _ROWS)
+        first = span["first"]
+        if sort == "name":
+            names = heapq.nsmallest(first + _ROWS, names)
+        else:
+            key = _SORTS[sort]
+            names = heapq.nsmallest(
+                first + _ROWS, names, key=lambda name: (-key(known[name]), name)
+            )
+        workers = workers_by_queue(self)
+        recent = await self._recent(names[first:], visit.now)
+        values = {
+            "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
+            "q": visit.text("q"),
+            "sort": sort,
+            "sorts": ("name", *_SORTS),
+            "known": len(known),
+            "span": span,
+        }
+        return Shown("queues.html", values, self.title)
+
+    async def _recent(self, names: list[str], now: int) -> dict[str, dict[str, Any]]:
+        """Completions of each queue, minute by minute."""
+        minute_at = now - now % MINUTE_MS
+        if minute_at != self._recent_at:
+            self._recent_at, self._recently = minute_at, {}
+        missing = [name for name in names if name not in self._recently]
+        if missing:
+            since = minute_at - _MINUTES * MINUTE_MS
+            found = await asyncio.to_thread(self._read_recent, missing, since, minute_at)
+            self._recently.update(found)
+        return {name: {"recent": self._recently.get(name, ())} for name in names}
+
+    def _read_recent(self, names: list[str], since: int, until: int) -> dict[str, list[int]]:
+        found = {}
+        for name in names:
+            counts = [0] * _MINUTES
+            for row in self.sources.store.samples(MINUTE_MS, since, until, name):
+                if row.at >= since:
+                    counts[(row.at - since) // MINUTE_MS] += row.sample.completed
+            found[name] = counts
+        return found
+
+    def row(self, known: QueueFacts, workers: dict[str, int]) -> dict[str, Any]:
+        """One queue, for a table."""
+        name = known.queue.name
+        oldest_at = known.oldest_ready_at()
+        return {
+            "name": name,
+            "paused": known.queue.paused,
+            "counts": known.counts,
+            "oldest_at": oldest_at,
+            "workers": workers.get(name, 0),
+            "awaited": self.sources.dispatcher.sleepers.is_wanted(name),
+        }
+
+    async def act(self, visit: Visit, form: Form) -> Done:
+        return await switch(visit, form, url("queues"))
+
+
+def workers_by_queue(page: Page) -> dict[str, int]:
+    """How many workers hold leases in each queue."""
+    found: dict[str, int] = {}
+    for _, _, jobs in page.live.workers(2_000, 20):
+        for name in {job.queue for job in jobs}:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+async def switch(visit: Visit, form: Form, default: str) -> Done:
+    """Pauses or resumes a queue."""
+    name = form.raw("queue")
+    action = form.text("action")
+    if action not in ("pause", "resume"):
+        raise Problem(400, "invalid_body", "a queue can be paused or resumed here")
+    if name not in visit.dispatcher.store.live.queues:
+        raise Problem(404, "unknown_queue", f"there is no queue {words.shown(name)}")
+    paused = action == "pause"
+    sentence = f"Queue {words.shown(name)} is {'paused' if paused else 'resumed'}."
+    return await carry_out(
+        visit, SetQueue(queue=name, paused=paused), sentence, back_to(form, default)
+    )

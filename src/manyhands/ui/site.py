@@ -1,0 +1,288 @@
+"""Everything below ``/ui/``: which page answers, how it is sent, and how errors are shown."""
+
+import asyncio
+import gzip
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import structlog
+from msgspec.structs import replace
+
+from manyhands.store.contract import StoreFailedError
+from manyhands.store.sqlite.checksums import RecordDamagedError
+from manyhands.ui.about import About
+from manyhands.ui.assets import Assets, takes_gzip
+from manyhands.ui.audit import Audit
+from manyhands.ui.events import Events
+from manyhands.ui.failures import FailuresPage
+from manyhands.ui.job import JobPage
+from manyhands.ui.jobs import Jobs
+from manyhands.ui.limits import Limits
+from manyhands.ui.live import Live
+from manyhands.ui.overview import Overview
+from manyhands.ui.page import Confirm, Done, File, Page, Shown
+from manyhands.ui.queue import QueuePage
+from manyhands.ui.queues import Queues
+from manyhands.ui.renderer import Renderer
+from manyhands.ui.schedules import Schedules
+from manyhands.ui.visit import (
+    FORM_COOKIE,
+    THEME_COOKIE,
+    THEMES,
+    TOAST_COOKIE,
+    Visit,
+    back_to,
+)
+from manyhands.ui.workers import Workers
+from manyhands.web.envelope import Problem
+from manyhands.web.exchange import Exchange, HungUpError, headers_of
+from manyhands.web.naps import Naps
+from manyhands.web.sources import Sources
+
+_log = structlog.get_logger("manyhands.ui")
+
+PAGES: Final[tuple[type[Page], ...]] = (
+    Overview,
+    Queues,
+    QueuePage,
+    Jobs,
+    JobPage,
+    FailuresPage,
+    Events,
+    Workers,
+    Schedules,
+    Limits,
+    Audit,
+    About,
+)
+# The navigation, in groups.
+NAVIGATION: Final = (
+    ("Work", ("", "queues", "jobs", "failures", "workers")),
+    ("Rules", ("schedules", "limits")),
+    ("Server", ("events", "audit", "about")),
+)
+_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    b" form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS: Final = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"vary", b"accept-encoding, hx-request"),
+)
+_YEAR_SECONDS: Final = 365 * 24 * 3600
+_PACKED_BYTES_MIN: Final = 1_400  # smaller answers fit into one packet anyway
+_Headers = list[tuple[bytes, bytes]]
+
+
+class _Tools:
+    """What pages are made from."""
+
+    def __init__(self) -> None:
+        self.assets = Assets()
+        self.renderer = Renderer(self.assets)
+
+
+class Ui:
+    """The pages."""
+
+    def __init__(self, sources: Sources, naps: Naps) -> None:
+        self._sources = sources
+        self._tools: _Tools | None = None
+        self._opening = asyncio.Lock()
+        self._live = Live(sources.dispatcher, naps)
+        self._pages = {page.name: page(sources) for page in PAGES}
+        self._around = {
+            "navigation": [
+                (group, [(name, _TITLES[name]) for name in names]) for group, names in NAVIGATION
+            ],
+            "server_name": sources.config.server_name,
+        }
+
+    @staticmethod
+    def owns(path: str) -> bool:
+        """Whether a path belongs to the pages."""
+        return path == "/ui" or path.startswith("/ui/")
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Answers with a page, a file or a stream; an error is a page too."""
+        if exchange.path == "/ui":
+            await exchange.send_bytes(308, [(b"location", b"/ui/")], b"")
+            return
+        raw: str = exchange.raw_path.decode("ascii", "replace")
+        parts = [unquote(part) for part in raw.removeprefix("/ui/").split("/")]
+        tools = await self._open()
+        if parts[0] == "static":
+            await tools.assets.answer(exchange, "/".join(parts[1:]))
+            return
+        visit = Visit(exchange, self._sources.dispatcher, self._sources.ids, parts[1:])
+        try:
+            exchange.caller = self._sources.access.check(exchange.headers, changes=False)
+            visit.may_act = self._sources.access.may_change(exchange.caller)
+            await self._serve(visit, parts[0])
+        except HungUpError:
+            raise
+        except Problem as found:
+            await self._fail(visit, found)
+        except StoreFailedError as error:
+            await self._fail(visit, Problem(503, "unavailable", str(error)))
+        except RecordDamagedError as error:
+            _log.error("a record is damaged", path=exchange.path, reason=str(error))
+            await self._fail(visit, Problem(500, "damaged", str(error)))
+        except Exception:  # noqa: BLE001 - our own defect; the visitor hears of it, others go on
+            request_id = self._sources.ids.token()[:16]
+            _log.error("page failed", request_id=request_id, path=exchange.path, exc_info=True)
+            sentence = f"an internal error; the server's log has it as {request_id}"
+            await self._fail(visit, Problem(500, "internal", sentence))
+
+    async def _open(self) -> "_Tools":
+        """Reads files and templates on the first visit."""
+        async with self._opening:
+            if self._tools is None:
+                self._tools = await asyncio.to_thread(_Tools)
+            return self._tools
+
+    async def _serve(self, visit: Visit, name: str) -> None:
+        method = visit.exchange.method
+        if name == "live" and method == "GET":
+            await self._live.watch(visit)
+            return
+        if name == "theme" and method == "POST":
+            await self._set_theme(visit)
+            return
+        page = self._pages.get(name)
+        if page is None:
+            raise Problem(404, "not_found", "there is no such page")
+        if method in ("GET", "HEAD"):
+            shown = await page.show(visit)
+            if isinstance(shown, File):
+                await _send_file(visit, shown)
+            else:
+                await self._send(visit, shown, page.name)
+            return
+        if method != "POST":
+            raise Problem(405, "method_not_allowed", f"{method} is not possible here")
+        found = await self._act(visit, page)
+        if isinstance(found, Done):
+            await self._go_on(visit, found)
+        elif isinstance(found, Confirm):
+            values = {"confirm": found, "action": visit.here}
+            await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
+        else:  # it shows mistakes, which a refresh would remove
+            await self._send(visit, replace(found, topic=""), page.name)
+
+    async def _act(self, visit: Visit, page: Page) -> Done | Confirm | Shown:
+        """Carries out a form, after the checks common to all forms, and records it in the audit
+        log.
+        """
+        exchange = visit.exchange
+        caller = self._sources.access.check(exchange.headers, changes=True)
+        form = await visit.form()
+        request = f"POST {exchange.path}"
+        with self._sources.audit.action(caller, exchange.address, request):
+            return await page.act(visit, form)
+
+    async def _set_theme(self, visit: Visit) -> None:
+        form = await visit.form()
+        theme = form.text("theme")
+        if theme not in THEMES:
+            raise Problem(400, "invalid_body", f"a theme is one of {', '.join(THEMES)}")
+        cookie = f"{THEME_COOKIE}={theme}; Path=/ui/; Max-Age={_YEAR_SECONDS}; SameSite=Lax"
+        place = back_to(form, "/ui/")
+        headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
+        await visit.exchange.send_bytes(303, headers, b"")
+
+    # Sending.
+
+    async def _send(self, visit: Visit, shown: Shown, page_name: str) -> None:
+        exchange = visit.exchange
+        around: dict[str, Any] = {
+            **self._around,
+            "page": page_name,
+            "toast": _read_toast(visit),
+            "gearman": _gearman_options(
+                self._sources.condition.addresses.get("gearman"), visit.host
+            ),
+        }
+        tools = await self._open()
+        if not tools.renderer.is_prepared(shown.template):
+            await asyncio.to_thread(tools.renderer.prepare, shown.template)
+        body = tools.renderer.render(visit, shown, around).encode("utf-8", "replace")
+        headers: _Headers = list(_HEADERS)
+        if visit.is_new:
+            cookie = f"{FORM_COOKIE}={visit.form_key}; Path=/ui/; HttpOnly; SameSite=Strict"
+            headers.append((b"set-cookie", cookie.encode()))
+        if visit.toast is not None:
+            headers.append((b"set-cookie", f"{TOAST_COOKIE}=; Path=/ui/; Max-Age=0".encode()))
+        if len(body) >= _PACKED_BYTES_MIN and takes_gzip(exchange):
+            body = gzip.compress(body, 1, mtime=0)
+            headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"server-timing", f"total;dur={exchange.elapsed_ms():.2f}".encode()))
+        if exchange.connection.has_unread_body:
+            headers.append((b"connection", b"close"))
+        headers += headers_of(shown.status)
+        await exchange.send_bytes(shown.status, headers, body)
+
+    async def _fail(self, visit: Visit, found: Problem) -> None:
+        values = {"problem": found}
+        title = "Not found" if found.status == 404 else "Not possible"
+        await self._send(visit, Shown("problem.html", values, title, "", found.status), "problem")
+
+    async def _go_on(self, visit: Visit, done: Done) -> None:
+        """Redirects to the page that shows the outcome. Without a script this is a plain redirect;
+        with one, the browser follows it and swaps what it gets.
+        """
+        told = quote(("-" if done.failed else "+") + done.sentence[:1000], safe="")
+        cookie = f"{TOAST_COOKIE}={told}; Path=/ui/; Max-Age=60; HttpOnly; SameSite=Strict"
+        headers = [(b"location", done.to.encode()), (b"set-cookie", cookie.encode())]
+        await visit.exchange.send_bytes(303, headers, b"")
+
+
+_TITLES: Final = {
+    "": "Overview",
+    "queues": "Queues",
+    "jobs": "Jobs",
+    "failures": "Failures",
+    "workers": "Workers",
+    "schedules": "Schedules",
+    "limits": "Limits",
+    "events": "Events",
+    "audit": "Audit",
+    "about": "About",
+}
+
+
+async def _send_file(visit: Visit, file: File) -> None:
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"content-disposition", f'attachment; filename="{file.name}"'.encode("ascii")),
+        (b"content-security-policy", b"default-src 'none'; sandbox"),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"no-store"),
+    ]
+    await visit.exchange.send_bytes(200, headers, file.content)
+
+
+def _gearman_options(address: str | None, host: str) -> str | None:
+    """Options for Gearman's command line client to find the listener; none for its default
+    address.
+    """
+    if address is None:
+        return None
+    bound, _, port = address.partition(",")[0].rpartition(":")
+    if bound.strip("[]") in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
+        bound = host.rpartition(":")[0] or host
+    at = "" if bound in ("127.0.0.1", "localhost") else f" -h {bound.strip('[]')}"
+    return at + ("" if port == "4730" else f" -p {port}")
+
+
+def _read_toast(visit: Visit) -> tuple[bool, str] | None:
+    """Whether the action succeeded, and the sentence."""
+    if not visit.toast:
+        return None
+    told = unquote(visit.toast)
+    return told[:1] != "-", told[1:]

@@ -1,0 +1,143 @@
+// Keeps the page up to date: is notified of changes, fetches what is shown, morphs it in.
+// One stream for each visible tab, none for a hidden one: browsers allow six connections a server.
+"use strict";
+(() => {
+  const button = document.getElementById("live");
+  const told = document.getElementById("live-told");
+  const topic = document.body.dataset.topic;
+  if (!topic) return;
+
+  const POLL_MS = 5000; // while there is no stream
+  const AGE_MS = 10000; // ages and time left go on without any event
+  const TELL_MS = 30000;
+  const REST = 20; // a page that takes long to make is fetched less often: by so many times that
+  const REST_MS_MAX = 5000;
+  const REST_SLOW_MS_MAX = 30000; // where the server says that it has much to look through
+  let source = null;
+  let paused = false;
+  let fetching = null;
+  let wanted = false;
+  let timer = 0;
+  let toldAt = 0;
+  let restUntil = 0;
+  let pressed = false;
+
+  const say = (word) => {
+    button.hidden = false;
+    button.dataset.now = word;
+    button.querySelector(".word").textContent = word;
+    button.setAttribute("aria-pressed", String(word === "paused"));
+    button.title = word === "paused" ? "Go on with live updates" : "Pause live updates";
+  };
+
+  // What is being pressed, sent or marked must not move or change under somebody's hands.
+  const busy = () => {
+    if (manyhands.isActing() || pressed) return true;
+    const selection = document.getSelection();
+    const main = document.getElementById("main");
+    return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+  };
+
+  const refresh = async () => {
+    // A search that has not come to its end goes on by itself, or is gone on with by somebody.
+    if (paused || document.hidden || manyhands.held || document.getElementById("further")) {
+      wanted = false;
+      return;
+    }
+    const started = performance.now();
+    if (fetching || busy() || started < restUntil || document.querySelector(".htmx-request")) {
+      wanted = true;
+      return;
+    }
+    wanted = false;
+    fetching = new AbortController();
+    const here = location.href;
+    const seen = manyhands.shown;
+    try {
+      const headers = { "HX-Request": "true", "Manyhands-Refresh": "true" };
+      const answer = await fetch(here, { headers, signal: fetching.signal });
+      const html = await answer.text();
+      if (here !== location.href || seen !== manyhands.shown || busy()) {
+        wanted = true; // it is older than what is seen, or in somebody's way
+      } else if (answer.ok && !paused && !manyhands.held) {
+        manyhands.show(html);
+        if (Date.now() - toldAt > TELL_MS) {
+          toldAt = Date.now();
+          told.textContent = `Updated at ${new Date().toLocaleTimeString()}`;
+        }
+      }
+    } catch {
+      // The stream says so, too, and tries again.
+    } finally {
+      fetching = null;
+      const ended = performance.now();
+      const most = document.querySelector("[data-slow]") ? REST_SLOW_MS_MAX : REST_MS_MAX;
+      restUntil = ended + Math.min(most, REST * (ended - started));
+      if (wanted && source) tick();
+    }
+  };
+
+  const tick = () => {
+    clearTimeout(timer);
+    const streaming = source?.readyState === EventSource.OPEN;
+    timer = setTimeout(async () => {
+      await refresh();
+      if (!source) return; // closed meanwhile
+      if (source.readyState === EventSource.CLOSED) open();
+      tick();
+    }, wanted ? 500 : streaming ? AGE_MS : POLL_MS);
+  };
+
+  const open = () => {
+    source?.close();
+    source = new EventSource(`/ui/live?topic=${encodeURIComponent(topic)}`);
+    source.addEventListener("hello", () => {
+      say("live");
+      refresh();
+      tick();
+    });
+    source.addEventListener("change", () => {
+      refresh();
+      tick();
+    });
+    source.addEventListener("error", () => {
+      if (!paused) say("reconnecting");
+      tick();
+    });
+  };
+
+  const close = () => {
+    clearTimeout(timer);
+    fetching?.abort();
+    source?.close();
+    source = null;
+  };
+
+  button.addEventListener("click", () => {
+    paused = !paused;
+    if (paused) {
+      close();
+      say("paused");
+    } else {
+      open();
+    }
+  });
+  // Moves, too: over a scroll bar nobody hears of the end.
+  for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) {
+    addEventListener(kind, (event) => (pressed = event.buttons === 1), { capture: true, passive: true });
+  }
+  addEventListener("blur", () => (pressed = false));
+  document.addEventListener("manyhands:stale", () => {
+    refresh();
+    if (source) tick();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) close();
+    else if (!paused) open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => {
+    if (event.persisted && !paused) open();
+  });
+  if (!document.hidden) open();
+})();
