@@ -19,6 +19,11 @@ from tests.conformance.stores.opened import Opened, ids
 from tests.e2e.serving import Api, run, serving
 
 
+def payload(size: int) -> bytes:
+    """A random payload whose first byte is not zero, so that zeroing it is damage."""
+    return b"p" + os.urandom(size - 1)
+
+
 class Damaged:
     """A store that was stopped in order, with jobs in several states."""
 
@@ -26,8 +31,8 @@ class Damaged:
         self.data = directory
         opened = Opened("sqlite", directory)
         opened.ask(SetQueue(queue="q", policy=QueuePolicy(attempts_max=3)))
-        self.ready = [opened.submit(payload=os.urandom(40)).job_id for _ in range(5)]
-        self.large = opened.submit(payload=os.urandom(20_000)).job_id
+        self.ready = [opened.submit(payload=payload(40)).job_id for _ in range(5)]
+        self.large = opened.submit(payload=payload(20_000)).job_id
         opened.submit("other")
         (self.finished,) = ids(opened.claim("other"))
         lease = opened.job(self.finished).lease
@@ -87,7 +92,7 @@ def test_a_large_payload_that_is_damaged_is_named_at_the_start(damaged):
 def on_disk_only(damaged):
     """A job whose payload is so large that it is read only when it is needed."""
     opened = Opened("sqlite", damaged.data)
-    job_id = opened.submit(payload=os.urandom(100_000)).job_id
+    job_id = opened.submit(payload=payload(100_000)).job_id
     opened.commit()
     opened.close()
     return job_id
