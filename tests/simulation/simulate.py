@@ -330,6 +330,7 @@ class Simulation:
         checkers.check_leases(store, effects)
         checkers.check_dependencies(record, effects)
         checkers.check_doomed(record, effects)
+        checkers.check_settings_kept(record, store, effects)
         checkers.check_expiry(record, effects, self._awake_ms(), self._stalls)
 
     def _written(self, effects: Effects) -> None:

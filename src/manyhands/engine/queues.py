@@ -30,7 +30,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import FINISHED, Origin, Schedule
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Terms
-from manyhands.model.replies import Accepted, Refusal, Reply, SubmittedMany, Why
+from manyhands.model.replies import Accepted, QueueSet, Refusal, Reply, SubmittedMany, Why
 
 _SCHEDULE_ORIGIN = Origin("schedule")
 _COUNTS = (
@@ -45,19 +45,20 @@ _COUNTS = (
 
 
 def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
-    """Changes the settings of a queue, and creates it if necessary."""
+    """Changes the settings of a queue, and creates it if necessary and allowed (rule 29)."""
+    known = effects.queue(command.queue)
+    if known is None and command.only_known:
+        return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
     refusal = bad_queue(effects, command.queue)
     if refusal is not None:
         return refusal
-    queue = replace(effects.queue(command.queue) or Queue(command.queue), declared=True)
-    if command.policy is not None:
-        sentence = _bad_policy(command.policy)
-        if sentence is not None:
-            return Refusal(Why.BAD_POLICY, sentence)
-        queue = replace(queue, policy=command.policy)
-    if command.jobs_max is not None:
-        normal, high, low = command.jobs_max
-        policy = replace(queue.policy, jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
+    queue = replace(known or Queue(command.queue), declared=True)
+    policy = command.policy
+    if policy is not None:
+        if command.fields is not None:
+            changes = {field: getattr(policy, field) for field in command.fields}
+            policy = replace(queue.policy, **changes)
+        # The whole is checked, not the change: one setting may need another.
         sentence = _bad_policy(policy)
         if sentence is not None:
             return Refusal(Why.BAD_POLICY, sentence)
@@ -66,7 +67,7 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
         queue = replace(queue, paused=command.paused)
     effects.put_queue(queue)
     effects.urgent = True
-    return Accepted(1)
+    return QueueSet(queue)
 
 
 def _bad_policy(policy: QueuePolicy) -> str | None:

@@ -335,8 +335,8 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     queue: str
     paused: bool | None = None
     policy: QueuePolicy | None = None
-    # Only the bounds on unfinished jobs: normal, high and low priority.
-    jobs_max: tuple[int | None, int | None, int | None] | None = None
+    fields: tuple[str, ...] | None = None  # of the policy; the others stay. None: all are set
+    only_known: bool = False  # refused if there is no such queue
 
 
 class ForgetQueue(Struct, frozen=True, gc=False):

@@ -8,6 +8,7 @@ import enum
 from msgspec import Struct
 
 from manyhands.model.job import Job
+from manyhands.model.policy import Queue
 from manyhands.model.receipts import Receipt
 
 
@@ -125,6 +126,12 @@ class Accepted(Struct, frozen=True, gc=False):
     count: int = 0
 
 
+class QueueSet(Struct, frozen=True, gc=False):
+    """The queue as it is now."""
+
+    queue: Queue
+
+
 class Ticked(Struct, frozen=True, gc=False):
     """How many jobs a tick changed; ``more``: further ones are due now."""
 
@@ -153,6 +160,7 @@ Reply = (
     | Concluded
     | Found
     | Accepted
+    | QueueSet
     | Ticked
     | Refusal
 )

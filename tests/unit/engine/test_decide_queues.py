@@ -14,7 +14,6 @@ from manyhands.model.commands import (
     RemoveSchedule,
     SetCursor,
     SetLimit,
-    SetQueue,
     SetTags,
 )
 from manyhands.model.events import Cursor
@@ -321,19 +320,7 @@ def test_a_cron_line_is_as_good_as_an_interval():
     assert world.tick(MINUTE) == 0
 
 
-# Bounds by priority, and cursors.
-
-
-def test_the_bounds_of_a_queue_can_be_set_without_its_other_policy():
-    world = World()
-    world.set_queue(attempts_max=3)
-
-    world.accepted(SetQueue(queue="q", jobs_max=(1, 2, 0)))
-
-    policy = world.store.live.queue("q").policy
-    assert (policy.attempts_max, policy.jobs_max) == (3, 1)
-    assert (policy.jobs_max_high, policy.jobs_max_low) == (2, 0)
-    assert world.refused(SetQueue(queue="q", jobs_max=(-1, None, None))) is Why.BAD_POLICY
+# Cursors.
 
 
 def test_a_reader_of_events_leaves_a_mark_and_takes_it_away():

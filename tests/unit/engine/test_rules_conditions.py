@@ -18,10 +18,20 @@ from manyhands.model.commands import (
     SetDependencies,
     SetLimit,
     SetPriority,
+    SetQueue,
 )
 from manyhands.model.job import Schedule, State
-from manyhands.model.policy import TERMS, OnDependencyFailure, OnExpiry, OnUnknownDependency, Terms
-from manyhands.model.replies import Changed, Refusal, Submitted, Why
+from manyhands.model.policy import (
+    TERMS,
+    OnDependencyFailure,
+    OnExpiry,
+    OnUnknownDependency,
+    Queue,
+    QueuePolicy,
+    Terms,
+)
+from manyhands.model.replies import Changed, QueueSet, Refusal, Submitted, Why
+from tests.copies import replace
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job, a_worker, by_holder
 
 HOLD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
@@ -371,3 +381,63 @@ def test_rule_28_a_claim_of_no_jobs_changes_nothing():
 
     assert reply.jobs == ()
     assert world.job(job.job_id) == job
+
+
+# Rule 29: settings of queues.
+
+
+def test_rule_29_settings_that_a_change_does_not_name_stay():
+    world = World()
+    world.set_queue(attempts_max=3, lease_ms=SECOND)
+
+    reply = world.run(
+        SetQueue(queue="q", policy=QueuePolicy(jobs_max=1), fields=("jobs_max", "lease_ms"))
+    )
+
+    policy = QueuePolicy(attempts_max=3, jobs_max=1)
+    assert world.store.live.queue("q").policy == policy
+    assert reply == QueueSet(Queue("q", policy, declared=True))
+
+
+def test_rule_29_a_change_without_fields_leaves_the_policy_alone():
+    world = World()
+    world.set_queue(attempts_max=3)
+
+    world.run(SetQueue(queue="q", paused=True, policy=QueuePolicy(), fields=()))
+
+    assert world.store.live.queue("q") == Queue(
+        "q", QueuePolicy(attempts_max=3), paused=True, declared=True
+    )
+
+
+def test_rule_29_a_policy_without_fields_replaces_all_of_it():
+    world = World()
+    world.set_queue(attempts_max=3)
+
+    world.run(SetQueue(queue="q", policy=QueuePolicy(jobs_max=1)))
+
+    assert world.store.live.queue("q").policy == QueuePolicy(jobs_max=1)
+
+
+def test_rule_29_what_a_change_makes_of_the_whole_is_checked():
+    world = World()
+    world.set_queue(lease_ms=SECOND)
+    forced = SetQueue(queue="q", policy=QueuePolicy(lease_forced=True), fields=("lease_forced",))
+    without = SetQueue(queue="q", policy=QueuePolicy(), fields=("lease_ms",))
+    world.run(forced)
+
+    assert world.refused(without) is Why.BAD_POLICY
+    assert world.refused(replace(forced, queue="other")) is Why.BAD_POLICY
+    assert world.store.live.queue("q").policy == QueuePolicy(lease_ms=SECOND, lease_forced=True)
+
+
+def test_rule_29_a_change_for_a_known_queue_creates_none():
+    world = World()
+    pause = SetQueue(queue="q", paused=True, only_known=True)
+
+    unknown = world.refused(pause)
+    world.submit()
+
+    assert unknown is Why.UNKNOWN_QUEUE
+    assert isinstance(world.run(pause), QueueSet)
+    assert world.store.live.queue("q").paused

@@ -9,7 +9,7 @@ from manyhands.dispatch.session import Peer
 from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
-from manyhands.model.policy import DEFAULTS, terms_of
+from manyhands.model.policy import DEFAULTS, QueuePolicy, terms_of
 from manyhands.model.replies import Refusal, Reply, Why
 from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.gearman.names import as_word, queue_of, unescaped
@@ -26,6 +26,8 @@ _COLON: Final = ord(":")
 _UNIQUE_BYTES_MAX: Final = 64
 # The key of a job that was joined by its data: a dash and a digest of 64 bytes, see ``unique_key``.
 _DIGEST_BYTES: Final = 65
+# The bounds on unfinished jobs, which are set together.
+_JOBS_MAX: Final = ("jobs_max", "jobs_max_high", "jobs_max_low")
 # Asks for nothing; its answer comes when everything asked before is on disk.
 _BARRIER: Final = LookByKey(b"", "")
 
@@ -219,19 +221,20 @@ class Admin:
             self._incomplete(b"maxqueue FUNCTION [ALL | HIGH NORMAL LOW]")
             return
         bounds = [number if number > 0 else None for number in numbers or [0]]
-        jobs_max: tuple[int | None, int | None, int | None]
         if len(bounds) == 1:
-            jobs_max = (bounds[0], None, None)
+            policy = QueuePolicy(jobs_max=bounds[0])
         else:
             # No bound for one priority must not fall back to that of another.
             high, normal, low = (number or _NO_BOUND for number in bounds)
-            jobs_max = (normal, high, low)
+            policy = QueuePolicy(jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
         name = _named(words[0])
-        known = {queue.name for queue in self._peer.queues()}
-        if name not in known and name not in self._hall.workers_by_function():
-            self._replies.say(wire.OK_LINE)
-            return
-        self._ask(SetQueue(queue=name, jobs_max=jobs_max))
+        command = SetQueue(
+            queue=name,
+            policy=policy,
+            fields=_JOBS_MAX,
+            only_known=name not in self._hall.workers_by_function(),
+        )
+        self._ask(command, missing=wire.OK_LINE)
 
     def on_cancel(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"job":

@@ -17,7 +17,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.filter import Order
 from manyhands.model.job import Job, Schedule, State
-from manyhands.model.replies import Changed, ChangedMany, Refusal, Reply, Why
+from manyhands.model.replies import Changed, ChangedMany, QueueSet, Refusal, Reply, Why
 from manyhands.operate.schedules import CalendarError, first_cron_at
 from manyhands.protocols.qless import items, settings
 from manyhands.protocols.qless.answers import ItemError
@@ -153,11 +153,10 @@ class QlessOperating:
     async def set_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
         name = queue_name(rest[0])
         data, _ = read_value(await exchange.body(), settings.QUEUE)
-        command = data.command(name, self._live.queue(name))
-        _check([await ask(self._dispatcher, command)])
-        policy = command.policy
-        assert policy is not None
-        await self._answer(exchange, settings.shown_policy(policy), [])
+        reply = await ask(self._dispatcher, data.command(name))
+        _check([reply])
+        assert isinstance(reply, QueueSet)
+        await self._answer(exchange, settings.shown_policy(reply.queue.policy), [])
 
     async def forget_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
         """Removes an empty queue from the lists."""
