@@ -16,6 +16,7 @@ CONDITIONS = {
     "repeated exactly": Why.ALREADY_COMPLETED,
     "remove limit": Why.UNKNOWN_LIMIT,
     "only known": Why.UNKNOWN_QUEUE,
+    "offered": Why.QUEUE_IN_USE,
     "only: Cancel": Why.NO_LONGER_FITS,
     "only: ExpireLease": Why.NO_LONGER_FITS,
     "only: Move": Why.NO_LONGER_FITS,
@@ -115,8 +116,11 @@ class Cautious(Actor):
         """Some settings of a queue, perhaps of one that is forgotten now and then."""
         rng = self.rng
         queue = rng.choice((self.simulation.any_queue(rng), "passing"))
-        if queue == "passing" and rng.random() < 0.5:
-            self.ask(c.SetQueue(queue=queue) if rng.random() < 0.5 else c.ForgetQueue(queue))
+        if queue == "passing":
+            if rng.random() < 0.5:
+                self.ask(c.SetQueue(queue=queue))
+            else:
+                self._expect("offered", c.ForgetQueue(queue, offered=rng.random() < 0.5))
         names = ("attempts_max", "grace_ms", "jobs_max", "lease_ms")
         policy = QueuePolicy(attempts_max=3, grace_ms=100, jobs_max=20, lease_ms=2_000)
         command = c.SetQueue(

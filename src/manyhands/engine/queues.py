@@ -86,7 +86,9 @@ def _bad_policy(policy: QueuePolicy) -> str | None:
 
 
 def decide_forget_queue(command: ForgetQueue, effects: Effects) -> Reply:
-    """Forgets a queue without unfinished jobs."""
+    """Forgets a queue that nobody uses: without unfinished jobs, and not offered by workers."""
+    if command.offered:
+        return Refusal(Why.QUEUE_IN_USE, f"there are workers for queue {command.queue!r}")
     if effects.queue(command.queue) is None:
         return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
     count = effects.view.unfinished_count(command.queue)

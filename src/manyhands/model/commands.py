@@ -343,6 +343,7 @@ class ForgetQueue(Struct, frozen=True, gc=False):
     """Drops a queue that has no unfinished job."""
 
     queue: str
+    offered: bool = False  # workers offer to work on it, as the sender knows: refused
 
 
 class ForgetIdle(Struct, frozen=True, gc=False):

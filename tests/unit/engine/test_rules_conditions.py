@@ -7,6 +7,7 @@ from manyhands.model.commands import (
     Claim,
     Complete,
     ExpireLease,
+    ForgetQueue,
     Move,
     OnExisting,
     Only,
@@ -441,3 +442,15 @@ def test_rule_29_a_change_for_a_known_queue_creates_none():
     assert unknown is Why.UNKNOWN_QUEUE
     assert isinstance(world.run(pause), QueueSet)
     assert world.store.live.queue("q").paused
+
+
+def test_rule_29_a_queue_that_workers_offer_is_not_dropped():
+    world = World()
+    world.set_queue("q", paused=False)
+
+    offered = world.refused(ForgetQueue("q", offered=True))
+    unknown = world.refused(ForgetQueue("unknown", offered=True))
+
+    assert offered is unknown is Why.QUEUE_IN_USE
+    assert world.accepted(ForgetQueue("q")) == 1
+    assert world.store.live.queue("q") is None

@@ -89,6 +89,10 @@ class Hall:
         if len(self.functions) < _FUNCTIONS_COUNT_MAX:
             self.functions[function] = None
 
+    def is_offered(self, function: str) -> bool:
+        """Whether a connected worker offers the function."""
+        return any(function in session.abilities for session in self.sessions)
+
     def complain(self, peer: Peer, code: bytes, sentence: bytes) -> None:
         """Notes an error sent to a peer."""
         if self.on_error is not None:
@@ -259,17 +263,28 @@ class Admin:
             return
         name = _named(self._line.split(None, 2)[2].rstrip())  # may contain spaces
         hall = self._hall
-        if hall.workers_by_function().get(name):
-            sentence = b"there are workers for this function"
-            self._replies.say(wire.encode_refusal(b"FUNCTION_IN_USE", sentence))
-            return
+        command = ForgetQueue(name, offered=hall.is_offered(name))
+        # Listings that are asked for before the answer leaves do not show it either.
         was_named = name in hall.functions
         hall.functions.pop(name, None)
-        self._ask(ForgetQueue(name), missing=wire.OK_LINE if was_named else None)
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            answer = _answer(reply)
+            if isinstance(reply, Refusal) and was_named:
+                if reply.why is Why.UNKNOWN_QUEUE:
+                    answer = wire.OK_LINE
+                else:
+                    hall.learn(name)
+            if isinstance(reply, Refusal) and command.offered:
+                answer = _refused(reply, b"there are workers for this function")
+            self._replies.fill(slot, answer)
+
+        self._peer.operate(command, settle)
 
     def _ask(
         self,
-        command: SetQueue | Cancel | ForgetQueue,
+        command: SetQueue | Cancel,
         unknown: bytes | None = None,
         missing: bytes | None = None,
     ) -> None:
@@ -277,16 +292,13 @@ class Admin:
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
-            if not isinstance(reply, Refusal):
-                self._replies.fill(slot, wire.OK_LINE)
-            elif unknown is not None and reply.why in _NO_SUCH_JOB:
+            why = reply.why if isinstance(reply, Refusal) else None
+            if unknown is not None and why in _NO_SUCH_JOB:
                 self._replies.fill(slot, unknown)
-            elif missing is not None and reply.why is Why.UNKNOWN_QUEUE:
+            elif missing is not None and why is Why.UNKNOWN_QUEUE:
                 self._replies.fill(slot, missing)
             else:
-                sentence = reply.sentence.encode("utf-8", "replace")
-                refusal = wire.encode_refusal(ERROR_CODES[reply.why], sentence)
-                self._replies.fill(slot, refusal)
+                self._replies.fill(slot, _answer(reply))
 
         self._peer.operate(command, settle)
 
@@ -302,6 +314,16 @@ class Admin:
 _NO_SUCH_JOB: Final = frozenset(
     {Why.UNKNOWN_JOB, Why.ALREADY_COMPLETED, Why.ALREADY_FAILED, Why.ALREADY_CANCELLED}
 )
+
+
+def _answer(reply: Reply) -> bytes:
+    if not isinstance(reply, Refusal):
+        return wire.OK_LINE
+    return _refused(reply, reply.sentence.encode("utf-8", "replace"))
+
+
+def _refused(refusal: Refusal, sentence: bytes) -> bytes:
+    return wire.encode_refusal(ERROR_CODES[refusal.why], sentence)
 
 
 def shown_unique(job: Job) -> bytes:
