@@ -4,6 +4,7 @@ from manyhands.model import commands as c
 from manyhands.model.job import Holder, Job, Schedule, State
 from manyhands.model.policy import QueuePolicy
 from manyhands.model.replies import Changed, Refusal, Reply, SubmittedMany, Why
+from tests.copies import replace
 from tests.simulation.actors import LIMITS, OPEN_TERMS, TERMS, Actor, NamedWorker
 
 # What each condition refuses by. In some world each of them must have let something pass as well.
@@ -17,6 +18,7 @@ CONDITIONS = {
     "remove limit": Why.UNKNOWN_LIMIT,
     "only known": Why.UNKNOWN_QUEUE,
     "offered": Why.QUEUE_IN_USE,
+    "only scheduled": Why.UNKNOWN_SCHEDULE,
     "only: Cancel": Why.NO_LONGER_FITS,
     "only: ExpireLease": Why.NO_LONGER_FITS,
     "only: Move": Why.NO_LONGER_FITS,
@@ -97,7 +99,13 @@ class Cautious(Actor):
             next_at=self.simulation.server.clock.now() + 1_000,
             terms=self.rng.choice(TERMS),
         )
-        self._expect("unless job", c.PutSchedule(schedule, unless_job=f"5c{number}"))
+        if self.rng.random() < 0.3:
+            switched = replace(schedule, paused=self.rng.random() < 0.3)
+            self._expect("only scheduled", c.PutSchedule(switched, fields=("paused",)))
+            return
+        in_step = self.rng.random() < 0.5
+        command = c.PutSchedule(schedule, unless_job=f"5c{number}", in_step=in_step)
+        self._expect("unless job", command)
 
     def _requeue(self) -> None:
         job_id = self.simulation.any_id(self.rng)

@@ -283,6 +283,33 @@ def check_settings_kept(record: Record, store: FaultyStore, effects: Effects) ->
                 require(kept, f"{command} changed {field.name}")
 
 
+def check_in_step(record: Record, store: FaultyStore, effects: Effects) -> bool:
+    """A schedule that is set again keeps its step, or everything but what was to change. Returns
+    whether one was moved into step.
+    """
+    command = record.command
+    if not isinstance(command, commands.PutSchedule):
+        return False
+    asked = command.schedule
+    old = store.live.schedules.get(asked.schedule_id)
+    new = effects.set().schedules[asked.schedule_id]
+    assert new is not None
+    if old is None:
+        require(command.fields is None, f"{command} created a schedule")
+        require(new.next_at == asked.next_at, f"{command} set another time")
+        return False
+    if command.fields is not None:
+        kept = {field: getattr(asked, field) for field in command.fields}
+        require(replace(old, **kept) == new, f"{command} changed more than it names")
+        return False
+    if not command.in_step or old.interval_ms is None or asked.interval_ms is None:
+        require(new.next_at == asked.next_at, f"{command} set another time")
+        return False
+    fired_at = old.next_at - old.interval_ms
+    require(new.next_at == fired_at + asked.interval_ms, f"{command} is out of step")
+    return True
+
+
 def check_doomed(record: Record, effects: Effects) -> None:
     """What is cancelled with its dependants takes them all along, at once or in slices: none of
     them is handed out any more, unless somebody freed it or put it to work again.

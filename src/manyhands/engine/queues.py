@@ -157,11 +157,13 @@ def decide_remove_cursor(command: RemoveCursor, effects: Effects) -> Reply:
 
 def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
     """Creates or replaces a schedule. Its count of firings continues."""
-    schedule = command.schedule
+    known = effects.view.schedule(command.schedule.schedule_id)
+    if known is None and command.fields is not None:
+        return _unknown_schedule(command.schedule.schedule_id)
+    schedule = _merged_schedule(command, known)
     refusal = _bad_schedule(schedule, effects)
     if refusal is not None:
         return refusal
-    known = effects.view.schedule(schedule.schedule_id)
     if known is None and command.unless_job is not None:
         job = effects.job(command.unless_job)
         if job is not None:
@@ -173,6 +175,24 @@ def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
         schedule = replace(schedule, fired_count=known.fired_count, last_job_id=known.last_job_id)
     effects.set().schedules[schedule.schedule_id] = schedule
     return Accepted(1)
+
+
+def _merged_schedule(command: PutSchedule, known: Schedule | None) -> Schedule:
+    """Rule 30: what the command says, and what stays as it is."""
+    schedule = command.schedule
+    if known is None:
+        return schedule
+    if command.fields is not None:
+        return replace(known, **{field: getattr(schedule, field) for field in command.fields})
+    before, after = known.interval_ms, schedule.interval_ms
+    if command.in_step and before is not None and after is not None:
+        # One new interval after it fired last, or after it would have.
+        return replace(schedule, next_at=known.next_at - before + after)
+    return schedule
+
+
+def _unknown_schedule(schedule_id: str) -> Refusal:
+    return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {schedule_id!r}")
 
 
 def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
@@ -204,7 +224,7 @@ def _bad_terms(terms: Terms) -> Refusal | None:
 def decide_remove_schedule(command: RemoveSchedule, effects: Effects) -> Reply:
     """Removes a schedule; its jobs stay."""
     if effects.view.schedule(command.schedule_id) is None:
-        return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {command.schedule_id!r}")
+        return _unknown_schedule(command.schedule_id)
     effects.set().schedules[command.schedule_id] = None
     return Accepted(1)
 

@@ -372,6 +372,8 @@ class PutSchedule(Struct, frozen=True, gc=False):
 
     schedule: Schedule
     unless_job: str | None = None  # a new one is refused if a job has this id
+    in_step: bool = False  # if it exists with an interval, its next time follows from that one's
+    fields: tuple[str, ...] | None = None  # only these are set, and only if it exists; None: all
 
 
 class RemoveSchedule(Struct, frozen=True, gc=False):

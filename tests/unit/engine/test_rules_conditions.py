@@ -454,3 +454,52 @@ def test_rule_29_a_queue_that_workers_offer_is_not_dropped():
     assert offered is unknown is Why.QUEUE_IN_USE
     assert world.accepted(ForgetQueue("q")) == 1
     assert world.store.live.queue("q") is None
+
+
+# Rule 30: schedules that are set again.
+
+
+def test_rule_30_a_schedule_that_is_set_again_is_due_one_new_interval_after_it_fired():
+    world = World()
+    world.run(PutSchedule(replace(a_schedule(), next_at=START + HOUR)))
+    again = replace(a_schedule(), interval_ms=3 * HOUR, next_at=START + MINUTE)
+
+    world.run(PutSchedule(again, in_step=True))
+    in_step = world.store.live.view.schedule("5c").next_at
+    world.run(PutSchedule(again))
+
+    assert in_step == START + 3 * HOUR
+    assert world.store.live.view.schedule("5c").next_at == START + MINUTE
+
+
+@pytest.mark.parametrize("known", [None, replace(a_schedule(), interval_ms=None, cron="0 * * * *")])
+def test_rule_30_a_schedule_without_an_earlier_interval_is_due_when_it_says(known):
+    world = World()
+    if known is not None:
+        world.run(PutSchedule(known))
+
+    world.run(PutSchedule(replace(a_schedule(), next_at=START + MINUTE), in_step=True))
+
+    assert world.store.live.view.schedule("5c").next_at == START + MINUTE
+
+
+def test_rule_30_a_cron_line_is_never_moved_into_step():
+    world = World()
+    world.run(PutSchedule(a_schedule()))
+    cron = replace(a_schedule(), interval_ms=None, cron="0 * * * *", next_at=START + MINUTE)
+
+    world.run(PutSchedule(cron, in_step=True))
+
+    assert world.store.live.view.schedule("5c") == cron
+
+
+def test_rule_30_a_schedule_is_paused_without_its_other_settings():
+    world = World()
+    paused = PutSchedule(replace(a_schedule(), queue="old", paused=True), fields=("paused",))
+
+    unknown = world.refused(paused)
+    world.run(PutSchedule(a_schedule()))
+    world.run(paused)
+
+    assert unknown is Why.UNKNOWN_SCHEDULE
+    assert world.store.live.view.schedule("5c") == replace(a_schedule(), paused=True)

@@ -185,7 +185,10 @@ class QlessOperating:
                 continue
             try:
                 schedule = self._schedule(queue, item)
-                batch.ask(index, item.id, PutSchedule(schedule, self._job_id_of(item.id)))
+                command = PutSchedule(
+                    schedule, self._job_id_of(item.id), in_step=item.offset is None
+                )
+                batch.ask(index, item.id, command)
             except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
         results: list[object] = [False] * len(found)
@@ -197,7 +200,6 @@ class QlessOperating:
         await self._answer(exchange, results, batch.errors)
 
     def _schedule(self, queue: str, item: settings.RecurItem) -> Schedule:
-        known = self._live.schedules.get(item.id)
         now = self._dispatcher.clock.now()
         if item.cron is not None and item.interval is None:
             try:
@@ -205,7 +207,7 @@ class QlessOperating:
             except CalendarError as error:
                 raise WrongItemError("invalid_option", str(error)) from None
         else:
-            next_at = item.next_at(known, now)
+            next_at = item.next_at(now)
         return item.schedule(queue, next_at, self._rules.meta_bytes_max)
 
     def _job_id_of(self, text: str) -> str | None:

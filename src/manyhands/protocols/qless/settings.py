@@ -163,11 +163,9 @@ class RecurItem(Struct):
     limits: Limits = ()
     paused: bool = False
 
-    def next_at(self, known: Schedule | None, now: int) -> int:
-        """The first firing of an interval: now, after the offset, or as due before."""
-        interval_ms = milliseconds(self.interval or 0.0, "interval")
-        if self.offset is None and known is not None and known.interval_ms is not None:
-            return known.next_at - known.interval_ms + interval_ms
+    def next_at(self, now: int) -> int:
+        """The first firing of an interval: after the offset, or now."""
+        milliseconds(self.interval or 0.0, "interval")  # its error goes before that of the offset
         return now + milliseconds(self.offset or 0.0, "offset")
 
     def schedule(self, queue: str, next_at: int, meta_bytes_max: int) -> Schedule:
