@@ -33,17 +33,6 @@ GENERATORS := $(wildcard tools/lifecycle.py tools/vocabulary.py)
 TESTS_IN_CHECK := tests/unit tests/tidy
 TESTS_BEYOND := $(filter-out $(TESTS_IN_CHECK) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
-# The hot path as machine code, and the tests that it has to pass as well.
-COMPILED := build/compiled
-COMPILED_READY := $(COMPILED)/.stamp
-COMPILED_FROM := $(shell find src -name '*.py') $(wildcard tools/*.py)
-RUN_COMPILED := PYTHONPATH=$(CURDIR)/$(COMPILED)
-TESTS_OF_COMPILED := tests/unit tests/simulation tests/conformance tests/e2e/qless/test_behaviours.py \
-	tests/e2e/test_crash.py tests/e2e/test_journal.py \
-	$(wildcard tests/e2e/test_dwork*.py tests/e2e/test_gearman*.py)
-CAN_COMPILE := type -P cc && $(BIN)/python -c 'import pathlib, sysconfig; \
-	pathlib.Path(sysconfig.get_path("include"), "Python.h").stat()'
-
 .PHONY: help
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,23 +64,6 @@ test: setup-test test-packages test-clients check docs-check ## check, then ever
 ifneq ($(TESTS_BEYOND),)
 	$(BIN)/python -m pytest -q -rs -n auto $(TESTS_BEYOND)
 endif
-	@if [ -n "$${CI:-}" ] || { $(CAN_COMPILE); } >/dev/null 2>&1; then \
-		$(MAKE) test-compiled; \
-	else \
-		echo "Not tested as compiled: that needs a C compiler and Python's headers."; \
-	fi
-
-.PHONY: compile
-compile: $(COMPILED_READY) ## compile the hot path: a wheel in dist/, unpacked in build/compiled
-
-.PHONY: serve-compiled
-serve-compiled: compile ## start the server with its hot path compiled
-	@$(RUN_COMPILED) exec $(BIN)/manyhands serve
-
-.PHONY: test-compiled
-test-compiled: compile test-packages test-clients ## test the server with its hot path compiled
-	$(RUN_COMPILED) $(BIN)/manyhands version | grep -x 'compiled yes'
-	$(RUN_COMPILED) $(BIN)/python -m pytest -q -rs -n auto -m 'not interpreted' $(TESTS_OF_COMPILED)
 
 .PHONY: simulate
 simulate: setup-test ## simulate the server with random faults; SEED=123 replays one run
@@ -154,10 +126,6 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_TO_TEST): $(READY)
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
-	@touch $@
-
-$(COMPILED_READY): $(READY_TO_TEST) $(COMPILED_FROM)
-	@$(BIN)/python tools/compile.py
 	@touch $@
 
 # Installing may end in an error where a package cannot start its daemon. That is no harm, since

@@ -31,9 +31,8 @@ from rich.table import Table
 HERE = Path(__file__).parent.resolve()
 START_SECONDS_MAX = 20.0
 CELL_SECONDS_MAX = 300.0
-COMPILED = HERE.parent.parent / "build" / "compiled"
 CEILINGS = ("ceiling", "durable ceiling")
-SERVERS = (*CEILINGS, "manyhands", *(["compiled"] if COMPILED.exists() else []))
+SERVERS = (*CEILINGS, "manyhands")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -92,8 +91,7 @@ def serving(kind: str) -> Iterator[tuple[int, str]]:
         if kind == "durable ceiling":
             command.append(str(folder / "journal"))
     else:
-        command = ["env", f"PYTHONPATH={COMPILED}"] if kind == "compiled" else []
-        command += [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
+        command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
         command += ["--ready-file", str(ready), "--dwork", "127.0.0.1:0"]
         for other in ("http", "gearman", "wmp", "amqp"):
             command += [f"--{other}", "off"]

@@ -32,7 +32,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-COMPILED = Path(__file__).resolve().parent.parent.parent / "build" / "compiled"
 REFERENCE = "gearmand"
 START_LIMIT = 20.0
 STOP_LIMIT = 20.0
@@ -119,10 +118,9 @@ def gearmand(*options: str) -> Callable[[Path], Setup]:
     return set_up
 
 
-def manyhands(data: Path, *environment: str) -> Setup:
+def manyhands(data: Path) -> Setup:
     ready = data / "ready.json"
-    command = ["env", *environment] if environment else []
-    command += [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "manyhands", "serve", "--gearman", "127.0.0.1:0"]
     command += ["--data", str(data / "store"), "--ready-file", str(ready)]
     for other in ("http", "dwork", "wmp", "amqp"):
         command += [f"--{other}", "off"]
@@ -135,10 +133,6 @@ def manyhands(data: Path, *environment: str) -> Setup:
         return int(address.rpartition(":")[2])
 
     return Setup(command, find_port)
-
-
-def compiled(data: Path) -> Setup:
-    return manyhands(data, f"PYTHONPATH={COMPILED}")
 
 
 def ceiling(data: Path, *journal: Path) -> Setup:
@@ -164,8 +158,6 @@ SERVERS: dict[str, Callable[[Path], Setup]] = {
     "ceiling-durable": durable_ceiling,
     "manyhands": manyhands,
 }
-if COMPILED.exists():  # by `make compile`
-    SERVERS["manyhands-compiled"] = compiled
 
 
 def launch(command: list[str], data: Path) -> subprocess.Popen[bytes]:

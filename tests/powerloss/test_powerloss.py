@@ -7,6 +7,7 @@ from random import Random
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model.job import Holder, Job, Lease, State
@@ -20,7 +21,6 @@ from manyhands.store.sqlite.writer.frames import Counters, FrameBuffer, mark_kep
 from manyhands.store.sqlite.writer.journal import Place, Tip
 from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 from manyhands.store.sqlite.writer.process import Writer
-from tests.copies import replace
 from tests.powerloss.disk import Disk, System, crashes
 
 NOW = 1_700_000_000_000

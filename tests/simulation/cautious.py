@@ -1,10 +1,11 @@
 """Those who say what they expect: every condition of rule 28, met and not met, and rule 27."""
 
+from msgspec.structs import replace
+
 from manyhands.model import commands as c
 from manyhands.model.job import Holder, Job, Schedule, State
 from manyhands.model.policy import QueuePolicy
 from manyhands.model.replies import Changed, Refusal, Reply, SubmittedMany, Why
-from tests.copies import replace
 from tests.simulation.actors import LIMITS, OPEN_TERMS, TERMS, Actor, NamedWorker
 
 # What each condition refuses by. In some world each of them must have let something pass as well.

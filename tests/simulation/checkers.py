@@ -7,6 +7,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from msgspec import json, structs
+from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
@@ -30,7 +31,6 @@ from manyhands.model.replies import (
 from manyhands.store.batch import Batch
 from manyhands.store.index.live import Index
 from manyhands.store.index.recount import check_index as check_index_itself
-from tests.copies import replace
 from tests.simulation.world import SETTINGS, Disk, FaultyStore
 
 _MOVES = {(state, after) for (state, _), after in TABLE.items()}

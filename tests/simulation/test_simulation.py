@@ -111,14 +111,12 @@ def assert_noticed(words: str) -> None:
         run_until_noticed()
 
 
-@pytest.mark.interpreted
 def test_a_lease_that_anybody_can_claim_to_hold_is_noticed(monkeypatch):
     monkeypatch.setattr(lease, "proves", lambda *_: True)
 
     assert_noticed("under a foreign lease")
 
 
-@pytest.mark.interpreted
 def test_an_answer_before_its_commit_is_noticed(monkeypatch):
     flush = Dispatcher._flush
 
@@ -136,7 +134,6 @@ def test_an_answer_before_its_commit_is_noticed(monkeypatch):
     assert_noticed("was answered at commit|was answered early")
 
 
-@pytest.mark.interpreted
 def test_a_signal_before_its_commit_is_noticed(monkeypatch):
     flush = Dispatcher._flush
 
@@ -154,7 +151,6 @@ def test_a_signal_before_its_commit_is_noticed(monkeypatch):
     assert_noticed("told before its commit")
 
 
-@pytest.mark.interpreted
 def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch):
     free = graph.free
     monkeypatch.setattr(graph, "free", lambda effects, job, left: free(effects, job, left[1:]))
@@ -162,14 +158,12 @@ def test_a_dependant_that_starts_one_dependency_too_early_is_noticed(monkeypatch
     assert_noticed("started before|waits for")
 
 
-@pytest.mark.interpreted
 def test_a_dependant_that_is_never_freed_is_noticed(monkeypatch):
     monkeypatch.setattr(graph, "_notify_dependants", lambda *_: None)
 
     assert_noticed("did not end|waits for")
 
 
-@pytest.mark.interpreted
 def test_a_dependant_that_escapes_when_it_is_cancelled_later_than_the_others_is_noticed(
     monkeypatch,
 ):
@@ -178,14 +172,12 @@ def test_a_dependant_that_escapes_when_it_is_cancelled_later_than_the_others_is_
     assert_noticed("although it was cancelled with what it depends on")
 
 
-@pytest.mark.interpreted
 def test_a_queue_that_counts_as_drained_too_soon_is_noticed(monkeypatch):
     monkeypatch.setattr(claim, "is_stuck", lambda *_: True)
 
     assert_noticed("was answered True, the queues were open")
 
 
-@pytest.mark.interpreted
 def test_an_answer_about_many_jobs_that_outlives_a_change_is_noticed(monkeypatch):
     answers: dict[tuple[int, str], bool] = {}
 
@@ -197,7 +189,6 @@ def test_an_answer_about_many_jobs_that_outlives_a_change_is_noticed(monkeypatch
     assert_noticed("the queues were")
 
 
-@pytest.mark.interpreted
 def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):
     monkeypatch.setattr(Collector, "is_unsaved", lambda *_: False)
 
@@ -210,7 +201,6 @@ def test_a_standstill_that_costs_leases_is_noticed(monkeypatch):
     assert_noticed("expired after")
 
 
-@pytest.mark.interpreted
 def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
     monkeypatch.setattr(Sleepers, "wake", lambda *_: 0)
 
@@ -255,7 +245,6 @@ def test_a_durable_queue_that_is_told_of_before_its_commit_is_noticed(monkeypatc
     assert_noticed("was not on disk|is gone")
 
 
-@pytest.mark.interpreted
 def test_names_that_come_back_after_their_graph_had_ended_are_noticed(monkeypatch):
     restore = Namespaces.restore
     monkeypatch.setattr(Namespaces, "restore", lambda self, _: restore(self, {}))

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.ids import Ids
@@ -17,14 +18,12 @@ from manyhands.model.events import Cursor, Event
 from manyhands.model.filter import Filter
 from manyhands.model.job import FINISHED, Job, Schedule, State, Unnotified
 from manyhands.model.policy import NamedLimit, Queue
-from manyhands.model.stored import stored
 from manyhands.store.batch import GRAPH_PREFIX, UNNOTIFIED_PREFIX, Batch
 from manyhands.store.collector import Collector
 from manyhands.store.contract import Page, PartialResult, StoredEvent, StoreFailedError
 from manyhands.store.index.ready import entry_order
 from manyhands.store.index.recount import check_index
 from manyhands.store.sqlite.rows import decode_job
-from tests.copies import replace
 
 START_AT = 1_800_000_000_000
 SETTINGS = ("queues", "limits", "schedules", "cursors")
@@ -228,7 +227,7 @@ class Image:
         self.jobs = [
             (
                 job.job_id,
-                _encode(stored(replace(job, payload=b"", stored_bytes=0, result=None))),
+                _encode(replace(job, payload=b"", stored_bytes=0, result=None)),
                 (_kept(job), job.payload) if job.job_id in batch.full else None,
                 job.result,
             )

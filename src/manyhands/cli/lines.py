@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
-from manyhands.model.stored import StoredJob, restored, stored
 from manyhands.store.sqlite.rows import with_reason
 
 FORMAT: Final = 1
@@ -66,7 +65,7 @@ class Doom(Struct):
 class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     """A job in any state; long values are separate fields."""
 
-    job: StoredJob
+    job: Job
     payload: Content
     result: Content | None = None
     doom: Doom | None = None
@@ -75,8 +74,7 @@ class JobLine(Struct, tag="job", tag_field="kind", omit_defaults=True):
     def plain(self) -> Job:
         """The job to store; the new store assigns its position."""
         result = self.result.plain() if self.result is not None else None
-        job = replace(self.job, payload=self.payload.plain(), result=result, serial=0)
-        return restored(job)
+        return replace(self.job, payload=self.payload.plain(), result=result, serial=0)
 
 
 Line = Header | QueueLine | LimitLine | ScheduleLine | JobLine
@@ -101,7 +99,7 @@ def job_line(job: Job, doom: Doom | None = None, *, begins_graph: bool = False) 
     result = None if job.result is None else _content(job.result, job.result_encoding)
     bare = replace(job, payload=b"", result=None, serial=0)
     payload = _content(job.payload, job.encoding)
-    return JobLine(stored(bare), payload, result, doom, begins_graph)
+    return JobLine(bare, payload, result, doom, begins_graph)
 
 
 def _content(data: bytes, encoding: Encoding) -> Content:

@@ -23,12 +23,10 @@ def version(
     import apsw
     import zmq
 
-    from manyhands.engine import decide
     from manyhands.protocols.dwork.codec import implementation
 
     versions = {
         "manyhands": __version__,
-        "compiled": "no" if decide.__file__.endswith(".py") else "yes",
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
         "zeromq": zmq.zmq_version(),

@@ -6,15 +6,14 @@ from typing import Any
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from manyhands.model.job import Job
 from manyhands.model.policy import TERMS, Terms
-from manyhands.model.stored import stored
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.checksums import SUMMED, checksum
 from manyhands.store.sqlite.rows import PAYLOAD, changing_sum, decode_row, result_sum, split_events
 from manyhands.store.sqlite.writer.packer import TermsBook
-from tests.copies import replace
 
 
 def make_older(file: Path, version: int) -> None:
@@ -58,7 +57,7 @@ def _spread(connection: apsw.Connection) -> None:
     for row, columns in zip(found, jobs, strict=True):
         job = _decode_row(columns, terms.by_number)
         kept = replace(job, payload=b"", result=None, terms=TERMS["native"])
-        record = msgspec.json.encode(stored(kept)).decode()
+        record = msgspec.json.encode(kept).decode()
         values = (*row[:10], record, *row[-2:])
         connection.execute(f"INSERT INTO jobs VALUES({', '.join('?' * 13)})", values)
     for last_seq, count, bodies in blocks:

@@ -5,6 +5,8 @@ import select
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from manyhands.dispatch.ids import Ids
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
@@ -18,7 +20,6 @@ from manyhands.store.contract import Store
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
-from tests.copies import replace
 
 START = 1_700_000_000_000
 WORKER = Holder("native", "worker")

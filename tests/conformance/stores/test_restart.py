@@ -1,5 +1,7 @@
 """What a decision needs to know is known again after a stop: order, keys, names, leases, counts."""
 
+from msgspec.structs import replace
+
 from manyhands.model import limits
 from manyhands.model.commands import (
     ByHolder,
@@ -35,7 +37,6 @@ from manyhands.model.policy import (
     Terms,
 )
 from tests.conformance.stores.opened import START, ids
-from tests.copies import replace
 
 
 def test_jobs_that_share_terms_share_one_object_after_a_restart(opened):

@@ -1,7 +1,5 @@
 """What goes after its time, and what stays however old it is."""
 
-import pytest
-
 from manyhands.model import limits
 from manyhands.model.commands import (
     ByToken,
@@ -140,7 +138,6 @@ def test_nothing_is_kept_of_a_forgotten_queue_whose_last_record_is_gone(opening)
     assert opened.store.live.view.recorded_count("old") == 0
 
 
-@pytest.mark.interpreted
 def test_very_many_queues_are_looked_at_in_turns(opening, monkeypatch):
     opened = opening(Retention(record_ms=HOUR))
     for number in range(7):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from manyhands.model.commands import Cancel, SetQueue
 from manyhands.model.failures import group_of
@@ -23,7 +24,6 @@ from manyhands.model.job import (
 )
 from manyhands.store.sqlite import search
 from tests.conformance.stores.opened import START, Opened, ids
-from tests.copies import replace
 
 QUEUES = ("a", "b", "ü")
 WORKERS = ("w1", 'w"2', "wörk\\er")

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -41,9 +42,7 @@ from manyhands.model.policy import (
 )
 from manyhands.model.reasons import Reason
 from manyhands.model.replies import Refusal
-from manyhands.model.stored import StoredJob
 from tests.conformance.stores.opened import START, Opened, ids
-from tests.copies import replace
 
 HOLDER = Holder("http", 'wörker "1"', "10.0.0.1:5")
 EVERYTHING = Job(
@@ -102,7 +101,7 @@ EVERYTHING = Job(
 def test_every_field_of_a_job_has_a_value_to_test_with():
     same = [
         field.name
-        for field in msgspec.structs.fields(StoredJob)
+        for field in msgspec.structs.fields(Job)
         if field.default is not msgspec.NODEFAULT
         and getattr(EVERYTHING, field.name) == field.default
     ]

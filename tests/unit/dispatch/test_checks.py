@@ -1,12 +1,11 @@
 """A server that checks itself notices what must never be, and ends before it acknowledges more."""
 
-import pytest
+from msgspec.structs import replace
 
 from manyhands.dispatch.checks import WORLD_EVERY
 from manyhands.model.commands import NewJob, SetPriority, Submit
 from manyhands.model.job import Job, State
 from manyhands.model.replies import Refusal, Why
-from tests.copies import replace
 from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 
@@ -90,7 +89,6 @@ def test_a_count_that_is_wrong_is_noticed():
     assert_ended(desk, "queue q counts -1 delayed, not 0")
 
 
-@pytest.mark.interpreted
 def test_a_server_that_does_not_check_itself_pays_nothing_for_it():
     desk = Desk()
 

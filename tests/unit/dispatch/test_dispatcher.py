@@ -2,6 +2,7 @@
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from manyhands.dispatch import dispatcher as module
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -24,7 +25,6 @@ from manyhands.model.policy import OnExpiry, Rate, Terms
 from manyhands.model.replies import Changed, Claimed, Found, SubmittedMany, Why
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.memory import MemoryStore
-from tests.copies import replace
 from tests.unit.dispatch.desk import COMMIT_MS, Desk, Told
 
 TWO_COMMITS_MS = 2 * COMMIT_MS
@@ -716,7 +716,6 @@ def test_a_refused_item_is_counted_as_a_refused_command_is():
 # Our own defects (rule 24).
 
 
-@pytest.mark.interpreted
 def test_rule_24_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_nothing_half_done(
     monkeypatch,
 ):
@@ -742,7 +741,6 @@ def test_rule_24_an_assertion_in_a_decision_is_told_to_that_peer_and_leaves_noth
     assert desk.failures == []
 
 
-@pytest.mark.interpreted
 def test_rule_24_a_tick_that_cannot_be_decided_is_tried_again_without_keeping_the_loop_busy(
     monkeypatch,
 ):
@@ -799,7 +797,6 @@ def test_rule_24_an_answer_that_cannot_be_told_at_once_does_not_keep_the_claim_f
     assert desk.disk.job(job.job_id).state is State.LEASED
 
 
-@pytest.mark.interpreted
 def test_rule_24_a_change_that_cannot_be_taken_in_ends_the_server(monkeypatch):
     desk = Desk()
     monkeypatch.setattr(desk.store.live, "change", lambda _, __: 1 / 0)
@@ -868,7 +865,6 @@ def test_whatever_a_step_of_a_commit_raises_ends_all_acknowledgement(step, monke
     assert len(desk.failures) == 1
 
 
-@pytest.mark.interpreted
 def test_a_failure_is_passed_on_even_if_it_cannot_be_logged(monkeypatch):
     desk = Desk()
     desk.store.packing_fails_next = True
@@ -1038,7 +1034,6 @@ def test_others_have_their_turn_while_very_many_are_cancelled_with_a_job(monkeyp
     assert [job.job_id for job in told.reply.jobs] == [middle.job_id]
 
 
-@pytest.mark.interpreted
 def test_rule_24_a_slice_that_cannot_be_told_is_tried_again_without_keeping_the_loop_busy(
     monkeypatch,
 ):
@@ -1061,7 +1056,6 @@ def test_rule_24_a_slice_that_cannot_be_told_is_tried_again_without_keeping_the_
     assert count_ready(desk, waiting) == 9
 
 
-@pytest.mark.interpreted
 def test_more_due_jobs_than_one_tick_takes_are_all_taken(monkeypatch):
     monkeypatch.setattr(limits, "TICK_COUNT_MAX", 3)
     desk = Desk()

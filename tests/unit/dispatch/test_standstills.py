@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from manyhands import app
 from manyhands.config import Config
 from manyhands.dispatch.clock import Clock
@@ -58,12 +56,10 @@ def prolonged(monkeypatch, turns: list[float]) -> list[int]:
     return found
 
 
-@pytest.mark.interpreted
 def test_a_busy_server_whose_turns_are_short_did_not_stand_still(monkeypatch):
     assert prolonged(monkeypatch, [0.4] * 200) == []
 
 
-@pytest.mark.interpreted
 def test_a_standstill_prolongs_leases_once_and_by_at_least_its_length(monkeypatch):
     (milliseconds,) = prolonged(monkeypatch, [*[0.1] * 50, 3.0, *[0.1] * 50])
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -40,7 +41,6 @@ from manyhands.model.job import Failure, Schedule, State
 from manyhands.model.policy import Backoff, OnDuplicate, QueuePolicy, Rate, Terms
 from manyhands.model.receipts import Once
 from manyhands.model.replies import Accepted, Refusal, SubmittedMany, Why
-from tests.copies import replace
 from tests.unit.engine.world import HOUR, START, World, a_job, a_worker
 
 LONG = "x" * 256
@@ -312,7 +312,6 @@ def test_bad_input_is_refused_by_its_name_and_nothing_is_half_done(why, command)
     world.check()
 
 
-@pytest.mark.interpreted
 def test_there_can_be_too_many_queues(monkeypatch):
     world = World()
     world.submit(queue="a")
@@ -327,7 +326,6 @@ def test_there_can_be_too_many_queues(monkeypatch):
     world.check()
 
 
-@pytest.mark.interpreted
 def test_there_can_be_too_many_queues_in_one_batch(monkeypatch):
     world = World()
     monkeypatch.setattr(limits, "QUEUES_COUNT_MAX", 2)
@@ -338,7 +336,6 @@ def test_there_can_be_too_many_queues_in_one_batch(monkeypatch):
     world.check()
 
 
-@pytest.mark.interpreted
 def test_there_can_be_too_many_schedules(monkeypatch):
     world = World()
     assert world.run(PutSchedule(a_schedule())) == Accepted(1)

@@ -247,7 +247,6 @@ def test_a_lost_dependency_added_later_loses_the_job():
     world.check()
 
 
-@pytest.mark.interpreted
 def test_a_job_has_at_most_so_many_dependencies(monkeypatch):
     monkeypatch.setattr(limits, "DEPENDENCIES_COUNT_MAX", 3)
     world = World()
@@ -345,7 +344,6 @@ def test_a_finished_job_closes_no_cycle():
     world.check()
 
 
-@pytest.mark.interpreted
 def test_a_search_that_takes_too_long_refuses_the_edge(monkeypatch):
     monkeypatch.setattr(limits, "CYCLE_VISITS_MAX", 10)
     world = World()
@@ -528,7 +526,6 @@ def count_looks(world: World, monkeypatch) -> list[str]:
     return looked
 
 
-@pytest.mark.interpreted
 @pytest.mark.usefixtures("few")
 def test_no_command_looks_at_all_that_are_held_by_a_lost_job(monkeypatch):
     monkeypatch.setattr(limits, "DEPENDANTS_SEEN_MAX", 10)

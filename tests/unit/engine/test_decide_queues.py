@@ -175,7 +175,6 @@ def test_settings_that_were_stored_before_queues_were_declared_keep_a_queue(fiel
     assert world.run(ForgetIdle(("old",))) == Accepted(0)
 
 
-@pytest.mark.interpreted
 def test_in_a_crowd_idle_queues_go_before_their_records(monkeypatch):
     world = World()
     for queue in ("a", "b", "c"):

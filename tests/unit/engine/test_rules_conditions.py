@@ -1,6 +1,7 @@
 """What a command expects of the world, decided together with the command."""
 
 import pytest
+from msgspec.structs import replace
 
 from manyhands.model.commands import (
     Cancel,
@@ -32,7 +33,6 @@ from manyhands.model.policy import (
     Terms,
 )
 from manyhands.model.replies import Changed, QueueSet, Refusal, Submitted, Why
-from tests.copies import replace
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job, a_worker, by_holder
 
 HOLD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)

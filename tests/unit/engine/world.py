@@ -5,6 +5,8 @@ every command the checks that hold for all commands.
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from manyhands.engine.decide import decide
 from manyhands.engine.invariants import check_job
 from manyhands.engine.transitions import TABLE
@@ -56,7 +58,6 @@ from manyhands.model.replies import (
 )
 from manyhands.store.index.recount import check_index
 from manyhands.store.memory import MemoryStore
-from tests.copies import replace
 
 START = 1_700_000_000_000
 SECOND = 1_000

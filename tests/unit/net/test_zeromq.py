@@ -175,7 +175,6 @@ def test_z3_an_identity_of_ours_has_five_octets_that_nobody_can_guess_or_take(ho
     assert given not in (other, wish)
 
 
-@pytest.mark.interpreted
 def test_z3_identities_of_ours_are_never_given_twice_at_a_time(house, monkeypatch):
     tokens = iter(["00000001" * 4] * 5 + ["00000002" * 4])
     monkeypatch.setattr(house.ids, "token", lambda: next(tokens))
@@ -330,7 +329,6 @@ def test_z8_what_a_peer_does_not_read_is_bounded_and_the_rest_counts_as_undelive
     assert transport.reading
 
 
-@pytest.mark.interpreted
 def test_z8_what_is_said_in_one_turn_is_bounded_too(house, monkeypatch):
     monkeypatch.setattr(zeromq, "_UNREAD_BYTES_MAX", 128_000)
     house.join(b"me")

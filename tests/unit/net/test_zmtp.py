@@ -330,7 +330,6 @@ class Counting(Decoder):
         pass
 
 
-@pytest.mark.interpreted
 def test_z5_a_large_frame_in_small_pieces_is_looked_at_twice_whatever_its_size():
     body = bytes(range(256)) * (40 * 1024)
     text = long_frame(body) + message(b"next")

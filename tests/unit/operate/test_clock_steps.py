@@ -60,7 +60,6 @@ def test_a_delay_ends_when_it_would_have_without_the_step(step_ms):
     assert desk.job(job.job_id).state is State.READY
 
 
-@pytest.mark.interpreted
 def test_very_many_delays_are_moved_in_slices_and_none_ends_before(monkeypatch):
     monkeypatch.setattr(clock_steps, "_SLICE_COUNT", 3)
     desk = SteppedDesk()
@@ -76,7 +75,6 @@ def test_very_many_delays_are_moved_in_slices_and_none_ends_before(monkeypatch):
     assert {desk.job(job.job_id).state for job in jobs} == {State.READY}
 
 
-@pytest.mark.interpreted
 def test_a_second_step_counts_from_where_the_first_one_leads(monkeypatch):
     monkeypatch.setattr(clock_steps, "_SLICE_COUNT", 3)
     desk = SteppedDesk()
@@ -193,7 +191,6 @@ def keep_house(monkeypatch, store: WatchedStore, clock: SetClock) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.interpreted
 def test_records_do_not_age_by_a_step_of_the_clock(monkeypatch):
     store, clock = WatchedStore(), SetClock()
     before = clock.now()
@@ -206,7 +203,6 @@ def test_records_do_not_age_by_a_step_of_the_clock(monkeypatch):
     assert store.behind_ms > 9 * DAY_MS
 
 
-@pytest.mark.interpreted
 def test_records_age_while_the_machine_sleeps(monkeypatch):
     store, clock = WatchedStore(), SetClock()
     before = clock.now()

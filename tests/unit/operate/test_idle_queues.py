@@ -44,7 +44,6 @@ def test_nothing_is_asked_where_there_are_no_queues():
     assert room.asked == []
 
 
-@pytest.mark.interpreted
 @pytest.mark.usefixtures("small")
 def test_each_look_takes_the_next_slice():
     room = Room(3)
@@ -56,7 +55,6 @@ def test_each_look_takes_the_next_slice():
     assert room.count == 3
 
 
-@pytest.mark.interpreted
 @pytest.mark.usefixtures("small")
 def test_a_crowd_is_urgent_until_it_is_none():
     room = Room(9)
@@ -69,7 +67,6 @@ def test_a_crowd_is_urgent_until_it_is_none():
     assert room.count == 4
 
 
-@pytest.mark.interpreted
 @pytest.mark.usefixtures("small")
 def test_a_crowd_of_busy_queues_is_not_urgent_for_ever():
     room = Room(0)

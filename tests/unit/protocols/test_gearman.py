@@ -326,7 +326,6 @@ def test_one_connection_holds_many_jobs_and_is_client_and_worker_at_once(room):
     assert answers == [[(wire.WORK_COMPLETE, [h, h])] for h in reversed(handles)]
 
 
-@pytest.mark.interpreted
 def test_a_peer_with_too_many_unanswered_requests_is_not_read_on(room, monkeypatch):
     """G9"""
     monkeypatch.setattr(gearman, "AWAITED_COUNT_MAX", 3)
@@ -773,7 +772,6 @@ def test_a_full_disk_is_a_queue_error(room):
     assert error(room.gearman().tell(wire.SUBMIT_JOB_BG, b"f", b"", b"")) == b"QUEUE_ERROR"
 
 
-@pytest.mark.interpreted
 def test_data_above_the_engines_bound_is_refused_with_a_word(room, monkeypatch):
     """G24"""
     monkeypatch.setattr("manyhands.model.limits.PAYLOAD_BYTES_MAX", 10)
@@ -826,7 +824,6 @@ def test_a_worker_that_drops_a_function_may_finish_what_it_holds(room, goodbye):
     assert client.heard() == [(wire.WORK_COMPLETE, [handle, b"r"])]
 
 
-@pytest.mark.interpreted
 def test_a_worker_has_at_most_a_thousand_functions(room, monkeypatch):
     """G25"""
     monkeypatch.setattr("manyhands.model.limits.CLAIM_QUEUES_MAX", 2)

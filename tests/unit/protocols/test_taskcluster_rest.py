@@ -4,13 +4,13 @@ import json
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from manyhands.model.job import Failure, Holder, failure_from_bytes
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS
 from manyhands.protocols.taskcluster import rest
 from manyhands.protocols.taskcluster.rest import RestError, Worker
-from tests.copies import replace
 from tests.unit.engine.world import World
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, a_task, jsonschema
 

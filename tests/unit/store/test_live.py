@@ -2,12 +2,12 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from manyhands.engine.timers import due_at
 from manyhands.model.job import FINISHED, Holder, Job, Lease, State
 from manyhands.model.policy import Queue
 from manyhands.store.index.live import Index
-from tests.copies import replace
 
 HOLDER = Holder("native", "w")
 

@@ -90,7 +90,6 @@ def make_older(file) -> None:
     connection.close()
 
 
-@pytest.mark.interpreted
 def test_a_data_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "DEPENDANTS_NOTIFIED_MAX", 2)
     opened = Opened("sqlite", tmp_path / "data")

@@ -2,10 +2,10 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from manyhands.model.job import Job, State
 from manyhands.store.index.ready import ReadyQueue, entry_order
-from tests.copies import replace
 
 AHEAD = -(1 << 62)
 PRIORITIES = (0.0, 1.0, -2.5)

@@ -16,7 +16,6 @@ from manyhands.model.events import Event
 from manyhands.model.job import UNKNOWN_ORIGIN, Job, Origin, State
 from manyhands.model.policy import TERMS, Terms
 from manyhands.model.reasons import read_reason
-from manyhands.model.stored import StoredJob, restored, stored
 from manyhands.store.sqlite.checksums import RecordDamagedError, checksum
 
 _DEFAULT_TERMS: Final = TERMS["native"]
@@ -43,7 +42,7 @@ BRIEF_COLUMNS: Final = f"{_RECORD_COLUMNS}, {_NOT_READ}, x'', NULL, NULL"
 WEIGHED_COLUMNS: Final = f"{BRIEF_COLUMNS}, {PAYLOAD_BYTES}"
 _EVENTS_A_ROW: Final = 128
 _encode = msgspec.json.Encoder().encode
-_decode_stored = msgspec.json.Decoder(StoredJob).decode
+_decode_stored = msgspec.json.Decoder(Job).decode
 _decode_event = msgspec.msgpack.Decoder(Event).decode
 _decode_terms = msgspec.json.Decoder(Terms).decode
 _split = msgspec.msgpack.Decoder(list[Raw]).decode
@@ -89,15 +88,11 @@ def encode_record(job: Job) -> bytes:
         result=None,
         stored_bytes=0,
     )
-    return _encode(stored(kept))
+    return _encode(kept)
 
 
 def decode_job(record: bytes | str) -> Job:
     """Decodes the record of a job."""
-    return restored(_decode_record(record))
-
-
-def _decode_record(record: bytes | str) -> StoredJob:
     try:
         return _decode_stored(record)
     except msgspec.ValidationError:
@@ -143,8 +138,8 @@ def decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
             raise _damaged("payload", job_id)
         if of_result != result_sum(serial, result):
             raise _damaged("result", job_id)
-    job = replace(
-        _decode_record(record),
+    return replace(
+        decode_job(record),
         job_id=job_id,
         serial=serial,
         queue=queue,
@@ -156,7 +151,6 @@ def decode_row(row: Sequence[Any], terms: Mapping[int, Terms]) -> Job:
         unique_key=unique_key,
         result=result,
     )
-    return restored(job)
 
 
 def _damaged(what: str, job_id: str) -> RecordDamagedError:
