@@ -9,7 +9,7 @@ from manyhands.observe.tallies import Tallies
 
 # The realms of submitters and workers behind each listener.
 REALMS: Final[dict[str, tuple[str, ...]]] = {
-    "http": ("native", "http", "taskcluster"),
+    "http": ("native", "qless", "taskcluster"),
     "gearman": ("gearman", "draft"),
     "dwork": ("dwork",),
     "wmp": ("wmp",),

@@ -78,10 +78,10 @@ class WorkerBooks:
     """
 
     def __init__(self, facts: Facts) -> None:
-        self.http = WorkerBook("http", facts)  # seen with every request
+        self.qless = WorkerBook("qless", facts)  # seen with every request
         learning = ("native", "wmp", "dwork", "taskcluster")
         learners = (WorkerBook(realm, facts, learns=True) for realm in learning)
-        self.by_realm = {book.realm: book for book in (self.http, *learners)}
+        self.by_realm = {book.realm: book for book in (self.qless, *learners)}
         facts.on_started.append(self._started)
         facts.on_resumed.append(self._resumed)
         facts.on_completed.append(self._completed)

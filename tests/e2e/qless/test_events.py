@@ -112,7 +112,7 @@ def test_an_event_tells_what_happened(one, queue, stream):
 
     assert second > first
     assert (waiting["id"], waiting["queue"], waiting["state"]) == (job_id, queue, "waiting")
-    assert (pending["host"], pending["attempt"], pending["protocol"]) == ("worker-1", 1, "http")
+    assert (pending["host"], pending["attempt"], pending["protocol"]) == ("worker-1", 1, "qless")
 
 
 def test_a_watcher_resumes_without_loss(q, queue, stream):

@@ -1355,7 +1355,7 @@ def test_a_lapsed_lease_wakes_somebody_else():
     desk = Desk()
     wakes: list[str] = []
     desk.submit(terms=Terms(on_expiry=OnExpiry.LAPSE))
-    desk.claim(term_ms=1_000, holder=Holder("http", "slow"))
+    desk.claim(term_ms=1_000, holder=Holder("qless", "slow"))
     desk.sleep(wakes=wakes)
 
     desk.run(1_100)

@@ -53,13 +53,13 @@ def test_everything_a_submitter_says_is_kept():
         waiter="s1/1",
         durable_interest=False,
         unique_key=b"k",
-        terms=TERMS["http"],
+        terms=TERMS["qless"],
     )
 
     assert (job.priority, job.deadline_at, job.tags) == (1.5, START + HOUR, ("b", "a"))
     assert job.limits == ("y", "z"), "a limit that is named twice counts once"
     assert (job.metadata, job.schedule, job.waiters) == (b"m", "s", ("s1/1",))
-    assert (job.durable_interest, job.unique_key, job.terms) == (False, b"k", TERMS["http"])
+    assert (job.durable_interest, job.unique_key, job.terms) == (False, b"k", TERMS["qless"])
     world.check()
 
 

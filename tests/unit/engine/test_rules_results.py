@@ -495,7 +495,7 @@ def test_rule_26_renewing_reporting_and_attaching_publish_nothing():
 
 def test_rule_26_an_event_is_a_snapshot_of_the_job_and_its_lease():
     world = World()
-    origin = Origin("http", "submitter", "10.0.0.9")
+    origin = Origin("qless", "submitter", "10.0.0.9")
     job = world.submit(
         origin=origin, priority=2.5, deadline_at=START + DAY, terms=Terms(attempts_max=3)
     )

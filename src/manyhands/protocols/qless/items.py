@@ -35,7 +35,7 @@ from manyhands.protocols.qless.kinds import (
 )
 from manyhands.web.envelope import Whole
 
-REALM: Final = "http"
+REALM: Final = "qless"
 # The lease if neither job nor queue sets one.
 TERM_MS: Final = 60_000
 WAIT_SECONDS_MAX: Final = 60.0
