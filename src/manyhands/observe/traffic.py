@@ -22,7 +22,7 @@ class Flow(Struct, frozen=True):
 
     connections: int = 0
     errors: int = 0  # requests and messages that were answered with one, or dropped
-    deliveries: int | None = None  # messages about jobs, where it tells of jobs
+    deliveries: int | None = None  # messages about jobs, if it sends any
 
 
 class Traffic:

@@ -178,7 +178,7 @@ def test_moving_takes_a_job_from_its_holder():
 
     assert (moved.state, moved.queue, moved.lease) == (State.READY, "r", None)
     assert world.reasons("abc") == ["moved"]
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     assert moved.history[-1].detail == "from q to r"
     world.check()
 

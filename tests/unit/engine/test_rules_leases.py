@@ -643,7 +643,7 @@ def test_rule_06_a_lapsed_lease_is_charged_at_the_next_claim():
 
     assert (uncharged, taken.attempts_used, taken.lease_number) == (0, 1, 2)
     assert world.reasons(job.job_id) == ["expired"]
-    assert [signal.lease.holder.name for signal in world.told("told")] == ["ann"]
+    assert [signal.lease.holder.name for signal in world.told("notice")] == ["ann"]
     assert world.refused(Complete(job_id=job.job_id, proof=old)) is Why.NOT_YOUR_LEASE
     world.check()
 
@@ -718,7 +718,7 @@ def test_rule_06_grace_keeps_an_expired_lease_from_others():
     assert (in_grace.state, in_grace.lease.in_grace) == (State.LEASED, True)
     assert kept is State.LEASED
     assert world.state(job.job_id) is State.READY
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     world.check()
 
 
@@ -745,7 +745,7 @@ def test_rule_06_an_operator_may_expire_a_lease_without_grace():
     back = world.expire_lease(job.job_id)
 
     assert (back.state, back.attempts_used) == (State.READY, 1)
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     world.check()
 
 
@@ -922,7 +922,7 @@ def test_rule_04_the_holder_of_an_open_job_is_told_that_another_completed_it():
 
     done = world.complete(job.job_id, by_holder("bob", "dwork"))
 
-    assert [signal.lease.holder.name for signal in world.told("told")] == ["ann"]
+    assert [signal.lease.holder.name for signal in world.told("notice")] == ["ann"]
     assert [(one.holder.name, one.reason.value) for one in done.attempts] == [
         ("ann", "cancelled"),
         ("bob", "completed"),

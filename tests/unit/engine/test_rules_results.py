@@ -544,7 +544,7 @@ def test_rule_26_the_holder_is_told_when_its_job_is_cancelled_or_moved():
     world.cancel(cancelled.job_id)
     world.run(Move(job_id=moved.job_id, queue="c"))
 
-    told = [(signal.job.job_id, signal.lease.number) for signal in world.told("told")]
+    told = [(signal.job.job_id, signal.lease.number) for signal in world.told("notice")]
     assert told == [(cancelled.job_id, 1), (moved.job_id, 1)]
     world.check()
 

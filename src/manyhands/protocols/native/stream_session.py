@@ -137,7 +137,7 @@ class StreamSession:
         self._watched.clear()
         self._hub.leave(self)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Nothing here is bound to the connection."""
 
     def is_overwhelmed(self) -> bool:

@@ -24,7 +24,7 @@ _OLD_FIELD: Final = f'"realm":"{OLD_REALM}"'
 _NEW_FIELD: Final = f'"realm":"{NEW_REALM}"'
 _RECORD: Final = f"replace(record, '{_OLD_FIELD}', '{_NEW_FIELD}')"
 _HAS_FIELD: Final = f"instr(record, '{_OLD_FIELD}')"
-# In an event this may also be elsewhere, so it only tells which events to decode.
+# In an event this may also be elsewhere, so it only shows which events to decode.
 _OLD_BYTES: Final = msgspec.msgpack.encode({"realm": OLD_REALM})[1:]
 _EVENT_HOLDER: Final = 9  # the positions of these fields
 _EVENT_ORIGIN: Final = 14
