@@ -39,7 +39,7 @@ ABOUT_FIELDS = {
 ABOUT_OUTCOMES = {
     Outcome.LOST: "lost",
     Outcome.FAILED: "failed",
-    Outcome.FAILED_OR_LOST: "failed or lost: the job's failure tells which",
+    Outcome.FAILED_OR_LOST: "failed or lost: the job's failure shows which",
     Outcome.ADVANCED: "succeeded",
     Outcome.NONE: "-",
 }

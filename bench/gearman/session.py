@@ -131,7 +131,7 @@ def measure(count: int, submit: int) -> tuple[float, float]:
     client, worker = Peer(dispatcher, ids, clock), Peer(dispatcher, ids, clock)
     submitting = GearmanSession(client, hall, payload_bytes_max=1 << 20)  # type: ignore[arg-type]
     working = GearmanSession(worker, hall, payload_bytes_max=1 << 20)  # type: ignore[arg-type]
-    dispatcher.on_signal[client.connection] = submitting.hear
+    dispatcher.on_signal[client.connection] = submitting.notify
     working.receive(wire.encode_request(wire.CAN_DO, b"resize"))
     grab = wire.encode_request(wire.GRAB_JOB_UNIQ)
     submit_s = work_s = 0.0

@@ -19,8 +19,8 @@ from tests.e2e.stream_talk import (
     JOBS,
     LOOK,
     NEWS,
+    NOTICE,
     SUBMIT,
-    TOLD,
     VOUCH,
     WANT,
     WATCH,
@@ -538,7 +538,7 @@ def test_st16_a_supervisor_renews_what_is_past_a_third_of_its_term(served, api, 
 
         wait_until(vouched)
         assert expiry(ids[599]) == last
-        assert talk.unread(TOLD) == []
+        assert talk.unread(NOTICE) == []
 
 
 def test_st15_a_worker_without_a_name_is_known_by_its_tokens(served, queue):
@@ -578,7 +578,7 @@ def test_st17_a_worker_is_told_of_leases_that_it_loses(served, api, queue):
         api.results("move", id=ids[1], queue=f"{queue}-2")
         api.results("expire", id=ids[2])
 
-        told = [talk.next(TOLD)[1:] for _ in range(3)]
+        told = [talk.next(NOTICE)[1:] for _ in range(3)]
         assert told == [
             [ids[0], numbers[ids[0]], "cancelled"],
             [ids[1], numbers[ids[1]], "moved"],
@@ -593,7 +593,7 @@ def test_st17_a_worker_is_told_when_an_attempt_takes_too_long(served, queue):
 
         row = talk.jobs(1)[0]
 
-        assert talk.next(TOLD)[1:] == [job_id, row[3], "cutoff"]
+        assert talk.next(NOTICE)[1:] == [job_id, row[3], "cutoff"]
 
 
 def test_st17_a_worker_is_not_told_what_it_did_itself(served, queue):
@@ -605,7 +605,7 @@ def test_st17_a_worker_is_not_told_what_it_did_itself(served, queue):
         talk.result(WORK, [], [], [], [], [1, 0])
         talk.jobs(1)
 
-        assert talk.unread(TOLD) == []
+        assert talk.unread(NOTICE) == []
 
 
 # Watching.

@@ -31,8 +31,8 @@ _BACKOFF = Backoff(first_ms=50, factor=2.0, ms_max=2_000)
 TERMS = (
     Terms(DEFAULTS["gearman"], backoff=_BACKOFF),
     Terms(DEFAULTS["native"], backoff=_BACKOFF, attempts_max=2),
-    Terms(DEFAULTS["http"], backoff=_BACKOFF, attempts_max=2, lease_ms=2_000),
-    Terms(DEFAULTS["http"], backoff=_BACKOFF, lease_ms=4_000),
+    Terms(DEFAULTS["qless"], backoff=_BACKOFF, attempts_max=2, lease_ms=2_000),
+    Terms(DEFAULTS["qless"], backoff=_BACKOFF, lease_ms=4_000),
     Terms(DEFAULTS["dwork"], backoff=_BACKOFF),
     Terms(DEFAULTS["taskcluster"], backoff=_BACKOFF, attempt_ms_max=9_000),
     Terms(DEFAULTS["wmp"], backoff=_BACKOFF, reentry=Reentry.FRONT, result_ms=0),
@@ -380,7 +380,7 @@ class Worker(Actor):
             order=rng.choice(list(c.ClaimOrder)),
             turn=self.turn,
             term_ms=self.term_ms(),
-            term_of_job=self.realm == "http",
+            term_of_job=self.realm == "qless",
             connection=self.connection.name if self.bound and self.connection else None,
             job_id=simulation.any_id(rng) if rng.random() < 0.03 else None,
             early=self.early,
@@ -485,7 +485,7 @@ class Worker(Actor):
             job_id=job.job_id,
             proof=self.proof(job),
             result=result,
-            replaces_payload=self.realm == "http",
+            replaces_payload=self.realm == "qless",
         )
 
         def told(reply: Reply) -> None:
@@ -584,7 +584,7 @@ class BoundWorker(Worker):
 class NamedWorker(Worker):
     """Known by its name, or by its address until it tells its name."""
 
-    realm = "http"
+    realm = "qless"
 
     def holder(self) -> Holder:
         name = None if self.rng.random() < 0.3 else self.name

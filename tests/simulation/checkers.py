@@ -500,7 +500,7 @@ def check_signal(record: Record, store: FaultyStore, signal: Signal) -> None:
     require(found is not None, f"a signal out of nowhere: {signal}")
     assert found is not None
     number, _ = found
-    fleeting = not signal.job.durable_interest and signal.what != "told"
+    fleeting = not signal.job.durable_interest and signal.what != "notice"
     require(fleeting or number <= store.durable, f"{signal.what} was told before its commit")
 
 

@@ -58,7 +58,7 @@ def test_every_command_and_every_fault_really_occurs():
     wanted = {kind.__name__ for kind in typing.get_args(commands.Command)}
     wanted.update(FAULTS)
     wanted.update(["delivered", "redelivered"])
-    wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal told"])
+    wanted.update(["crash with a commit on its way", "wake", "signal ended", "signal notice"])
     wanted.update(["wmp take", "wmp recorded", "wmp lost", "wmp cancelled", "wmp lost message"])
 
     assert not wanted - set(total), f"never happened: {sorted(wanted - set(total))}"

@@ -10,7 +10,7 @@ import httpx
 
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
 SECONDS_MAX = 180.0
-REALMS = {"native", "http", "gearman", "dwork", "wmp", "taskcluster"}
+REALMS = {"native", "qless", "gearman", "dwork", "wmp", "taskcluster"}
 
 
 def test_the_demonstration_has_work_of_every_protocol_and_stops_cleanly(tmp_path):

@@ -59,12 +59,12 @@ class AuditLog:
         action = Action(self, caller, address, request)
         entry = action.begin((command,))
 
-        def told(reply: Reply) -> None:
+        def settle_recorded(reply: Reply) -> None:
             if entry is not None:
                 action.end(entry, (reply,))
             settle(reply)
 
-        self._dispatcher.ask(command, told)
+        self._dispatcher.ask(command, settle_recorded)
 
     def note(self, entry: AuditEntry) -> AuditEntry:
         """Adds the entry to the next commit; a new one gets its number."""

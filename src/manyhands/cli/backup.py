@@ -8,7 +8,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, reading, told
+from manyhands.cli.stores import (
+    AsJson,
+    ConfigFile,
+    Data,
+    config_of,
+    errors_shown,
+    progress,
+    reading,
+)
 
 
 def backup(
@@ -42,21 +50,21 @@ def backup(
     artifacts = Artifacts(found.data)
     folder = target.with_name(target.name + ".artifacts")
     draft = folder.with_name(folder.name + ".part")
-    with told():
+    with errors_shown():
         if os.path.lexists(folder):
             raise StoreError(f"{folder} already exists. Name another file, or move that one away.")
         shutil.rmtree(draft, ignore_errors=True)
         try:
             # Twice: before, so that files removed meanwhile are included; and after, so that
             # nothing is missing that the copied database refers to.
-            with progress("copying artifacts") as tell:
-                artifacts.copy_to(draft, tell)
-            with reading(found.data) as connection, progress("copying") as tell:
+            with progress("copying artifacts") as report:
+                artifacts.copy_to(draft, report)
+            with reading(found.data) as connection, progress("copying") as report:
                 for left, total in copy_database(connection, target):
-                    tell(total - left, total)
+                    report(total - left, total)
             try:
-                with progress("copying artifacts") as tell:
-                    count, copied_bytes = artifacts.copy_to(draft, tell)
+                with progress("copying artifacts") as report:
+                    count, copied_bytes = artifacts.copy_to(draft, report)
                 if draft.exists():
                     sync_tree(draft)
                     draft.rename(folder)
@@ -101,10 +109,10 @@ def _check(target: Path) -> list[str]:
         check(copy, target)
         checker = Checker(copy, damage)
         checker.check_settings()
-        with progress("checking jobs") as tell:
-            checker.check_jobs(tell)
-        with progress("checking events") as tell:
-            checker.check_events(tell)
+        with progress("checking jobs") as report:
+            checker.check_jobs(report)
+        with progress("checking events") as report:
+            checker.check_events(report)
     finally:
         copy.close()
     return damage

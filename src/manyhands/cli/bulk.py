@@ -96,25 +96,25 @@ class _Operation:
         if more.get("queue") == "":
             fail("--into is empty.")
         self._body |= {key: value for key, value in more.items() if value is not None}
-        told = self._link.post("/api/bulk", {**self._body, "dry_run": True})
+        preview = self._link.post("/api/bulk", {**self._body, "dry_run": True})
         if self._flags["dry_run"]:
-            self._tell(told, f"{_jobs(told)} would be tried.")
+            self._print(preview, f"{_jobs(preview)} would be tried.")
             return
-        if not self._agreed(told):
+        if not self._agreed(preview):
             fail("nothing was done.")
         found = watch(self._link, self._link.post("/api/bulk", self._body))
-        self._tell(found, summary(found))
+        self._print(found, summary(found))
         if found["state"] != "completed" or found["refused"]:
             raise SystemExit(1)
 
-    def _agreed(self, told: dict[str, Any]) -> bool:
+    def _agreed(self, preview: dict[str, Any]) -> bool:
         if self._flags["yes"]:
             return True
         if not sys.stdin.isatty():
-            fail(f"{_jobs(told)}: use --yes to continue without a question.")
-        return typer.confirm(f"{self._body['action']} {_jobs(told)}?", err=True)
+            fail(f"{_jobs(preview)}: use --yes to continue without a question.")
+        return typer.confirm(f"{self._body['action']} {_jobs(preview)}?", err=True)
 
-    def _tell(self, facts: dict[str, Any], sentence: str) -> None:
+    def _print(self, facts: dict[str, Any], sentence: str) -> None:
         typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)
 
 
@@ -133,17 +133,17 @@ def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _jobs(told: dict[str, Any]) -> str:
-    number = f"{told['expected']:,} job" + ("" if told["expected"] == 1 else "s")
-    return number if told["expected_all"] else f"more than {number}"
+def _jobs(preview: dict[str, Any]) -> str:
+    number = f"{preview['expected']:,} job" + ("" if preview["expected"] == 1 else "s")
+    return number if preview["expected_all"] else f"more than {number}"
 
 
 def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
     """Watches an operation until it ends. An interrupt ends the watching, not the operation."""
     try:
-        with progress(bulk["action"]) as tell:
+        with progress(bulk["action"]) as report:
             while bulk["state"] == "active":
-                tell(bulk["done"], max(bulk["expected"], bulk["done"]))
+                report(bulk["done"], max(bulk["expected"], bulk["done"]))
                 time.sleep(_LOOK_SECONDS)
                 bulk = link.get(f"/api/bulk/{bulk['id']}")
     except KeyboardInterrupt:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, holding, progress, told
+from manyhands.cli.stores import (
+    AsJson,
+    ConfigFile,
+    Data,
+    config_of,
+    errors_shown,
+    holding,
+    progress,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +53,13 @@ def check(
     @contextmanager
     def part(name: str) -> Iterator["Callable[[int, int], None]"]:
         before = len(damage)
-        with progress(f"checking {name}") as tell:
-            yield tell
+        with progress(f"checking {name}") as report:
+            yield report
         if not as_json:
             count = len(damage) - before
             typer.echo(f"{name}: " + ("ok" if not count else f"{count} damaged"))
 
-    with told(), holding(found.data) as (connection, file):
+    with errors_shown(), holding(found.data) as (connection, file):
         checker = Checker(connection, damage)
         with part("structure"):
             readable = checker.check_structure()
@@ -61,10 +69,10 @@ def check(
                 frames = check_journal(connection, file, damage)
             with part("settings"):
                 checker.check_settings()
-            with part("jobs") as tell:
-                checker.check_jobs(tell)
-            with part("events") as tell:
-                checker.check_events(tell)
+            with part("jobs") as report:
+                checker.check_jobs(report)
+            with part("events") as report:
+                checker.check_events(report)
         with part("artifacts"):
             artifacts = Artifacts(found.data).check(damage)
     seconds = (clock.monotonic_ms() - started_ms) / 1000

@@ -3,7 +3,7 @@
 import msgspec
 import typer
 
-from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, locked, progress, told
+from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, errors_shown, locked, progress
 
 
 def compact(
@@ -32,9 +32,9 @@ def compact(
 
     clock = Clock()
     started_ms = clock.monotonic_ms()
-    with told(), locked(found.data) as file, progress("compacting") as tell:
+    with errors_shown(), locked(found.data) as file, progress("compacting") as report:
         before = store_bytes(file)
-        write_anew(file, tell)
+        write_anew(file, report)
         after = store_bytes(file)
     seconds = (clock.monotonic_ms() - started_ms) / 1000
     if as_json:

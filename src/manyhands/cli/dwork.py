@@ -71,14 +71,14 @@ _BATCH_COUNT = 1_000
 
 
 def _ask(server: str, seconds: float, query: "Query") -> "Query":
-    from manyhands.cli.dwork_link import Link, UnreachableError, told_off
+    from manyhands.cli.dwork_link import Link, UnreachableError, error_of
     from manyhands.protocols.dwork.codec import Kind
 
     try:
         reply = Link(server, seconds).ask(query)
     except UnreachableError as error:
         fail(str(error))
-    trouble = told_off(reply)
+    trouble = error_of(reply)
     if trouble is not None and not (query.kind is Kind.STEAL and reply.kind is Kind.EXIT):
         fail(f"{trouble}.")
     return reply
@@ -171,7 +171,7 @@ def load(
       generate-graph | manyhands dwork load - --again
     """
     from manyhands.cli.dwork_graph import read_graph
-    from manyhands.cli.dwork_link import Link, UnreachableError, told_off
+    from manyhands.cli.dwork_link import Link, UnreachableError, error_of
     from manyhands.dispatch.clock import Clock
     from manyhands.protocols.dwork.codec import Kind, Made, Query
 
@@ -180,7 +180,7 @@ def load(
     started_ms = clock.monotonic_ms()
     link = Link(server, timeout)
     made = dict.fromkeys(("added", "there", "done", "again"), 0)
-    with progress("loading") as tell:
+    with progress("loading") as report:
         for first in range(skip, len(tasks), _BATCH_COUNT):
             batch = tuple(tasks[first : first + _BATCH_COUNT])
             try:
@@ -189,7 +189,7 @@ def load(
                 fail(f"{error} {first} tasks are loaded; continue with --skip {first}.")
             except KeyboardInterrupt:
                 fail(f"interrupted. {first} tasks are loaded; continue with --skip {first}.")
-            trouble = told_off(reply)
+            trouble = error_of(reply)
             if trouble is not None:
                 fail(f"tasks {first + 1} to {first + len(batch)} were refused: {trouble}.")
             found = reply.made or Made(added=len(batch))
@@ -197,7 +197,7 @@ def load(
             made["there"] += found.there
             made["done"] += found.done
             made["again"] += found.again
-            tell(first + len(batch), len(tasks))
+            report(first + len(batch), len(tasks))
     seconds = (clock.monotonic_ms() - started_ms) / 1000
     if as_json:
         count = max(0, len(tasks) - skip)
@@ -276,21 +276,21 @@ def wait(
     from manyhands.protocols.dwork.codec import Kind, Query
 
     link, clock, graph = Link(server, timeout), Clock(), GraphProgress()
-    heard_ms: float | None = None
-    with progress("dwork") as tell:
+    answered_ms: float | None = None
+    with progress("dwork") as report:
         while True:
             try:
                 reply = link.ask(Query(kind=Kind.OK, detail=True))
                 if reply.kind is Kind.OK and reply.counts is None:
                     fail("the server cannot say: it speaks dwork, but is not manyhands.")
                 if reply.counts is not None:
-                    heard_ms = clock.monotonic_ms()
+                    answered_ms = clock.monotonic_ms()
                     graph.see(reply.counts)
-                    tell(ended_of(reply.counts) + reply.counts.held, total_of(reply.counts))
+                    report(ended_of(reply.counts) + reply.counts.held, total_of(reply.counts))
                     if is_drained(reply.counts):
                         break
             except UnreachableError as error:
-                if heard_ms is None or clock.monotonic_ms() - heard_ms > patience * 1000:
+                if answered_ms is None or clock.monotonic_ms() - answered_ms > patience * 1000:
                     fail(str(error))
             except KeyboardInterrupt:
                 fail(f"interrupted; the graph continues: {graph.sentence()}.")

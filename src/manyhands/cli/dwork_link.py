@@ -110,7 +110,7 @@ class Link:
             self._socket = None
 
 
-def told_off(reply: Query) -> str | None:
+def error_of(reply: Query) -> str | None:
     """The error in a reply, if there is one."""
     if reply.kind is Kind.ERROR:
         return reply.reason or "the server did not understand the request"

@@ -100,12 +100,12 @@ class Crew:
         pulse = threading.Thread(target=self._keep_alive, args=(over,), daemon=True)
         for thread in (*threads, pulse):
             thread.start()
-        told = False
+        stopped = False
         with self._line() as draw:
             while any(thread.is_alive() for thread in threads):
                 self.stopping.attend(_LINE_SECONDS)
-                if self.stopping.ending.is_set() and not told:
-                    told = True
+                if self.stopping.ending.is_set() and not stopped:
+                    stopped = True
                     for hand in self._hands:
                         hand.stop()
                 draw()
@@ -426,14 +426,14 @@ class Hand:
         # counts.
         is_allowed = (task.attempts_used or 0) < self._crew.plan.retries
         retry = ended.failure is not None and (task.attempts_max is not None or is_allowed)
-        told = Task(
+        report = Task(
             name=task.name,
             origin=task.origin,
             result=ended.out or None,
             failure=ended.failure,
             retry=retry,
         )
-        reply = self._deliver(Query(kind=Kind.COMPLETE, tasks=(told,), location=self.location))
+        reply = self._deliver(Query(kind=Kind.COMPLETE, tasks=(report,), location=self.location))
         if reply.kind is Kind.ERROR:
             refused = f"the server refused the report: {reply.reason}"
             work.ended = msgspec.structs.replace(ended, failure=refused)
@@ -452,7 +452,7 @@ class Hand:
         payload = task.payload.decode(errors="replace") if task.payload is not None else task.name
         known = {"{name}": task.name, "{payload}": payload}
         words = [_PLACES.sub(lambda found: known[found[0]], word) for word in crew.words]
-        told = {
+        ours = {
             "MANYHANDS_TASK": task.name,
             "MANYHANDS_ATTEMPT": str(attempt),
             "MANYHANDS_LOCATION": self.location,
@@ -464,7 +464,7 @@ class Hand:
             child = Child(
                 words,
                 data=task.payload or b"",
-                variables={**os.environ, **told},
+                variables={**os.environ, **ours},
                 guardian=crew.guardian,
                 kill_after_ms=crew.stopping.kill_after_ms,
                 ms_max=plan.task_seconds * 1000 if plan.task_seconds is not None else None,

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import msgspec
 import typer
 
-from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, reading, told
+from manyhands.cli.stores import (
+    AsJson,
+    ConfigFile,
+    Data,
+    config_of,
+    errors_shown,
+    progress,
+    reading,
+)
 from manyhands.config.files import open_draft, refuse_special
 
 if TYPE_CHECKING:
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
     from manyhands.model.job import Job
     from manyhands.model.policy import Terms
 
-_TOLD_EVERY = 1_000
+_REPORTED_EVERY = 1_000
 
 
 def export_jobs(
@@ -52,19 +60,19 @@ def export_jobs(
     from manyhands.cli.lines import encode
 
     with (
-        told(),
+        errors_shown(),
         reading(found.data) as connection,
         connection,  # one snapshot for all lines
         _output(file) as output,
-        progress("exporting") as tell,
+        progress("exporting") as report,
     ):
         total = connection.execute("SELECT count(*) FROM jobs").get
         for number, line in enumerate(_lines(connection, damage)):
             kind = str(type(line).__struct_config__.tag)
             counts[kind] = counts.get(kind, 0) + 1
             output.write(encode(line) + b"\n")
-            if number % _TOLD_EVERY == 0:
-                tell(counts.get("job", 0), total)
+            if number % _REPORTED_EVERY == 0:
+                report(counts.get("job", 0), total)
     counts.pop("header")
     if as_json:
         typer.echo(msgspec.json.encode(counts).decode(), err=str(file) == "-")

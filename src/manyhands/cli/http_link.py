@@ -53,7 +53,7 @@ class HttpLink:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}".encode()
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API tells
+    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API returns
         """The results of a query."""
         return self._ask("GET", path, None)["results"]
 

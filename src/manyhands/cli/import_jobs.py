@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, progress, told
+from manyhands.cli.stores import AsJson, ConfigFile, Data, config_of, errors_shown, progress
 from manyhands.model.reasons import as_detail
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def import_jobs(
 
     from manyhands.store.sqlite.store import SqliteStore
 
-    with told():
+    with errors_shown():
         with file.open("rb"):
             pass  # a file that cannot be read leaves no new store behind
         store = SqliteStore(found.data)
@@ -119,13 +119,13 @@ class _Importer:
         """Writes everything that is not skipped, in batches."""
         effects = self._open()
         gathered = 0
-        with progress("importing") as tell:
+        with progress("importing") as report:
             for _, line in _lines(file):
                 gathered += self._put(effects, line)
                 if len(effects.jobs) >= _BATCH_COUNT or gathered >= _BATCH_BYTES:
                     self._commit(effects)
                     effects, gathered = self._open(), 0
-                    tell(self.counts["jobs"], self._jobs_total)
+                    report(self.counts["jobs"], self._jobs_total)
             self._commit(effects)
         effects = self._open()
         self._note_unnotified(effects)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.sqlite.renames import renamed_job
 from manyhands.store.sqlite.rows import with_reason
 
 FORMAT: Final = 1
@@ -85,6 +86,11 @@ _decode: Callable[[bytes], Line] = msgspec.json.Decoder(Line).decode
 
 def decode(text: bytes) -> Line:
     """A line. Raises msgspec.MsgspecError."""
+    line = _decode_older(text)
+    return replace(line, job=renamed_job(line.job)) if isinstance(line, JobLine) else line
+
+
+def _decode_older(text: bytes) -> Line:
     try:
         return _decode(text)
     except msgspec.ValidationError:

@@ -36,8 +36,8 @@ def show_config(
     """
     if check is not None:
         load_config({}, {}, check)
-        told = msgspec.json.encode({"file": str(check), "valid": True}).decode()
-        typer.echo(told if as_json else f"{check} is a valid configuration.")
+        answer = msgspec.json.encode({"file": str(check), "valid": True}).decode()
+        typer.echo(answer if as_json else f"{check} is a valid configuration.")
         return
     loaded = load_from_flags(flags)
     if as_json:

@@ -45,7 +45,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """Turns errors of a store or a file into a sentence."""
     from manyhands.store.contract import StoreError
 

@@ -27,7 +27,7 @@ _LINE_SECONDS: Final = 0.2
 _PLACES: Final = re.compile(r"\{(?:job|role|name)\}")
 
 
-class CommandFailed(Exception):  # noqa: N818 - told to the manager as it is
+class CommandFailed(Exception):  # noqa: N818 - reported to the manager as it is
     """A command ended with an error."""
 
 
@@ -171,7 +171,7 @@ class Crew:
 
     def _execute(self, job: Job) -> Ended:
         known = {"{job}": job.id, "{role}": job.role, "{name}": job.name}
-        told = {
+        ours = {
             "MANYHANDS_JOB": job.id,
             "MANYHANDS_TASK": job.name,
             "MANYHANDS_QUEUE": job.role,
@@ -185,7 +185,7 @@ class Crew:
             child = Child(
                 [_PLACES.sub(lambda found: known[found[0]], word) for word in self._words],
                 data=job.payload,
-                variables={**os.environ, **told},
+                variables={**os.environ, **ours},
                 guardian=self._guardian,
                 kill_after_ms=self._stopping.kill_after_ms,
                 ms_max=self._task_ms,

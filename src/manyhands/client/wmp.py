@@ -251,9 +251,9 @@ class Worker:
             data, end = str(failure).encode(), End.FAIL
         except Refused:
             data, end = None, End.REFUSED
-        except Exception as error:  # noqa: BLE001 - the manager hears of it
-            told = f"{type(error).__name__}: {error}"
-            data, end = told.encode()[:_MESSAGE_BYTES], End.ERROR
+        except Exception as error:  # noqa: BLE001 - it is reported to the manager
+            text = f"{type(error).__name__}: {error}"
+            data, end = text.encode()[:_MESSAGE_BYTES], End.ERROR
         self.post(lambda now: self._finish(held, end, data, now))
 
     def _finish(self, held: Held, end: End, data: bytes | None, now: int) -> None:

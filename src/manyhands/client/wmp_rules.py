@@ -254,15 +254,15 @@ class Rules:
         self.kept[job.lease] = _Kept(job, packet, now + self._shaken(_RESEND_MS))
         if len(self.kept) > _KEPT_COUNT_MAX:
             oldest = self.kept.pop(next(iter(self.kept)))
-            self._outside.recorded(oldest.job, b"unheard")
+            self._outside.recorded(oldest.job, b"unconfirmed")
 
     def progress(
         self, job: Held, numerator: int, denominator: int, data: bytes | None, now: int
     ) -> None:
         """Reports progress of a job, which also renews its lease."""
         if job.lease in self.jobs and not job.cancelled:
-            told = b"%d/%d" % (max(0, numerator), max(0, denominator))
-            self._status(job, now, data, (b"progress", told))
+            fraction = b"%d/%d" % (max(0, numerator), max(0, denominator))
+            self._status(job, now, data, (b"progress", fraction))
 
     def _status(self, job: Held, now: int, data: bytes | None, *more: Property) -> None:
         control = encode(Command.STATUS, *job.proof(), *more)

@@ -61,7 +61,7 @@ class Budget:
         self._time = time
         self._waiting: dict[Peer, None] = {}  # in the order in which they go on
         self._behind: dict[Peer, None] = {}  # those that do not take their answers
-        self._answerers: deque[asyncio.Future[None]] = deque()  # who waits to make a large answer
+        self._answerers: deque[asyncio.Future[None]] = deque()  # waiting to make a large answer
         self._favoured: Peer | None = None
         self._favoured_at = 0.0
         self._favour_bytes = 0

@@ -19,19 +19,19 @@ _log = structlog.get_logger("manyhands.dispatcher")
 Answer = tuple[Callable[[Any], None], Reply | Signal]
 
 
-class Telling:
+class Listeners:
     """Everything that listens to one dispatcher."""
 
     def __init__(self) -> None:
         self.on_signal: dict[str, Callable[[Signal], None]] = {}  # by connection
-        self.on_told: list[Callable[[Signal], None]] = []  # leases taken from free holders
+        self.on_notice: list[Callable[[Signal], None]] = []  # leases taken from free holders
         self.on_batch: list[Callable[[Batch, float], None]] = []  # with the commit's milliseconds
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """Delivers replies and signals, in the order of the decisions."""
-        for tell, news in answers:
+        for deliver, news in answers:
             try:
-                tell(news)
+                deliver(news)
             except Exception:  # noqa: BLE001
                 self._report("an answer")
 
@@ -46,8 +46,8 @@ class Telling:
     def deliver(self, signal: Signal) -> None:
         """Delivers a signal to the connections that wait for it."""
         listeners = [self.on_signal[name] for name in signal.waiters if name in self.on_signal]
-        if not listeners and signal.what == "told":
-            listeners = self.on_told
+        if not listeners and signal.what == "notice":
+            listeners = self.on_notice
         for listener in listeners:
             try:
                 listener(signal)
@@ -65,11 +65,11 @@ class Telling:
         answers += [(self.deliver, signal) for signal in signals if not _is_fleeting(signal)]
 
     def _report(self, what: str) -> None:
-        _log.error(f"{what} could not be told", traceback=traceback.format_exc())
+        _log.error(f"{what} could not be delivered", traceback=traceback.format_exc())
 
 
 def _is_fleeting(signal: Signal) -> bool:
     """Whether a signal is about a job that only waiters want (rule 22). It need not wait for the
     disk: if the server dies, the waiters are gone, and so is the job.
     """
-    return not signal.job.durable_interest and signal.what != "told"
+    return not signal.job.durable_interest and signal.what != "notice"

@@ -15,7 +15,7 @@ import structlog
 
 from manyhands.dispatch.checks import BrokenInvariantError, Checks
 from manyhands.dispatch.clock import Clock
-from manyhands.dispatch.delivery import Answer, Telling
+from manyhands.dispatch.delivery import Answer, Listeners
 from manyhands.dispatch.events import EventLog
 from manyhands.dispatch.loops import Loop, Timer
 from manyhands.dispatch.sleepers import Sleepers
@@ -130,9 +130,9 @@ class Dispatcher:
         self.counts = Counts()
         # Bytes of payloads and results in all answers so far: what a request added is its share.
         self.owed_bytes = 0
-        self._listeners = Telling()
+        self._listeners = Listeners()
         self.on_signal = self._listeners.on_signal
-        self.on_told = self._listeners.on_told
+        self.on_notice = self._listeners.on_notice
         self.on_batch = self._listeners.on_batch
         # Called when the store has made progress: less may be waiting for it.
         self.on_progress: list[Callable[[], None]] = []
@@ -159,7 +159,7 @@ class Dispatcher:
         self._flush_soon = False
         self._send_timer: Timer | None = None
         self._durable = 0  # the number of the last batch that is on disk
-        self._telling = False  # answers of a commit are being given out
+        self._delivering = False  # answers of a commit are being given out
         self._last_flush_ms = 0.0
         self._was_busy = False
         # While a commit keeps its distance, this many waiting answers end that: all clients that
@@ -168,7 +168,7 @@ class Dispatcher:
         self._answered_count = 0  # the most in a commit, lately
         # While a commit is put off: how often, and how many requests there were the last time.
         self._looks_count = 0
-        self._heard_count = 0
+        self._commands_seen = 0
         self._idle_callbacks: list[Callable[[], None]] = []
         fd = store.fileno()
         if fd is not None:
@@ -201,7 +201,7 @@ class Dispatcher:
         if reply is None:
             try:
                 reply, effects = decide(command, self._load(command), self.clock.now())
-            except Exception:  # noqa: BLE001 - our own defect; that peer hears of it, others go on
+            except Exception:  # noqa: BLE001 - our own defect; that peer is informed, others go on
                 self._report(command)
                 reply = _INTERNAL
         # Rule 23: the answer to some claims may leave before the claim's own commit, though never
@@ -264,7 +264,7 @@ class Dispatcher:
         if (
             settle is not None
             and not at_once
-            and (gathering.changed or answers or self._in_flight or self._telling)
+            and (gathering.changed or answers or self._in_flight or self._delivering)
         ):
             answers.append((settle, reply))
             gathering.urgent = True
@@ -390,28 +390,28 @@ class Dispatcher:
     def _flush(self) -> None:
         self._awaited_count = _NOT_AWAITED
         self._cancel_flush_timer()
-        if self._has_more_to_hear():
+        if self._expects_more():
             self._loop.call_soon(self._flush)
             return
         self._flush_soon = False
         if not self._in_flight:
             self._begin_commit()
 
-    def _has_more_to_hear(self) -> bool:
+    def _expects_more(self) -> bool:
         """Whether to poll the sockets once more before the commit: while one request was decided,
         others may have arrived, and a request in this commit need not wait for the next.
         """
-        heard = self.counts.commands
+        commands = self.counts.commands
         if (
             self._in_flight
-            or heard == self._heard_count
+            or commands == self._commands_seen
             or self._looks_count >= _LOOKS_MAX
             or (self._answered_count <= 1 and len(self._open.answers) <= 1)
         ):
             self._looks_count = 0
             return False
         self._looks_count += 1
-        self._heard_count = heard
+        self._commands_seen = commands
         return True
 
     def _begin_commit(self) -> None:
@@ -425,15 +425,15 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - the batch is gone, and must not be acknowledged
             self._fail_by(error)
             return
-        if batch is None and (self._in_flight or self._telling):
+        if batch is None and (self._in_flight or self._delivering):
             return  # questions only: what they saw is still on its way, and so are their answers
         self._open = _Gathering(self.counts.commands)
         if batch is None:
-            self._telling = True
+            self._delivering = True
             try:
                 self._release(gathering)
             finally:
-                self._telling = False
+                self._delivering = False
                 self._settle_down()
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
@@ -482,9 +482,9 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - as in `_begin_commit`
             self._fail_by(error)
             return
-        if self._telling:
+        if self._delivering:
             return  # that was committed at once: the loop below is under way
-        self._telling = True
+        self._delivering = True
         try:
             while self._in_flight:
                 gathering = self._in_flight[0]
@@ -498,10 +498,10 @@ class Dispatcher:
                 # Later commands are answered after it, but may already be on their way to the disk.
                 self._release(gathering)
         finally:
-            self._telling = False
+            self._delivering = False
             self._settle_down()
-        for tell in self.on_progress:
-            tell()
+        for notify in self.on_progress:
+            notify()
 
     def _settle_down(self) -> None:
         """After a commit: starts the next one, or becomes idle."""
@@ -577,7 +577,7 @@ class Dispatcher:
         store failed.
         """
         if self.failed is not None or not (
-            self._in_flight or self._telling or self._open.changed or self._open.answers
+            self._in_flight or self._delivering or self._open.changed or self._open.answers
         ):
             callback()
             return

@@ -34,9 +34,9 @@ class EventLog:
         self._recent.extend(events)
         self.last_seq = last_seq
         if self._watchers:
-            self._tell_watchers()
+            self._call_watchers()
 
-    def _tell_watchers(self) -> None:
+    def _call_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             try:
                 watcher()

@@ -34,13 +34,13 @@ class Spreading:
         """Starts, if dependants are still to be notified."""
         if not self._soon:
             self._soon = True
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(self._notify)
 
     def end(self) -> None:
         """The store failed: the next start continues."""
         self._ended = True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._soon = False
         if self._ended or not self._unnotified:
             return
@@ -49,7 +49,7 @@ class Spreading:
         self._ask(NotifyDependants(next(iter(self._unnotified))))
         if self._failures() != failures:
             # A slice that cannot be decided must not keep the event loop busy.
-            self._loop.call_later(_AGAIN_SECONDS, self._tell)
+            self._loop.call_later(_AGAIN_SECONDS, self._notify)
         else:
             self._soon = False
             if self._unnotified:

@@ -28,7 +28,7 @@ class Waking:
         self._sleepers = sleepers
         self._clock = clock
         self._loop = loop
-        self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers hear
+        self._rate_wakes: dict[tuple[str, ...], int] = {}  # queues -> when their sleepers are woken
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would get a job now."""
@@ -98,4 +98,4 @@ class Waking:
         try:
             self._sleepers.wake(queue, count)
         except Exception:  # noqa: BLE001 - one sleeper's trouble must not keep others asleep
-            _log.error("a wake-up could not be told", traceback=traceback.format_exc())
+            _log.error("a wake-up could not be delivered", traceback=traceback.format_exc())

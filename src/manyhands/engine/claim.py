@@ -278,7 +278,7 @@ def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
             attempts_used=job.attempts_used + 1,
             progress=None,
         )
-        effects.tell_holder(job, job.lease)
+        effects.notify_holder(job, job.lease)
     effects.enter(leased, job.entered_at, policy=policy)
     return leased
 

@@ -76,7 +76,7 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.Prolong: timers.decide_prolong,
     commands.FollowClock: timers.decide_follow_clock,
     commands.Tick: timers.decide_tick,
-    commands.NotifyDependants: graph.decide_tell_dependants,
+    commands.NotifyDependants: graph.decide_notify_dependants,
     commands.Look: _look,
     commands.LookByKey: _look_by_key,
     commands.LookByName: _look_by_name,

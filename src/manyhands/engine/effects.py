@@ -197,10 +197,10 @@ class Effects(Struct, gc=False, eq=False):
                 self.urgent = True
             self.signals.append(Signal(job, what, payload, job.waiters))
 
-    def tell_holder(self, job: Job, lease: Lease) -> None:
+    def notify_holder(self, job: Job, lease: Lease) -> None:
         """Notifies the holder that its lease was ended by someone else."""
-        heard_by = (lease.connection,) if lease.connection is not None else ()
-        self.signals.append(Signal(job, "told", b"", heard_by, lease))
+        receivers = (lease.connection,) if lease.connection is not None else ()
+        self.signals.append(Signal(job, "notice", b"", receivers, lease))
 
     def position(self, reentry: Reentry) -> int:
         """A position among the ready jobs of the same priority (rule 18)."""

@@ -213,7 +213,7 @@ def cancel(effects: Effects, job: Job, reason: Reason, detail: str = "") -> Job:
         if not job.attempts or job.attempts[-1].number != lease.number:
             attempts = ended_attempts(job, lease, now, EndReason.CANCELLED)
             job = replace(job, attempts=attempts)
-        effects.tell_holder(job, lease)
+        effects.notify_holder(job, lease)
     job = advance(
         job,
         Trigger.CANCELLED,

@@ -256,7 +256,7 @@ def _notify_dependants(effects: Effects, job: Job, edges: Edges, after: str = ""
     ``after`` is the last dependant that was notified of a loss and stays as it is.
     """
     if effects.doom(job.job_id) is not None:
-        return  # first all those are cancelled that are to be, then the others hear
+        return  # the cancellations come first, then the others are notified
     is_met = job.state is State.COMPLETED
     keys = keys_of(job)
     passed = 0
@@ -277,7 +277,7 @@ def _notify_dependants(effects: Effects, job: Job, edges: Edges, after: str = ""
             passed += 1
 
 
-def decide_tell_dependants(command: NotifyDependants, effects: Effects) -> Reply:
+def decide_notify_dependants(command: NotifyDependants, effects: Effects) -> Reply:
     """Notifies the next slice of dependants, unless the job was requeued: then they wait for it
     again. Dependants of a cascade cancellation are cancelled in any case.
     """

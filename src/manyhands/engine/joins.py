@@ -135,7 +135,7 @@ def relocate(
     if lease is not None:
         attempts = endings.ended_attempts(job, lease, now, EndReason.MOVED)
         job = replace(job, attempts=attempts)
-        effects.tell_holder(job, lease)
+        effects.notify_holder(job, lease)
     if effects.queue(queue) is None:
         effects.put_queue(Queue(queue))
     return endings.place(
@@ -183,7 +183,7 @@ def add_dependencies(
     elif job.lease is not None and job.state is State.READY:
         # A lapsed lease ends here: its job must not run now, so its holder may not resume it
         # either.
-        effects.tell_holder(job, job.lease)
+        effects.notify_holder(job, job.lease)
         job = endings.lose(effects, replace(job, waits_for=tuple(fresh)), EndReason.EXPIRED)
     elif job.state in (State.READY, State.DELAYED):
         job = endings.place(effects, job, run_at=job.run_at, waits_for=tuple(fresh))

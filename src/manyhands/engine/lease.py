@@ -226,7 +226,7 @@ def _complete(effects: Effects, job: Job, command: Complete) -> Changed | Refusa
     lease = job.lease
     if is_open and lease is not None and not proves(lease, command.proof):
         # Open completion (rule 4) by another worker: the holder is notified, the attempt says so.
-        effects.tell_holder(job, lease)
+        effects.notify_holder(job, lease)
         sentence = "completed by another"
         ended = endings.ended_attempts(job, lease, effects.now, EndReason.CANCELLED, sentence)
         job = replace(job, lease=None, attempts=ended)

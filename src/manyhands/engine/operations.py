@@ -276,7 +276,7 @@ def decide_expire_lease(command: ExpireLease, effects: Effects) -> Reply:
         return job
     if job.state is not State.LEASED or job.lease is None:
         return Refusal(Why.NOT_LEASED, f"job {job.job_id} is {job.state}, nobody holds it", job)
-    effects.tell_holder(job, job.lease)
+    effects.notify_holder(job, job.lease)
     timers.expire(job, replace(job.lease, in_grace=True), effects)
     return Changed(effects.jobs[job.job_id])
 

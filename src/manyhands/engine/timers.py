@@ -89,7 +89,7 @@ def expire(job: Job, lease: Lease, effects: Effects) -> None:
     if policy.grace_ms > 0 and not lease.in_grace:
         kept = replace(lease, in_grace=True, expires_at=now + policy.grace_ms)
         effects.put(replace(job, lease=kept))
-        effects.tell_holder(job, lease)
+        effects.notify_holder(job, lease)
         return
     if on_expiry_of(job, policy) is OnExpiry.REVOKE or job.waits_for or not endings.is_wanted(job):
         # A job with new dependencies may not be resumed, and one without interest must not run

@@ -107,7 +107,7 @@ class Signal(Struct, frozen=True, gc=False):
     """
 
     job: Job  # as it is after the change
-    what: str  # "progress", "partial", "warning", "ended", "told" (the holder lost its lease)
+    what: str  # "progress", "partial", "warning", "ended", "notice" (the holder lost its lease)
     payload: bytes = b""
     waiters: tuple[str, ...] = ()  # connections that get it
-    lease: Lease | None = None  # the lease that was taken away, with "told"
+    lease: Lease | None = None  # the lease that was taken away, with "notice"

@@ -190,7 +190,7 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     depends_on: tuple[str, ...] = ()  # all dependencies, by job id (or by name while unknown)
     waits_for: tuple[str, ...] = ()  # those not satisfied yet
 
-    durable_interest: bool = True  # somebody wants it who need not stay connected
+    durable_interest: bool = True  # a submitter that need not stay connected wants it
     waiters: tuple[str, ...] = ()  # connections that wait for its end
 
     progress: Progress | None = None

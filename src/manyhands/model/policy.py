@@ -89,7 +89,7 @@ class Defaults(Struct, frozen=True):
 # Rules 6, 9, 10, 18 and 21 as one table. The keys are the fronts that submit jobs.
 DEFAULTS: Final[dict[str, Defaults]] = {
     "native": Defaults(),
-    "http": Defaults(
+    "qless": Defaults(
         attempts_max=6,
         on_expiry=OnExpiry.LAPSE,
         reentry=Reentry.AHEAD,

@@ -23,7 +23,7 @@ class Outcome(enum.Enum):
 
     LOST = enum.auto()  # without a report from its worker
     FAILED = enum.auto()  # its worker reported it
-    FAILED_OR_LOST = enum.auto()  # only the job's failure tells which
+    FAILED_OR_LOST = enum.auto()  # only the job's failure shows which
     ADVANCED = enum.auto()  # it succeeded, and the job continues in the next queue
     NONE = enum.auto()  # neither success nor failure: given back, taken away, or there was none
 

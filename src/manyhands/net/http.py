@@ -272,7 +272,7 @@ class HttpSession:
         if self.site.on_answered is not None:  # a stopping server need not wait for it
             self.site.on_answered()
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Does nothing: no job is bound to an HTTP connection."""
 
     def is_overwhelmed(self) -> bool:

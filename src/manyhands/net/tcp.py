@@ -54,7 +54,7 @@ class Session(Protocol):
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone; ``blameless`` if the peer is not at fault."""
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Takes a signal about a job that this connection waits for or held."""
 
     def is_overwhelmed(self) -> bool:
@@ -269,9 +269,9 @@ class Connection(asyncio.Protocol):
     def take_session(self, session: Session) -> None:
         """Makes this session serve the peer."""
         self._session = session
-        self._dispatcher.on_signal[self.connection] = self._hear
+        self._dispatcher.on_signal[self.connection] = self._notify
 
-    def _hear(self, signal: Signal) -> None:
+    def _notify(self, signal: Signal) -> None:
         """Passes on a signal. One connection may wait many times for one large result, so the bytes
         of signals are bounded too.
         """
@@ -288,9 +288,9 @@ class Connection(asyncio.Protocol):
         if self._signal_bytes > OUTPUT_BYTES_MAX:
             self.give_up("it does not read its answers")
         else:
-            session.hear(signal)
+            session.notify(signal)
 
-    def hear_first(self, protocol: object) -> asyncio.Transport:
+    def receive_first(self, protocol: object) -> asyncio.Transport:
         """Makes asyncio call this protocol first, which passes on what it does not handle. It may
         write by itself while there is no output here.
         """
@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
         """Whether the peer is being read from."""
         return not self._reading_paused
 
-    def heard_mark(self) -> object:
+    def received_mark(self) -> object:
         """A value that changes whenever the peer has sent something."""
         return self.granted_at, self._credit_bytes
 

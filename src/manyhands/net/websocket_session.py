@@ -32,7 +32,7 @@ class Conversation(Protocol):
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone."""
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Takes a signal about a job that this connection waits for."""
 
     def is_overwhelmed(self) -> bool:
@@ -57,8 +57,8 @@ class WebSocketSession:
         self._uptake = Uptake(connection)
         self._has_closed = False  # the close frame was sent
         self._peer_code = wire.NORMAL  # the code of the peer's close frame, if any
-        self._has_heard = True  # since the last check
-        self._heard_at = self._loop.time()
+        self._has_received = True  # since the last check
+        self._received_at = self._loop.time()
         self._has_asked = False  # a ping was sent
         connection.turn_bytes = _TURN_BYTES
         connection.farewell = wire.close_frame(wire.GOING_AWAY, "the server stops")
@@ -72,7 +72,7 @@ class WebSocketSession:
 
     def receive(self, data: bytes) -> None:
         """Takes the bytes of frames."""
-        self._has_heard = True
+        self._has_received = True
         messages: list[bytes] = []
         ping: wire.Ping | None = None
         last: wire.Close | wire.Fault | None = None
@@ -110,9 +110,9 @@ class WebSocketSession:
         self._connection.on_writable = None
         self.conversation.lost(blameless=blameless)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Takes a signal about a job."""
-        self.conversation.hear(signal)
+        self.conversation.notify(signal)
 
     def is_overwhelmed(self) -> bool:
         """Whether to stop reading."""
@@ -133,12 +133,14 @@ class WebSocketSession:
         """Sends a ping to a silent peer, and disconnects one that does not answer."""
         if self._uptake.leaves_unread(now):
             return
-        if self._has_heard or not self._connection.is_read_from():
-            self._has_heard = self._has_asked = False
-            self._heard_at = now
-        elif now - self._heard_at > _SILENCE_SECONDS:
+        if self._has_received or not self._connection.is_read_from():
+            self._has_received = self._has_asked = False
+            self._received_at = now
+        elif now - self._received_at > _SILENCE_SECONDS:
             self._connection.give_up("it is silent")
-        elif now - self._heard_at > _PING_SECONDS and not self._has_asked and not self._has_closed:
+        elif (
+            now - self._received_at > _PING_SECONDS and not self._has_asked and not self._has_closed
+        ):
             self._has_asked = True
             self._connection.send(wire.ping_frame())
 

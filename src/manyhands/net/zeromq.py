@@ -378,7 +378,7 @@ class Peer:
         )
         if self._session.receive_short is not None:
             self._receive_short = self._session.receive_short
-            self._transport = self.connection.hear_first(self)
+            self._transport = self.connection.receive_first(self)
         return rest
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
@@ -437,7 +437,7 @@ class Peer:
             for undelivered in self._unsent:
                 self._router.loop.call_soon(undelivered)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Does nothing: sessions of sockets listen to commits instead."""
 
     # Called by the socket.

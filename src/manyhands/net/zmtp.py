@@ -39,9 +39,9 @@ class RefusedError(ValueError):
     if there is one that it would understand.
     """
 
-    def __init__(self, sentence: str, *, tell: bool = False) -> None:
+    def __init__(self, sentence: str, *, reply: bool = False) -> None:
         super().__init__(sentence)
-        self.answer = command(b"ERROR", _text(sentence.encode()[:255])) if tell else b""
+        self.answer = command(b"ERROR", _text(sentence.encode()[:255])) if reply else b""
 
 
 def command(name: bytes, body: bytes) -> bytes:
@@ -157,13 +157,13 @@ class Handshake:
     def _take_ready(self) -> bool:
         held = self._held
         if held[0] not in (4, 6):
-            raise RefusedError("a message before READY", tell=True)
+            raise RefusedError("a message before READY", reply=True)
         start = 2 if held[0] == 4 else 1 + _SIZE_BYTES
         if len(held) < start:
             return False
         size = int.from_bytes(held[1:start], "big")
         if size > COMMAND_BYTES_MAX:
-            raise RefusedError(f"a command of {size} bytes", tell=True)
+            raise RefusedError(f"a command of {size} bytes", reply=True)
         if len(held) < start + size:
             return False
         body = bytes(held[start : start + size])
@@ -172,7 +172,7 @@ class Handshake:
         if name == b"ERROR":
             raise RefusedError(f"the peer does not want us: {_shown(_cut(body, 1)[0])}")
         if name != b"READY":
-            raise RefusedError(f"READY was expected, not {_shown(name)}", tell=True)
+            raise RefusedError(f"READY was expected, not {_shown(name)}", reply=True)
         self._take_properties(body)
         self._take = None
         return True
@@ -188,9 +188,9 @@ class Handshake:
                 self.identity = value
         if socket_type not in _COMPATIBLE:
             said = _shown(socket_type)
-            raise RefusedError(f"a socket of type {said} cannot talk to a ROUTER", tell=True)
+            raise RefusedError(f"a socket of type {said} cannot talk to a ROUTER", reply=True)
         if len(self.identity) > IDENTITY_BYTES_MAX:
-            raise RefusedError(f"an identity of more than {IDENTITY_BYTES_MAX} bytes", tell=True)
+            raise RefusedError(f"an identity of more than {IDENTITY_BYTES_MAX} bytes", reply=True)
 
 
 def _cut(body: bytes, size_bytes: int) -> tuple[bytes, bytes]:
@@ -198,7 +198,7 @@ def _cut(body: bytes, size_bytes: int) -> tuple[bytes, bytes]:
     size = int.from_bytes(body[:size_bytes], "big")
     end = size_bytes + size
     if len(body) < end:
-        raise RefusedError("a command that ends too early", tell=True)
+        raise RefusedError("a command that ends too early", reply=True)
     return body[size_bytes:end], body[end:]
 
 

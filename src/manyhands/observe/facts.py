@@ -53,7 +53,7 @@ class Facts(Fold):
         self._events += events
         self._commits.append((elapsed_ms, len(batch.jobs)))
         if not self._urgent.isdisjoint(map(_reason_of, events)):
-            # Only the job tells whether its last attempt was lost or reported.
+            # Only the job shows whether its last attempt was lost or reported.
             self._count(batch.jobs)
             for wanted, watcher in self._watchers:
                 found = [event for event in events if event.reason in wanted]
@@ -75,5 +75,5 @@ class Facts(Fold):
         for take in self.on_commits:
             try:
                 take(commits)
-            except Exception:  # noqa: BLE001 - as in `_tell`
+            except Exception:  # noqa: BLE001 - as in `_call`
                 _log.error("commits could not be counted", traceback=traceback.format_exc())

@@ -55,7 +55,7 @@ class Fold:
         leased_count = completed_count = 0
         for event in events:
             if on_event:
-                self._tell(on_event, event)
+                self._call(on_event, event)
             state = event.state
             if state is _LEASED:
                 leased_count += 1
@@ -68,7 +68,7 @@ class Fold:
                 if event.holder is not None:
                     self._end(event, jobs)
                 takers = self._placed(event, state)
-            for take in takers:  # as in `_tell`: the hot path
+            for take in takers:  # as in `_call`: the hot path
                 try:
                     take(event)
                 except Exception:  # noqa: BLE001
@@ -79,7 +79,7 @@ class Fold:
             _log.error("events could not be counted", traceback=self._trouble)
             self._trouble = None
 
-    def _tell(self, takers: list[Take], event: Event) -> None:
+    def _call(self, takers: list[Take], event: Event) -> None:
         for take in takers:
             try:
                 take(event)
@@ -103,18 +103,18 @@ class Fold:
 
     def _end(self, event: Event, jobs: Mapping[str, Job]) -> None:
         """A lease ended, not by completing the job in this queue."""
-        self._tell(self.on_ended, event)
+        self._call(self.on_ended, event)
         match event.reason.outcome:
             case Outcome.LOST:
                 if not _may_go_on(event):
-                    self._tell(self.on_attempt_lost, event)
+                    self._call(self.on_attempt_lost, event)
             case Outcome.FAILED:
-                self._tell(self.on_attempt_failed, event)
+                self._call(self.on_attempt_failed, event)
             case Outcome.FAILED_OR_LOST:
                 lost = _was_lost(jobs.get(event.job_id))
-                self._tell(self.on_attempt_lost if lost else self.on_attempt_failed, event)
+                self._call(self.on_attempt_lost if lost else self.on_attempt_failed, event)
             case Outcome.ADVANCED:
-                self._tell(self.on_advanced, event)
+                self._call(self.on_advanced, event)
             case Outcome.NONE:
                 pass
             case never:
@@ -129,7 +129,7 @@ class Fold:
         if self._is_new(event, state):
             return self.on_submitted
         if event.reason.is_lost or event.reason is Reason.RETRY:
-            self._tell(self.on_retried, event)
+            self._call(self.on_retried, event)
         return self.on_placed
 
 

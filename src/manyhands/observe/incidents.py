@@ -62,11 +62,11 @@ class Incidents:
     def _note(self, events: Sequence[Event], batch: Batch) -> None:
         """Logs the incidents of one commit."""
         for event in events[:_LINES_MAX]:
-            self._tell(event, batch)
+            self._report(event, batch)
         if len(events) > _LINES_MAX:
             _log.info("more leases ended in the same commit", count=len(events) - _LINES_MAX)
 
-    def _tell(self, event: Event, batch: Batch) -> None:
+    def _report(self, event: Event, batch: Batch) -> None:
         job, holder = batch.jobs.get(event.job_id), event.holder
         facts = {
             "job_id": event.job_id,
@@ -78,5 +78,5 @@ class Incidents:
             facts |= {"worker": holder.name, "address": holder.address, "held_ms": event.lasted_ms}
         if event.reason is Reason.OUT_OF_ATTEMPTS and job is not None and job.failure is not None:
             facts["failure"] = job.failure.message[:200]
-        tell = _log.debug if self._levels[event.reason] == logging.DEBUG else _log.info
-        tell(event.reason.sentence, **facts)
+        log = _log.debug if self._levels[event.reason] == logging.DEBUG else _log.info
+        log(event.reason.sentence, **facts)

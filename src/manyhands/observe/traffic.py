@@ -9,7 +9,7 @@ from manyhands.observe.tallies import Tallies
 
 # The realms of submitters and workers behind each listener.
 REALMS: Final[dict[str, tuple[str, ...]]] = {
-    "http": ("native", "http", "taskcluster"),
+    "http": ("native", "qless", "taskcluster"),
     "gearman": ("gearman", "draft"),
     "dwork": ("dwork",),
     "wmp": ("wmp",),
@@ -22,7 +22,7 @@ class Flow(Struct, frozen=True):
 
     connections: int = 0
     errors: int = 0  # requests and messages that were answered with one, or dropped
-    deliveries: int | None = None  # messages about jobs, where it tells of jobs
+    deliveries: int | None = None  # messages about jobs, if it sends any
 
 
 class Traffic:

@@ -12,7 +12,7 @@ from manyhands.observe.facts import Facts
 WORKER_MS_MAX: Final = 24 * 3600 * 1000  # a silent worker is forgotten after that
 # Beyond this many the longest silent ones are forgotten, because names cost their sender nothing.
 WORKERS_COUNT_MAX: Final = 100_000
-_SEEN_MS: Final = 100  # who asks again within this time was just noted
+_SEEN_MS: Final = 100  # a worker that was seen within this time need not be noted again
 
 
 class WorkerRecord:
@@ -78,10 +78,10 @@ class WorkerBooks:
     """
 
     def __init__(self, facts: Facts) -> None:
-        self.http = WorkerBook("http", facts)  # seen with every request
+        self.qless = WorkerBook("qless", facts)  # seen with every request
         learning = ("native", "wmp", "dwork", "taskcluster")
         learners = (WorkerBook(realm, facts, learns=True) for realm in learning)
-        self.by_realm = {book.realm: book for book in (self.http, *learners)}
+        self.by_realm = {book.realm: book for book in (self.qless, *learners)}
         facts.on_started.append(self._started)
         facts.on_resumed.append(self._resumed)
         facts.on_completed.append(self._completed)

@@ -153,7 +153,7 @@ class Artifacts:
             if not path.name.startswith(".") and path.is_file():
                 yield path
 
-    def copy_to(self, folder: Path, tell: Callable[[int, int], None]) -> tuple[int, int]:
+    def copy_to(self, folder: Path, report: Callable[[int, int], None]) -> tuple[int, int]:
         """Copies all files durably into a folder; returns how many, and their bytes.
 
         An existing copy with the same size and time is taken for the same.
@@ -167,7 +167,7 @@ class Artifacts:
             except FileNotFoundError:
                 continue  # removed with its job
             count += 1
-            tell(number, len(files))
+            report(number, len(files))
         return count, copied_bytes
 
 

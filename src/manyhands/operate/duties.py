@@ -149,7 +149,7 @@ class Duties:
 
     def _look_at_disk(self) -> None:
         if not self._store.is_in_place():
-            return  # the dispatcher hears of it
+            return  # the dispatcher notices it by itself
         free = self._store.free_bytes()
         full = free is not None and free < self._disk_free_min
         if full != self._dispatcher.store_full:

@@ -33,8 +33,8 @@ def write_own_files(config: Config, addresses: dict[str, str | None]) -> None:
     if config.pid_file is not None:
         write_whole(config.pid_file, b"%d\n" % os.getpid())
     if config.ready_file is not None:
-        told = msgspec.json.encode({"pid": os.getpid(), **addresses})
-        write_whole(config.ready_file, told + b"\n")
+        content = msgspec.json.encode({"pid": os.getpid(), **addresses})
+        write_whole(config.ready_file, content + b"\n")
 
 
 def remove_own_files(config: Config) -> None:

@@ -47,7 +47,7 @@ def first_cron_at(cron: str, time_zone: str, after: int) -> int:
 
 
 class Calendar:
-    """Looks at all schedules once a second; there are few of them."""
+    """Checks all schedules once a second; there are few of them."""
 
     def __init__(self, dispatcher: Dispatcher, ids: Ids) -> None:
         self._dispatcher = dispatcher

@@ -138,9 +138,7 @@ API: Final = Api(
             further={302: Further("The way to the pages, for browsers.")},
         ),
         _probe("/healthz", SiteRoutes.healthz, "Whether it lives; 503 if not.", Health),
-        _probe(
-            "/readyz", SiteRoutes.readyz, "Whether it accepts everybody; 503 if not.", Readiness
-        ),
+        _probe("/readyz", SiteRoutes.readyz, "Whether it accepts requests; 503 if not.", Readiness),
         _page("/metrics", SiteRoutes.metrics, "Metrics for Prometheus.", str, "text/plain"),
         _page("/openapi.json", SiteRoutes.openapi, "This document.", dict, "application/json"),
         _page("/docs", SiteRoutes.docs, "This document for people.", str, "text/html"),

@@ -10,7 +10,7 @@ from manyhands.model.receipts import write_receipt
 # Cursors also hold, under these prefixes: where the graph of a namespace began, finished jobs with
 # dependants that have not been notified, and the receipts of submits.
 GRAPH_PREFIX: Final = "graph:"
-UNNOTIFIED_PREFIX: Final = "untold:"
+UNNOTIFIED_PREFIX: Final = "unnotified:"
 RECEIPT_PREFIX: Final = "receipt:"
 
 

@@ -116,21 +116,21 @@ class BulkForm:
         jobs = words.plural(count, "job")
         if not counted_all:
             jobs = f"{words.plural(count, 'job')} or more"
-        told: list[str] = []
+        notes: list[str] = []
         where = ""
         if bulk.action is BulkAction.MOVE:
             where = f" to queue {words.shown(bulk.to_queue or '')}"
         elif bulk.action is BulkAction.PRIORITY:
             where = f" to {bulk.priority:g}"
         if bulk.filter is not None:
-            told.append(f"Only jobs that are {_or(bulk.filter.states)} and match the search.")
+            notes.append(f"Only jobs that are {_or(bulk.filter.states)} and match the search.")
         if bulk.action is BulkAction.CANCEL:
-            told.append(self._dependants(bulk))
-            told.append("Workers that hold one of them lose their lease.")
+            notes.append(self._dependants(bulk))
+            notes.append("Workers that hold one of them lose their lease.")
         if bulk.action is BulkAction.RETRY:
-            told.append("Each gets a fresh number of attempts.")
+            notes.append("Each gets a fresh number of attempts.")
         if not count:
-            told = ["Nothing would change."]
+            notes = ["Nothing would change."]
         fields = [pair for pair in self._form.items() if pair[0] != "asked_at"]
         fields.append(("asked_at", str(self._visit.now)))
         return Confirm(
@@ -138,7 +138,7 @@ class BulkForm:
             f"{_BUTTONS[bulk.action]} {jobs}",
             tuple(fields),
             self._back,
-            told,
+            notes,
         )
 
     def _dependants(self, bulk: Bulk) -> str:

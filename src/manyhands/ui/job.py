@@ -96,7 +96,7 @@ class JobPage(Page):
             "uid": uid_of(job.job_id),
             "here": f"/ui/job/{job.job_id}",
             "reasons": why_waiting(self.sources.dispatcher, job),
-            "told": _told,
+            "sentence_of": _sentence_of,
             "budget": budget,
             "contents": self._contents(visit, job),
             "partials": [_partial(row) for row in partials[-_PARTIALS_MAX:]],
@@ -161,19 +161,19 @@ class JobPage(Page):
         if form.confirmed:
             command = Cancel(job_ids=(job.job_id,))
             return await self._do(visit, job, command, "The job is cancelled.")
-        told = []
+        notes = []
         count, counted_all = graph.dependants_of_all(self.live, (job,), graph.DEPENDANTS_MAX)
         if count:
             waiting = "job that depends on it is" if count == 1 else "jobs that depend on it are"
             more = "" if counted_all else " or more"
-            told.append(f"{words.number(count)}{more} {waiting} cancelled too.")
+            notes.append(f"{words.number(count)}{more} {waiting} cancelled too.")
         if job.lease is not None and job.state is State.LEASED:
             who = words.shown(job.lease.holder.name or job.lease.holder.address or "Its worker")
-            told.append(f"{who} works on it now and loses the lease.")
-        told.append("It can be requeued later.")
+            notes.append(f"{who} works on it now and loses the lease.")
+        notes.append("It can be requeued later.")
         question = f"Cancel job {job.job_id} in queue {words.shown(job.queue)}?"
         back = f"/ui/job/{job.job_id}"
-        return Confirm(question, "Cancel the job", tuple(form.items()), back, told)
+        return Confirm(question, "Cancel the job", tuple(form.items()), back, notes)
 
     async def _expire(self, visit: Visit, _form: Form, job: Job) -> Done:
         sentence = "The lease was expired."
@@ -240,7 +240,7 @@ def read_priority(text: str) -> float | None:
     return found if math.isfinite(found) and abs(found) <= limits.PRIORITY_MAX else None
 
 
-def _told(reason: Wait) -> str:
+def _sentence_of(reason: Wait) -> str:
     """The sentence of a reason, with its name shown as on all pages."""
     name = words.shown(reason.name, _REASON_NAME_LENGTH)
     sentence = reason.sentence.replace(repr(reason.name), f"“{name}”") if name else reason.sentence

@@ -50,7 +50,7 @@ QUALIFIERS: Final = {
     "id": "in any form: digits, a handle, a UUID, a text of your own",
 }
 # Other names that people use for protocols.
-_REALMS: Final = {"qless": "http", "api": "native"}
+_REALMS: Final = {"api": "native"}
 
 
 class Query(Struct, frozen=True):

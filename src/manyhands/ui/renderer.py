@@ -22,7 +22,7 @@ _FOLDER: Final = Path(__file__).parent / "templates"
 PROTOCOLS: Final = {
     "gearman": "Gearman",
     "draft": "Gearman draft",
-    "http": "qless",
+    "qless": "qless",
     "native": "API",
     "dwork": "dwork",
     "wmp": "WMP",

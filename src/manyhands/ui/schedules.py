@@ -62,22 +62,22 @@ class Schedules(Page):
                 return await self._run(visit, schedule)
             case "pause":
                 paused = replace(schedule, paused=True)
-                command, told = PutSchedule(paused, fields=("paused",)), "is paused"
+                command, outcome = PutSchedule(paused, fields=("paused",)), "is paused"
             case "resume":
                 next_at = _first_at(schedule, visit.now)
                 resumed = replace(schedule, paused=False, next_at=next_at)
                 command = PutSchedule(resumed, fields=("paused", "next_at"))
-                told = "goes on"
+                outcome = "is resumed"
             case "remove":
                 if not form.confirmed:
                     question = f"Remove the schedule {name}? Jobs that it submitted stay."
                     return confirm_again(
                         form, question=question, button="Remove the schedule", back=here
                     )
-                command, told = RemoveSchedule(schedule.schedule_id), "is removed"
+                command, outcome = RemoveSchedule(schedule.schedule_id), "is removed"
             case _:
                 raise Problem(400, "invalid_body", "this action does not exist for a schedule")
-        return await carry_out(visit, command, f"The schedule {name} {told}.", here)
+        return await carry_out(visit, command, f"The schedule {name} {outcome}.", here)
 
     async def _run(self, visit: Visit, schedule: Schedule) -> Done:
         """Submits one job now, besides those that are due anyway."""

@@ -133,7 +133,7 @@ class Ui:
         except RecordDamagedError as error:
             _log.error("a record is damaged", path=exchange.path, reason=str(error))
             await self._fail(visit, Problem(500, "damaged", str(error)))
-        except Exception:  # noqa: BLE001 - our own defect; the visitor hears of it, others go on
+        except Exception:  # noqa: BLE001 - our own defect; the visitor is informed, others go on
             request_id = self._sources.ids.token()[:16]
             _log.error("page failed", request_id=request_id, path=exchange.path, exc_info=True)
             sentence = f"an internal error; the server's log has it as {request_id}"
@@ -236,8 +236,8 @@ class Ui:
         """Redirects to the page that shows the outcome. Without a script this is a plain redirect;
         with one, the browser follows it and swaps what it gets.
         """
-        told = quote(("-" if done.failed else "+") + done.sentence[:1000], safe="")
-        cookie = f"{TOAST_COOKIE}={told}; Path=/ui/; Max-Age=60; HttpOnly; SameSite=Strict"
+        text = quote(("-" if done.failed else "+") + done.sentence[:1000], safe="")
+        cookie = f"{TOAST_COOKIE}={text}; Path=/ui/; Max-Age=60; HttpOnly; SameSite=Strict"
         headers = [(b"location", done.to.encode()), (b"set-cookie", cookie.encode())]
         await visit.exchange.send_bytes(303, headers, b"")
 
@@ -284,5 +284,5 @@ def _read_toast(visit: Visit) -> tuple[bool, str] | None:
     """Whether the action succeeded, and the sentence."""
     if not visit.toast:
         return None
-    told = unquote(visit.toast)
-    return told[:1] != "-", told[1:]
+    text = unquote(visit.toast)
+    return text[:1] != "-", text[1:]

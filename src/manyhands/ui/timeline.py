@@ -156,10 +156,10 @@ def _segment(start: int, end: int, since: int, to: int, kind: str, title: str) -
     scale = _STRIP_WIDTH / (end - start)
     width = max(_SHARE_MIN, (min(to, end) - max(since, start)) * scale)
     x = min(max(0.0, (since - start) * scale), _STRIP_WIDTH - width)
-    told = f"{title}: {words.duration(to - since)}"
+    text = f"{title}: {words.duration(to - since)}"
     return (
         f'<rect class="fill-{kind}" x="{x:.1f}" y="0" width="{width:.1f}" height="14">'
-        f"<title>{escape(told)}</title></rect>"
+        f"<title>{escape(text)}</title></rect>"
     )
 
 

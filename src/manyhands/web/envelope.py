@@ -83,5 +83,5 @@ def plain(number: float) -> float:
 
 def bare_error(problem: Problem) -> bytes:
     """Encodes a failure for an API without an envelope."""
-    told = {"message": problem.message}
-    return encode(told | {"error": problem.code} if problem.code else told)
+    body = {"message": problem.message}
+    return encode(body | {"error": problem.code} if problem.code else body)

@@ -79,7 +79,39 @@ def _drop_sums(connection: apsw.Connection) -> None:
         connection.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
 
 
+def _call_http(connection: apsw.Connection) -> None:
+    """The words that were other ones: the realm of qless, and what was kept among the cursors."""
+    columns = "serial, job_id, terms_id, submitted_at, unique_key, realm, submitter, address"
+    for *kept, queue, finished_at, record, payload in connection.execute(
+        f"SELECT {columns}, queue, finished_at, record, {PAYLOAD} FROM jobs"
+    ).fetchall():
+        kept[5] = "http" if kept[5] == "qless" else kept[5]
+        older = record.replace('"realm":"qless"', '"realm":"http"')
+        changing = changing_sum(kept[0], queue, finished_at, older.encode())
+        connection.execute(
+            "UPDATE jobs SET realm = ?, kept_sum = ?, record = ?, changing_sum = ? WHERE serial=?",
+            (kept[5], checksum(*kept, payload), older, changing, kept[0]),
+        )
+    for last_seq, count, bodies, _ in connection.execute("SELECT * FROM events").fetchall():
+        older = bodies.replace(b"\xa5realm\xa5qless", b"\xa5realm\xa4http")
+        connection.execute(
+            "UPDATE events SET bodies = ?, checksum = ? WHERE last_seq = ?",
+            (older, checksum(last_seq, count, older), last_seq),
+        )
+    for table in ("bulks", "cursors"):
+        for name, record, _ in connection.execute(f"SELECT * FROM {table}").fetchall():
+            connection.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
+            row = [
+                text.replace('"realm":"qless"', '"realm":"http"')
+                .replace("receipt:qless/", "receipt:http/")
+                .replace("unnotified:", "untold:")
+                for text in (name, record)
+            ]
+            connection.execute(f"INSERT INTO {table} VALUES(?, ?, ?)", (*row, checksum(*row)))
+
+
 _TAKEN_AWAY = {
+    8: _call_http,
     7: _drop_sums,
     6: _spread,
     5: _drop("DELETE FROM facts WHERE key = 'journal'"),

@@ -17,7 +17,7 @@ def filled(opened):
             queue=("mail", "other")[number % 2],
             payload=b"needle \xff" if number % 3 == 0 else b"hay",
             tags=("red",) if number % 4 == 0 else ("blue", "red2"),
-            origin=Origin(("native", "gearman", "http")[number % 3], "w1" if number == 5 else ""),
+            origin=Origin(("native", "gearman", "qless")[number % 3], "w1" if number == 5 else ""),
             submitted_at=opened.now - number * 1000,
             unique_key=b"key" if number == 7 else None,
             name="a name" if number == 9 else None,

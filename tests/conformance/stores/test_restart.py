@@ -50,7 +50,7 @@ def test_jobs_that_share_terms_share_one_object_after_a_restart(opened):
 
 
 def test_ready_jobs_keep_their_order_over_a_restart(opened):
-    jobs = [opened.submit(terms=TERMS["http"]) for _ in range(6)]
+    jobs = [opened.submit(terms=TERMS["qless"]) for _ in range(6)]
     front = [opened.submit(terms=TERMS["dwork"]) for _ in range(3)]
     urgent = opened.submit(priority=5.0)
     claimed = {job.job_id: job for job in opened.claim(count=10)}

@@ -28,7 +28,7 @@ from tests.conformance.stores.opened import START, Opened, ids
 QUEUES = ("a", "b", "ü")
 WORKERS = ("w1", 'w"2', "wörk\\er")
 TAGS = ("red", "blue", "gre'en")
-REALMS = ("native", "gearman", "http")
+REALMS = ("native", "gearman", "qless")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n\n2")
 TEXTS = ("needle", "ne", "größe", "")

@@ -44,7 +44,7 @@ from manyhands.model.reasons import Reason
 from manyhands.model.replies import Refusal
 from tests.conformance.stores.opened import START, Opened, ids
 
-HOLDER = Holder("http", 'wörker "1"', "10.0.0.1:5")
+HOLDER = Holder("qless", 'wörker "1"', "10.0.0.1:5")
 EVERYTHING = Job(
     job_id="abc123",
     queue="größe/\0x",
@@ -52,7 +52,7 @@ EVERYTHING = Job(
     payload=b"\x00\xffpayload",
     encoding=Encoding.JSON,
     terms=Terms(
-        TERMS["http"].defaults,
+        TERMS["qless"].defaults,
         attempts_max=-1,
         backoff=Backoff(5, 1.5, 50, 0.1),
         lease_ms=7,
@@ -142,7 +142,7 @@ def test_changed_fields_of_a_job_come_back(opened):
 
 
 def test_terms_name_and_payload_of_a_job_submitted_again_come_back(opened):
-    job = opened.submit(job_id="ab", payload=b"", id_chosen=True, terms=TERMS["http"])
+    job = opened.submit(job_id="ab", payload=b"", id_chosen=True, terms=TERMS["qless"])
     opened.ask(Cancel(job_ids=("ab",)))
     opened.commit()
     again = opened.submit(

@@ -155,7 +155,7 @@ def test_qb11_the_record_after_an_add(q, queue, fresh):
         "due": None,
         "deadline": None,
         "recurring": None,
-        "protocol": "http",
+        "protocol": "qless",
         "history": [{"what": "put", "when": created}],
     }
 

@@ -112,7 +112,7 @@ def test_an_event_tells_what_happened(one, queue, stream):
 
     assert second > first
     assert (waiting["id"], waiting["queue"], waiting["state"]) == (job_id, queue, "waiting")
-    assert (pending["host"], pending["attempt"], pending["protocol"]) == ("worker-1", 1, "http")
+    assert (pending["host"], pending["attempt"], pending["protocol"]) == ("worker-1", 1, "qless")
 
 
 def test_a_watcher_resumes_without_loss(q, queue, stream):
@@ -136,7 +136,7 @@ def test_topics_are_chosen_by_pattern(q, one, queue, fresh):
     watched = q.add_id(f"{queue}.eu.north", fresh())
     last = int(q.http.get("/api/events?count=1").json()["last_seq"])
     for pattern, hits in (
-        (f"pending.http.{watched}.{queue}.eu.north", True),
+        (f"pending.qless.{watched}.{queue}.eu.north", True),
         (f"*.*.*.{queue}.#", True),
         (f"pending.#.{queue}.*.north", True),
         (f"#.{queue}.us.#", False),
@@ -144,7 +144,7 @@ def test_topics_are_chosen_by_pattern(q, one, queue, fresh):
         ("pending", False),
     ):
         other = q.add_id(f"{queue}-end", fresh())
-        stream = Stream(q, after=last, topics=f"{pattern},waiting.http.{other}.#")
+        stream = Stream(q, after=last, topics=f"{pattern},waiting.qless.{other}.#")
         if hits:
             one.take(f"{queue}.eu.north")
             one.results(f"/retry/{queue}.eu.north", [{"id": watched, "delay": 0}])

@@ -302,7 +302,7 @@ def test_w19_there_is_an_end_to_the_results_that_are_kept(monkeypatch):
         bench.finish(bench.take(number))
 
     assert list(bench.rules.kept) == [b"lease-1", b"lease-2"]
-    assert bench.ended == [(b"j0", b"unheard")]
+    assert bench.ended == [(b"j0", b"unconfirmed")]
 
 
 def test_w39_a_running_job_that_is_cancelled_is_stopped_and_says_nothing_more():

@@ -580,7 +580,7 @@ def test_what_is_asked_on_hearing_early_news_goes_into_a_batch_of_its_own_right(
 def test_rule_23_a_lease_taken_from_a_holder_without_connection_is_told_to_whoever_listens():
     desk = Desk()
     told: list[str] = []
-    desk.dispatcher.on_told.append(lambda signal: told.append(signal.job.job_id))
+    desk.dispatcher.on_notice.append(lambda signal: told.append(signal.job.job_id))
     desk.submit()
     job = desk.claim()
 
@@ -1349,7 +1349,7 @@ def test_a_lapsed_lease_wakes_somebody_else():
     desk = Desk()
     wakes: list[str] = []
     desk.submit(terms=Terms(on_expiry=OnExpiry.LAPSE))
-    desk.claim(term_ms=1_000, holder=Holder("http", "slow"))
+    desk.claim(term_ms=1_000, holder=Holder("qless", "slow"))
     desk.sleep(wakes=wakes)
 
     desk.run(1_100)

@@ -193,7 +193,7 @@ def test_a_leased_dependant_is_cancelled_too_and_one_that_comes_back_before_it_i
     tell_all(world)
 
     assert set(states(world, ids + held)) == {State.CANCELLED}
-    assert [signal.job.job_id for signal in world.told("told")] == [held[1]]
+    assert [signal.job.job_id for signal in world.told("notice")] == [held[1]]
     world.check()
 
 

@@ -18,11 +18,11 @@ def test_a_claim_gives_a_lease_with_token_holder_and_number():
     world = World()
     world.submit()
 
-    job = world.claim(holder=a_worker("ann", "http", "10.0.0.1"), term_ms=MINUTE)
+    job = world.claim(holder=a_worker("ann", "qless", "10.0.0.1"), term_ms=MINUTE)
 
     assert job.state is State.LEASED
     assert (job.lease.token, job.lease.number) == ("token-1", 1)
-    assert job.lease.holder == a_worker("ann", "http", "10.0.0.1")
+    assert job.lease.holder == a_worker("ann", "qless", "10.0.0.1")
     assert (job.lease.claimed_at, job.lease.expires_at) == (world.now, world.now + MINUTE)
     world.check()
 

@@ -222,7 +222,7 @@ def test_a_release_onto_a_lost_dependency_follows_the_jobs_policy():
     lost = a_leased_job(world)
     world.fail(lost.job_id)
     cancels = a_leased_job(world)
-    holds = a_leased_job(world, terms=TERMS["http"])
+    holds = a_leased_job(world, terms=TERMS["qless"])
 
     world.release(cancels.job_id, depends_on=(lost.job_id,))
     world.release(holds.job_id, depends_on=(lost.job_id,))

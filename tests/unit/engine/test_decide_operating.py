@@ -46,7 +46,7 @@ def test_a_job_can_be_cancelled_wherever_it_stands(state):
     assert (cancelled.state, cancelled.reason) == (State.CANCELLED, "cancelled")
     assert cancelled.detail == "enough"
     assert (cancelled.lease, cancelled.run_at) == (None, None)
-    assert len(world.told("told")) == (1 if state is State.LEASED else 0)
+    assert len(world.told("notice")) == (1 if state is State.LEASED else 0)
     world.tick(2 * HOUR)
     assert world.state(job.job_id) is State.CANCELLED
     world.check()

@@ -224,7 +224,7 @@ def test_lowering_a_limit_takes_no_lease_away():
 def test_a_schedule_submits_its_job_when_it_is_fired():
     world = World()
     schedule = a_schedule(
-        payload=b"in", priority=3, tags=("t",), limits=("l",), terms=TERMS["http"]
+        payload=b"in", priority=3, tags=("t",), limits=("l",), terms=TERMS["qless"]
     )
     world.run(PutSchedule(schedule))
     world.now = DUE
@@ -234,7 +234,7 @@ def test_a_schedule_submits_its_job_when_it_is_fired():
     assert isinstance(reply, SubmittedMany)
     job = world.job("a" * 32)
     assert (job.state, job.payload, job.priority) == (State.READY, b"in", 3)
-    assert (job.tags, job.limits, job.terms) == (("t",), ("l",), TERMS["http"])
+    assert (job.tags, job.limits, job.terms) == (("t",), ("l",), TERMS["qless"])
     assert (job.schedule, job.origin.realm) == ("s", "schedule")
     stored = world.store.live.view.schedule("s")
     assert (stored.next_at, stored.fired_count) == (DUE + HOUR, 1)

@@ -53,13 +53,13 @@ def test_everything_a_submitter_says_is_kept():
         waiter="s1/1",
         durable_interest=False,
         unique_key=b"k",
-        terms=TERMS["http"],
+        terms=TERMS["qless"],
     )
 
     assert (job.priority, job.deadline_at, job.tags) == (1.5, START + HOUR, ("b", "a"))
     assert job.limits == ("y", "z"), "a limit that is named twice counts once"
     assert (job.metadata, job.schedule, job.waiters) == (b"m", "s", ("s1/1",))
-    assert (job.durable_interest, job.unique_key, job.terms) == (False, b"k", TERMS["http"])
+    assert (job.durable_interest, job.unique_key, job.terms) == (False, b"k", TERMS["qless"])
     world.check()
 
 
@@ -178,7 +178,7 @@ def test_moving_takes_a_job_from_its_holder():
 
     assert (moved.state, moved.queue, moved.lease) == (State.READY, "r", None)
     assert world.reasons("abc") == ["moved"]
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     assert moved.history[-1].detail == "from q to r"
     world.check()
 

@@ -193,7 +193,7 @@ def test_a_new_dependency_of_a_lapsed_job_ends_its_lease_and_is_charged():
 
     assert (blocked.state, blocked.lease, blocked.attempts_used) == (State.BLOCKED, None, 1)
     assert world.reasons(job.job_id) == ["expired"]
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     world.check()
 
 

@@ -32,7 +32,7 @@ def test_the_budget_is_the_jobs_own_before_the_queues_before_the_fronts():
 
     own = attempts_max(a_job(attempts_max=2), policy)
     queues = attempts_max(a_job(), policy)
-    fronts = attempts_max(a_job(defaults=DEFAULTS["http"]), NO_POLICY)
+    fronts = attempts_max(a_job(defaults=DEFAULTS["qless"]), NO_POLICY)
 
     assert (own, queues, fronts) == (2, 3, 6)
 

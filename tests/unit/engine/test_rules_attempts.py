@@ -29,7 +29,7 @@ def test_rule_09_each_front_has_its_default_budget():
 
     assert budgets == {
         "native": 5,
-        "http": 6,
+        "qless": 6,
         "gearman": 5,
         "draft": 5,
         "wmp": 5,
@@ -205,7 +205,7 @@ def test_rule_10_the_defaults_of_the_fronts():
 
     assert policies == {
         "native": "cancel",
-        "http": "hold",
+        "qless": "hold",
         "gearman": "cancel",
         "draft": "cancel",
         "wmp": "cancel",

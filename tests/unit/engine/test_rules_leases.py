@@ -217,14 +217,14 @@ def test_rule_02_an_incarnation_whose_name_begins_alike_is_another_one():
 
 
 def held_by_ann(world: World):
-    return a_leased_job(world, holder=a_worker("ann", "http", "10.0.0.1"), connection="s1/7")
+    return a_leased_job(world, holder=a_worker("ann", "qless", "10.0.0.1"), connection="s1/7")
 
 
 @pytest.mark.parametrize(
     "proof",
     [
         ByToken("token-1"),
-        by_holder("ann", "http", "somewhere else"),
+        by_holder("ann", "qless", "somewhere else"),
         ByConnection("s1/7"),
     ],
 )
@@ -242,9 +242,9 @@ def test_rule_03_token_holder_and_connection_are_each_a_proof(proof):
     "proof",
     [
         ByToken("guessed"),
-        by_holder("bob", "http", "10.0.0.1"),
+        by_holder("bob", "qless", "10.0.0.1"),
         by_holder("ann", "dwork", "10.0.0.1"),
-        by_holder(None, "http", "10.0.0.1"),
+        by_holder(None, "qless", "10.0.0.1"),
         ByConnection("s1/8"),
         ByAnyone(),
         ByAnyone("ann"),
@@ -274,21 +274,21 @@ def test_rule_03_without_the_proof_the_lease_is_not_yours(proof, words):
 
 def test_rule_03_the_first_named_request_adopts_a_lease_taken_without_a_name():
     world = World()
-    job = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.1"))
+    job = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.1"))
 
-    adopted = world.renew(job.job_id, by_holder("ann", "http", "10.0.0.1"))
+    adopted = world.renew(job.job_id, by_holder("ann", "qless", "10.0.0.1"))
 
     assert adopted.lease.holder.name == "ann"
-    other = Renew(job_id=job.job_id, proof=by_holder("bob", "http", "10.0.0.1"))
+    other = Renew(job_id=job.job_id, proof=by_holder("bob", "qless", "10.0.0.1"))
     assert world.refused(other) is Why.NOT_YOUR_LEASE
-    assert world.depart(holder=a_worker("ann", "http")) == 1
+    assert world.depart(holder=a_worker("ann", "qless")) == 1
     world.check()
 
 
 def test_rule_03_nobody_adopts_from_another_address():
     world = World()
-    job = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.1"))
-    elsewhere = by_holder("ann", "http", "10.0.0.2")
+    job = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.1"))
+    elsewhere = by_holder("ann", "qless", "10.0.0.2")
 
     why = world.refused(Renew(job_id=job.job_id, proof=elsewhere))
 
@@ -298,9 +298,9 @@ def test_rule_03_nobody_adopts_from_another_address():
 
 def test_rule_03_a_nameless_worker_is_known_by_its_address():
     world = World()
-    job = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.1"))
+    job = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.1"))
 
-    renewed = world.renew(job.job_id, by_holder(None, "http", "10.0.0.1"))
+    renewed = world.renew(job.job_id, by_holder(None, "qless", "10.0.0.1"))
 
     assert renewed.lease.holder.name is None
     world.check()
@@ -308,8 +308,8 @@ def test_rule_03_a_nameless_worker_is_known_by_its_address():
 
 def test_rule_03_a_refused_request_adopts_nothing():
     world = World()
-    job = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.1"))
-    proof = by_holder("ann", "http", "10.0.0.1")
+    job = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.1"))
+    proof = by_holder("ann", "qless", "10.0.0.1")
 
     world.refused(Renew(job_id=job.job_id, proof=proof, term_ms=-1))
 
@@ -319,7 +319,7 @@ def test_rule_03_a_refused_request_adopts_nothing():
 
 def test_rule_03_equal_names_of_different_realms_are_two_workers():
     world = World()
-    here = a_leased_job(world, holder=a_worker("ann", "http"))
+    here = a_leased_job(world, holder=a_worker("ann", "qless"))
     there = a_leased_job(world, holder=a_worker("ann", "dwork"))
 
     ended = world.depart(holder=a_worker("ann", "dwork"), reason=EndReason.GOODBYE)
@@ -331,10 +331,10 @@ def test_rule_03_equal_names_of_different_realms_are_two_workers():
 
 def test_rule_03_a_nameless_worker_departs_alone():
     world = World()
-    here = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.1"))
-    there = a_leased_job(world, holder=a_worker(None, "http", "10.0.0.2"))
+    here = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.1"))
+    there = a_leased_job(world, holder=a_worker(None, "qless", "10.0.0.2"))
 
-    ended = world.depart(holder=a_worker(None, "http", "10.0.0.1"))
+    ended = world.depart(holder=a_worker(None, "qless", "10.0.0.1"))
 
     assert ended == 1
     assert (world.state(here.job_id), world.state(there.job_id)) == (State.READY, State.LEASED)
@@ -643,7 +643,7 @@ def test_rule_06_a_lapsed_lease_is_charged_at_the_next_claim():
 
     assert (uncharged, taken.attempts_used, taken.lease_number) == (0, 1, 2)
     assert world.reasons(job.job_id) == ["expired"]
-    assert [signal.lease.holder.name for signal in world.told("told")] == ["ann"]
+    assert [signal.lease.holder.name for signal in world.told("notice")] == ["ann"]
     assert world.refused(Complete(job_id=job.job_id, proof=old)) is Why.NOT_YOUR_LEASE
     world.check()
 
@@ -718,7 +718,7 @@ def test_rule_06_grace_keeps_an_expired_lease_from_others():
     assert (in_grace.state, in_grace.lease.in_grace) == (State.LEASED, True)
     assert kept is State.LEASED
     assert world.state(job.job_id) is State.READY
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     world.check()
 
 
@@ -745,7 +745,7 @@ def test_rule_06_an_operator_may_expire_a_lease_without_grace():
     back = world.expire_lease(job.job_id)
 
     assert (back.state, back.attempts_used) == (State.READY, 1)
-    assert len(world.told("told")) == 1
+    assert len(world.told("notice")) == 1
     world.check()
 
 
@@ -765,7 +765,7 @@ def test_rule_06_the_policy_is_the_jobs_own_then_the_queues_then_the_fronts():
     world.set_queue("q", on_expiry=OnExpiry.LAPSE)
     own = a_leased_job(world, queue="q", terms=Terms(on_expiry=OnExpiry.REVOKE))
     queues = a_leased_job(world, queue="q")
-    fronts = a_leased_job(world, queue="r", terms=TERMS["http"])
+    fronts = a_leased_job(world, queue="r", terms=TERMS["qless"])
 
     world.tick(MINUTE)
 
@@ -907,7 +907,7 @@ def test_rule_07_a_rate_does_not_stand_still_when_the_clock_is_set_back():
 
 def test_rule_08_a_claim_that_could_not_be_delivered_is_released_and_not_charged():
     world = World()
-    job = a_leased_job(world, terms=TERMS["http"])
+    job = a_leased_job(world, terms=TERMS["qless"])
 
     back = world.release(job.job_id, ByToken("token-1"), reason=EndReason.RELEASED)
 
@@ -922,7 +922,7 @@ def test_rule_04_the_holder_of_an_open_job_is_told_that_another_completed_it():
 
     done = world.complete(job.job_id, by_holder("bob", "dwork"))
 
-    assert [signal.lease.holder.name for signal in world.told("told")] == ["ann"]
+    assert [signal.lease.holder.name for signal in world.told("notice")] == ["ann"]
     assert [(one.holder.name, one.reason.value) for one in done.attempts] == [
         ("ann", "cancelled"),
         ("bob", "completed"),
@@ -939,7 +939,7 @@ def test_rule_04_whoever_completed_an_open_job_may_say_so_again():
     again = world.run(Complete(job_id=job.job_id, proof=proof))
     refusals = [
         world.refused(Complete(job_id=job.job_id, proof=other))
-        for other in (by_holder("bob", "http"), ByAnyone("bob"), ByConnection("s1/1"))
+        for other in (by_holder("bob", "qless"), ByAnyone("bob"), ByConnection("s1/1"))
     ]
 
     assert isinstance(again, Changed)

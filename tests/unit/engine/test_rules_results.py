@@ -495,7 +495,7 @@ def test_rule_26_renewing_reporting_and_attaching_publish_nothing():
 
 def test_rule_26_an_event_is_a_snapshot_of_the_job_and_its_lease():
     world = World()
-    origin = Origin("http", "submitter", "10.0.0.9")
+    origin = Origin("qless", "submitter", "10.0.0.9")
     job = world.submit(
         origin=origin, priority=2.5, deadline_at=START + DAY, terms=Terms(attempts_max=3)
     )
@@ -544,7 +544,7 @@ def test_rule_26_the_holder_is_told_when_its_job_is_cancelled_or_moved():
     world.cancel(cancelled.job_id)
     world.run(Move(job_id=moved.job_id, queue="c"))
 
-    told = [(signal.job.job_id, signal.lease.number) for signal in world.told("told")]
+    told = [(signal.job.job_id, signal.lease.number) for signal in world.told("notice")]
     assert told == [(cancelled.job_id, 1), (moved.job_id, 1)]
     world.check()
 

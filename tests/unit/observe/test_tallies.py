@@ -165,10 +165,10 @@ def test_time_spent_on_a_job_counts_where_it_was_spent(desk):
 
 def test_jobs_in_and_out_are_counted_by_the_realms_of_submitter_and_worker(desk):
     desk.submit(2, origin=Origin("gearman"))
-    desk.submit(origin=Origin("http"))
+    desk.submit(origin=Origin("qless"))
     desk.claim(holder=Holder("dwork", "w"))
 
-    assert desk.tallies.jobs_in == {"gearman": 2, "http": 1}
+    assert desk.tallies.jobs_in == {"gearman": 2, "qless": 1}
     assert desk.tallies.jobs_out == {"dwork": 1}
 
 

@@ -17,7 +17,7 @@ from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 
 def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
-    book = WorkerBook("http", Facts())
+    book = WorkerBook("qless", Facts())
     book.see("silent", "10.0.0.1", 0)
     book.see("alive", "10.0.0.2", 0)
     book.see(None, "10.0.0.3", 0)
@@ -29,7 +29,7 @@ def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
 
 
 def test_names_without_end_cost_no_memory_without_end():
-    book = WorkerBook("http", Facts())
+    book = WorkerBook("qless", Facts())
     for number in range(WORKERS_COUNT_MAX + 10):
         book.see(f"w{number}", "10.0.0.1", number)
 
@@ -63,7 +63,7 @@ def test_workers_of_every_protocol_with_names_are_known_by_their_leases(desk):
     record = desk.books.by_realm["wmp"].record("press-1")
     assert (record.taken, record.completed, record.failed, record.lost) == (2, 1, 1, 0)
     assert (record.address, record.seen_at > 0) == ("10.0.0.4", True)
-    assert desk.books.http.records(desk.clock.now()) == []
+    assert desk.books.qless.records(desk.clock.now()) == []
 
 
 def test_a_worker_was_heard_of_when_it_took_a_job_however_late_that_is_counted(desk):
@@ -102,11 +102,11 @@ def test_a_worker_that_speaks_from_elsewhere_is_known_by_its_new_address_at_once
 
 def test_what_happened_before_a_worker_was_heard_of_is_not_in_its_record(desk):
     desk.submit()
-    desk.claim(holder=Holder("http", "w"), term_ms=1_000)
+    desk.claim(holder=Holder("qless", "w"), term_ms=1_000)
     desk.run(1_100)
-    desk.books.http.see("w", "", desk.clock.now())
+    desk.books.qless.see("w", "", desk.clock.now())
 
-    record = desk.books.http.record("w")
+    record = desk.books.qless.record("w")
     assert (record.taken, record.lost) == (0, 0)
 
 

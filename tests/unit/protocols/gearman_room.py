@@ -281,7 +281,7 @@ class Room:
 
     def _joined(self, line, session):
         line.session = session
-        self.dispatcher.on_signal[line.connection] = session.hear
+        self.dispatcher.on_signal[line.connection] = session.notify
         return line
 
     def run(self) -> None:

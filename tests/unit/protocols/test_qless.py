@@ -27,7 +27,7 @@ from manyhands.site.document import APIS
 from manyhands.web.envelope import Problem
 
 NOON = 20_000 * DAY_MS + DAY_MS // 2
-WORKER = Holder("http", "w", "10.0.0.1")
+WORKER = Holder("qless", "w", "10.0.0.1")
 
 
 def happened(state: State, at: int, lasted_ms: int = 0, **changes) -> Event:
@@ -46,7 +46,7 @@ def happened(state: State, at: int, lasted_ms: int = 0, **changes) -> Event:
         "priority": 0.0,
         "submitted_at": at,
         "deadline_at": None,
-        "origin": Origin("http"),
+        "origin": Origin("qless"),
         "lasted_ms": lasted_ms,
     }
     return Event(**{**fields, **changes})
@@ -156,15 +156,15 @@ def test_a_lock_that_somebody_else_ended_is_known_by_its_last_attempt():
         attempt = Attempt(1, holder, 0, 1, reason, "token")
         return Job(job_id="aa", queue="q", state=State.READY, attempts=(attempt,))
 
-    mine = ByHolder("http", "w", "10.0.0.1")
+    mine = ByHolder("qless", "w", "10.0.0.1")
     assert was_revoked(job(EndReason.CUTOFF), mine)
     assert was_revoked(job(EndReason.MOVED), ByToken("token"))
     assert not was_revoked(job(EndReason.MOVED), ByToken("other"))
     assert not was_revoked(job(EndReason.FAILED), mine)
-    assert not was_revoked(job(EndReason.CUTOFF), ByHolder("http", "v", "10.0.0.1"))
+    assert not was_revoked(job(EndReason.CUTOFF), ByHolder("qless", "v", "10.0.0.1"))
     assert not was_revoked(job(EndReason.CUTOFF), ByHolder("dwork", "w", ""))
-    anonymous = Holder("http", None, "10.0.0.1")
-    assert was_revoked(job(EndReason.CUTOFF, anonymous), ByHolder("http", None, "10.0.0.1"))
+    anonymous = Holder("qless", None, "10.0.0.1")
+    assert was_revoked(job(EndReason.CUTOFF, anonymous), ByHolder("qless", None, "10.0.0.1"))
     assert not was_revoked(Job(job_id="aa", queue="q", state=State.READY), mine)
 
 
@@ -221,7 +221,7 @@ def test_what_a_json_peer_gives_back_is_what_the_other_end_understands(
 
 def a_story(*, claimed_at: int, ended_at: int, changes: list[tuple[int, str]]) -> list[str]:
     """What the history of a job tells that was submitted at 1 and worked on once."""
-    attempt = Attempt(1, Holder("http", "h"), claimed_at, ended_at, EndReason.COMPLETED)
+    attempt = Attempt(1, Holder("qless", "h"), claimed_at, ended_at, EndReason.COMPLETED)
     job = Job(
         job_id="ab",
         queue="q",

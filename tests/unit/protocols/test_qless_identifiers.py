@@ -25,8 +25,8 @@ def job(job_id: str, name: str | None) -> Job:
         queue="q",
         state=State.READY,
         payload=b"",
-        terms=TERMS["http"],
-        origin=Origin("http"),
+        terms=TERMS["qless"],
+        origin=Origin("qless"),
         name=name,
     )
 

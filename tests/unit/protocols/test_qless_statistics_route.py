@@ -17,7 +17,7 @@ FIRST, TODAY = 20_000, 20_004
 
 def event(day: int, number: int, state: State, job_id: str) -> Event:
     at = day * DAY_MS + number
-    reason, origin = Reason.NONE, Origin("http")
+    reason, origin = Reason.NONE, Origin("qless")
     return Event(at, state, job_id, "q", reason, 0, 0, 0, 5, None, None, 0, at, None, origin, 0)
 
 

@@ -284,7 +284,7 @@ def test_renewing_publishes_nothing(world):
 
 def test_a_lapsed_lease_that_is_renewed_runs_again_as_the_same_run(world):
     """T6."""
-    job = world.submit(queue="q", terms=TERMS["http"], origin=Origin("http"))
+    job = world.submit(queue="q", terms=TERMS["qless"], origin=Origin("qless"))
     world.claim("q", term_ms=SECOND)
     world.tick(2 * SECOND)
     world.renew(job.job_id)
@@ -681,7 +681,7 @@ def test_a_task_is_canceled_with_what_it_depends_on(world):
 
 def test_every_reason_of_the_engine_makes_a_valid_message(world):
     for number in range(3):
-        job = world.submit(queue=f"q{number}", terms=TERMS["http"], origin=Origin("http"))
+        job = world.submit(queue=f"q{number}", terms=TERMS["qless"], origin=Origin("qless"))
         world.claim(f"q{number}", term_ms=SECOND)
         if number == 0:
             world.fail(job.job_id, retry=True)

@@ -290,7 +290,7 @@ def test_w40_a_result_that_follows_close_upon_a_status_is_recorded_and_nothing_e
 
 def test_w39_a_lapsed_lease_goes_on_until_another_worker_takes_the_job():
     desk = Desk(lease_ms=5_000)
-    job_id = desk.add(terms=TERMS["http"])
+    job_id = desk.add(terms=TERMS["qless"])
     taken = desk.take(A)
     desk.pass_time(5_100)
     assert desk.heard(A) == []

@@ -58,7 +58,7 @@ def test_jobs_that_failed_before_failures_were_counted_are_counted(tmp_path):
 def test_jobs_and_events_that_were_written_at_length_are_all_there(tmp_path):
     opened = Opened("sqlite", tmp_path / "data")
     for number in range(300):
-        opened.submit(unique_key=b"key %d" % number, origin=Origin("http", "me", "::1"))
+        opened.submit(unique_key=b"key %d" % number, origin=Origin("qless", "me", "::1"))
     opened.submit(payload=b"large" * 1_000, tags=("red",), namespace="n", name="x")
     for _ in range(3):
         opened.claim()

@@ -39,7 +39,7 @@ def problem(text: str) -> str:
         ("tag:x:y", Filter(tag="x:y")),
         ("worker:host-1 queue:a", Filter(worker="host-1", queue="a")),
         ("protocol:gearman", Filter(realm="gearman")),
-        ("protocol:qless", Filter(realm="http")),
+        ("protocol:qless", Filter(realm="qless")),
         ("protocol:API", Filter(realm="native")),
         ("name:task-1", Filter(name="task-1")),
         ("key:k", Filter(unique_key=b"k")),

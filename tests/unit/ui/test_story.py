@@ -17,7 +17,7 @@ from manyhands.model.job import (
 from manyhands.ui import graph, timeline
 
 NOW = 1_700_000_000_000
-W1, W2 = Holder("gearman", "w1"), Holder("http", "w2")
+W1, W2 = Holder("gearman", "w1"), Holder("qless", "w2")
 
 
 def a_job(**fields) -> Job:
@@ -111,7 +111,7 @@ def test_the_trail_names_each_protocol_once_for_each_worker():
     assert stops == [
         ("submitted over", "gearman", "10.0.0.1", 1),
         ("worked over", "gearman", "w1", 2),
-        ("worked over", "http", "w2", 1),
+        ("worked over", "qless", "w2", 1),
     ]
 
 

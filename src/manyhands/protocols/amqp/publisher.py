@@ -73,7 +73,7 @@ class Publisher:
         self._reader = FrameReader(_FRAME_BYTES_MAX)
         self._frame_bytes_max = _FRAME_BYTES_MAX
         self._heartbeat_ms = 0
-        self._heard_at = self._began_at = now
+        self._received_at = self._began_at = now
         self._moved_at = now  # when a message was last confirmed, or none was pending
         self._beat_at = 0
         self._tag = 0
@@ -114,7 +114,7 @@ class Publisher:
 
     def receive(self, data: bytes, now: int) -> None:
         """Bytes arrived."""
-        self._heard_at = now
+        self._received_at = now
         if not self._heartbeat_ms and data.startswith(b"AMQP"):
             raise BrokerError("the broker speaks another version of AMQP", lasting=True)
         try:
@@ -129,7 +129,7 @@ class Publisher:
             if now - self._began_at > _HANDSHAKE_MS:
                 raise BrokerError("the broker did not finish the hand-shake")
         elif self._heartbeat_ms:
-            if now - self._heard_at > 2 * self._heartbeat_ms:
+            if now - self._received_at > 2 * self._heartbeat_ms:
                 raise BrokerError("the broker is silent")
             if now - self._beat_at >= self._heartbeat_ms / 2:
                 self._beat_at = now
@@ -160,7 +160,7 @@ class Publisher:
 
     def _settle(self, frame: Basic.Ack | Basic.Nack) -> list[int]:
         """The sequence numbers of the messages that a confirm covers."""
-        self._moved_at = self._heard_at
+        self._moved_at = self._received_at
         tag, unconfirmed = frame.delivery_tag or 0, self._unconfirmed
         if frame.multiple:
             # In order, so the first higher tag ends it.
@@ -172,7 +172,7 @@ class Publisher:
         rejections = self._rejections
         if rejections.is_waiting:
             for seq in taken:
-                rejections.take(seq, self._heard_at)
+                rejections.take(seq, self._received_at)
 
     def _start(self, frame: Connection.Start) -> None:
         user, password = self._account
@@ -207,7 +207,7 @@ class Publisher:
 
     def _nacked(self, frame: Basic.Nack) -> None:
         for seq in self._settle(frame):
-            self._rejections.reject(seq, self._heard_at)
+            self._rejections.reject(seq, self._received_at)
 
     def _blocked(self, frame: Connection.Blocked) -> None:
         self.blocked_for = frame.reason or "no reason given"

@@ -238,7 +238,7 @@ class Relay:
 
     # Publishing.
 
-    def heard(self, link: "_Link", data: bytes) -> None:
+    def received(self, link: "_Link", data: bytes) -> None:
         """Bytes from the broker."""
         publisher = link.publisher
         was_ready, was_blocked = publisher.is_ready, publisher.blocked_for
@@ -369,7 +369,7 @@ class _Link(asyncio.Protocol):
         if self.ended.done():
             return
         try:
-            self._relay.heard(self, data)
+            self._relay.received(self, data)
         except BrokerError as error:
             self.ended.set_exception(error)
 

@@ -120,7 +120,7 @@ class AmqpSession:
         self._opened = False
         self._channels: dict[int, AmqpChannel] = {}
         self._heartbeat_ms = 0
-        self._heard_at = self._began_at = peer.now()
+        self._received_at = self._began_at = peer.now()
         self._beat_at = 0
         self._closing_since: int | None = None
 
@@ -128,7 +128,7 @@ class AmqpSession:
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
-        self._heard_at = self.now()
+        self._received_at = self.now()
         if self._expected is None and not self._opened:
             self._head += data
             if len(self._head) < len(PROTOCOL_HEADER):
@@ -157,7 +157,7 @@ class AmqpSession:
         """The connection is gone."""
         self._end()
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Watchers wait for no job."""
 
     def ended(self) -> None:
@@ -187,7 +187,7 @@ class AmqpSession:
             if now - self._began_at > _HANDSHAKE_MS:
                 self._peer.close()
         elif self._heartbeat_ms:
-            if now - self._heard_at > 2 * self._heartbeat_ms:
+            if now - self._received_at > 2 * self._heartbeat_ms:
                 # Closing may take long. What a dead peer held need not wait for it.
                 self._closing_since = now
                 self._end()

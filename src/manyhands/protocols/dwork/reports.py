@@ -85,7 +85,7 @@ class _Shortfall:
             self._fault = reply
         self._awaited_count -= len(tasks)
         if not self._awaited_count:
-            self._tell()
+            self._reply()
 
     def _refused(self, task: Task, refusal: Refusal) -> None:
         why = refusal.why
@@ -104,9 +104,9 @@ class _Shortfall:
         holder = job.attempts[-1].holder
         return holder.realm == "dwork" and holder.name == self._location
 
-    def _tell(self) -> None:
+    def _reply(self) -> None:
         if self._fault is not None:
-            self._turn.tell(self._fault)
+            self._turn.refuse_by(self._fault)
         elif self._unknown:
             # D25: after a whole graph has ended, only the store knows how its tasks ended.
             self._hub.find_ended(self._queue, tuple(self._unknown), self._compare)

@@ -56,7 +56,7 @@ def _create(
     def settle(reply: Reply) -> None:
         first = reply.items[0] if type(reply) is SubmittedMany else reply
         if isinstance(first, Refusal):
-            turn.tell(first)
+            turn.refuse_by(first)
         elif hub.draining:
             turn.finish()
         else:

@@ -93,7 +93,7 @@ class DworkSession:
         """
         end = frames.index(b"", 1) + 1 if b"" in frames[1:] else len(frames)
         if end == len(frames):
-            # Without a delimiter, there is no telling where a reply should go (D2).
+            # Without a delimiter, it is unknown where a reply should go (D2).
             self.overflowed(frames[0])
         elif end + 1 < len(frames):
             self._begin(tuple(frames[:end])).refuse("a request has one body frame")
@@ -113,14 +113,14 @@ class DworkSession:
         if steal is not None:
             location = steal.holder.name or ""
             if self._has_terms or location not in self._locations:
-                self._heard(location, steal.term_ms)
+                self._note_alive(location, steal.term_ms)
             self._stealing.steal(turn, steal)
             return
         plain = self._read_plain(body)
         if plain is not None:
             name, (origin, location) = plain
             if self._has_terms or location not in self._locations:
-                self._heard(location)
+                self._note_alive(location)
             report_plain(self.hub, self.settings.queue, turn, name, origin, location)
             return
         try:
@@ -216,7 +216,7 @@ class DworkSession:
         def settle(reply: Reply) -> None:
             first = reply.items[0] if type(reply) is SubmittedMany else reply
             if isinstance(first, Refusal):
-                turn.tell(first)
+                turn.refuse_by(first)
             else:
                 turn.finish()
 
@@ -224,7 +224,7 @@ class DworkSession:
 
     def on_steal(self, turn: Turn, query: Query) -> None:
         steal = self._steal_of(query)
-        self._heard(query.location or "", steal.term_ms)
+        self._note_alive(query.location or "", steal.term_ms)
         if steal.count <= 0:
             turn.say(Kind.NOT_FOUND)
             return
@@ -232,12 +232,12 @@ class DworkSession:
 
     def on_complete(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
-        self._heard(location)
+        self._note_alive(location)
         report(self.hub, self.settings.queue, turn, location, query.tasks)
 
     def on_transfer(self, turn: Turn, query: Query) -> None:
         location = query.location or ""
-        self._heard(location)
+        self._note_alive(location)
         preds: dict[str, tuple[Dep, ...]] = {}
         for task in query.tasks:
             preds[task.name] = (*preds.get(task.name, ()), *task.preds)
@@ -256,7 +256,7 @@ class DworkSession:
 
         def settle(reply: Reply) -> None:
             if isinstance(reply, Refusal):
-                turn.tell(reply)
+                turn.refuse_by(reply)
             else:
                 turn.finish()
 
@@ -275,7 +275,7 @@ class DworkSession:
         def settle(reply: Reply) -> None:
             nonlocal known
             if isinstance(reply, Refusal):
-                turn.tell(reply)
+                turn.refuse_by(reply)
                 return
             count = reply.count if type(reply) is Accepted else 0
             known = known or count > 0
@@ -352,7 +352,7 @@ class DworkSession:
 
         self.hub.ask(Look(name_key(queue, name)), settle)
 
-    def _heard(self, location: str, term_ms: int | None = None) -> None:
+    def _note_alive(self, location: str, term_ms: int | None = None) -> None:
         """D32: a worker that sends anything is alive and keeps what it holds."""
         locations = self._locations
         if location not in locations:

@@ -85,7 +85,7 @@ class Stealing:
         def settle(reply: Reply) -> None:
             if type(reply) is not Claimed:
                 assert isinstance(reply, Refusal)
-                turn.tell(reply)
+                turn.refuse_by(reply)
             elif reply.jobs:
                 self._give(turn, reply.jobs, steal.rest)
             elif reply.drained:  # D19 and D20

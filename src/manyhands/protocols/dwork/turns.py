@@ -46,7 +46,7 @@ class Turn(Struct, eq=False, gc=False):
         self.turns.errors_count += 1
         self.answer(encode(Query(kind=Kind.ERROR, reason=sentence)))
 
-    def tell(self, refusal: Refusal) -> None:
+    def refuse_by(self, refusal: Refusal) -> None:
         """Replies with a refusal in the protocol's words."""
         kind = ANSWERS[refusal.why]
         if kind is Kind.ERROR:

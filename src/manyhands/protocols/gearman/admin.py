@@ -201,7 +201,7 @@ class Admin:
         elif what == [b"unique", b"jobs"]:
             jobs = self._peer.unfinished_jobs(_JOBS_COUNT_MAX)
             keys = (shown_unique(job) for job in jobs)
-            self._tell(wire.encode_listing(key for key in keys if _is_line(key)))
+            self._send_listing(wire.encode_listing(key for key in keys if _is_line(key)))
         else:
             self._replies.say(
                 wire.encode_refusal(b"UNKNOWN_SHOW_ARGUMENTS", b"show jobs, or show unique jobs")
@@ -303,9 +303,9 @@ class Admin:
         self._peer.operate(command, settle)
 
     def _list(self, lines: Iterable[str]) -> None:
-        self._tell(wire.encode_listing(line.encode("utf-8", "replace") for line in lines))
+        self._send_listing(wire.encode_listing(line.encode("utf-8", "replace") for line in lines))
 
-    def _tell(self, listing: bytes) -> None:
+    def _send_listing(self, listing: bytes) -> None:
         """Sends a listing once everything in it is on disk."""
         slot = self._replies.reserve()
         self._peer.ask(_BARRIER, lambda _: self._replies.fill(slot, listing))

@@ -194,10 +194,10 @@ class DraftSession:
         else:
             ask(depart)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """News of the job that the application waits for (A34), or of the lost lease."""
         job = signal.job
-        if signal.what == "told":
+        if signal.what == "notice":
             if self._held is not None and self._held.job_id == job.job_id:
                 self._held = None
         elif job.job_id != self._sync_job:

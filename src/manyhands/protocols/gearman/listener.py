@@ -74,7 +74,7 @@ class GearmanListener(TcpListener):
                 and session.is_amid_packet()
                 and connection.is_read_from()
             ):
-                mark = connection.heard_mark()
+                mark = connection.received_mark()
                 before, looks = self._sitting.get(connection, (None, 0))
                 sitting[connection] = (mark, looks + 1 if before == mark else 0)
         self._sitting = sitting
@@ -138,7 +138,7 @@ class _Undecided:
         """The peer left before its dialect was known."""
         self._listener.hall.leave(self)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """There are no waiters here yet."""
 
     def is_overwhelmed(self) -> bool:

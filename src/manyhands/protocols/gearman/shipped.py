@@ -175,7 +175,7 @@ class GearmanSession:
         else:
             ask(depart)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """News of a job that a client on this connection waits for."""
         job, what = signal.job, signal.what
         send = self._replies.say  # never before the JOB_CREATED of its job

@@ -21,7 +21,7 @@ LOOK: Final = 9
 CANCEL: Final = 10
 ANSWER: Final = 20
 JOBS: Final = 21
-TOLD: Final = 22
+NOTICE: Final = 22
 ENDED: Final = 23
 CLOSING: Final = 25
 
@@ -242,9 +242,9 @@ def jobs(rows: list[tuple[Any, ...]]) -> bytes:
     return _encode((JOBS, rows))
 
 
-def told(job_id: str, lease_number: int, why: str) -> bytes:
+def notice(job_id: str, lease_number: int, why: str) -> bytes:
     """The notice that a worker lost a lease."""
-    return _encode((TOLD, job_id, lease_number, why))
+    return _encode((NOTICE, job_id, lease_number, why))
 
 
 def ended(view: tuple[Any, ...]) -> bytes:

@@ -92,7 +92,7 @@ class StreamSession:
         self._client.leave()
         self._hub.leave(self)
 
-    def hear(self, signal: Signal) -> None:
+    def notify(self, signal: Signal) -> None:
         """Nothing here is bound to the connection."""
 
     def is_overwhelmed(self) -> bool:

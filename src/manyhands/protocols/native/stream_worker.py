@@ -176,7 +176,7 @@ class WorkerSide:
             lease = job.lease
             assert lease is not None
             if not self._takes_hold(job.job_id, lease.token):  # lost since the claim
-                self._say(wire.told(job.job_id, lease.number, "cancelled"))
+                self._say(wire.notice(job.job_id, lease.number, "cancelled"))
 
     # Leases.
 
@@ -219,7 +219,7 @@ class WorkerSide:
         """The lease is gone."""
         number = self.held[job.job_id]
         self.let_go(job.job_id)
-        self._say(wire.told(job.job_id, number, _why_lost(job, number)))
+        self._say(wire.notice(job.job_id, number, _why_lost(job, number)))
 
     def let_go(self, job_id: str) -> None:
         """The worker has reported on the job."""

@@ -32,25 +32,25 @@ class ItemError(TypedDict):
     queue: NotRequired[str]
 
 
-class Told(Answer[T], frozen=True, kw_only=True):
+class Success(Answer[T], frozen=True, kw_only=True):
     """A success, with the server's load if requested."""
 
     load: Load | UnsetType = UNSET
 
 
-class Batched(Told[T], frozen=True, kw_only=True):
+class Batched(Success[T], frozen=True, kw_only=True):
     """One result per item; refused items are listed in errors."""
 
     errors: Annotated[list[ItemError], Meta(min_length=1)] | UnsetType = UNSET
 
 
-class Named(Told[T], frozen=True, kw_only=True):
+class Named(Success[T], frozen=True, kw_only=True):
     """A page of a list ordered by name; the next page starts after ``next``."""
 
     next: str | None
 
 
-class Found(Told[T], frozen=True, kw_only=True):
+class Found(Success[T], frozen=True, kw_only=True):
     """A page of search results."""
 
     next: int | None

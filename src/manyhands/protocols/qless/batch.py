@@ -48,7 +48,7 @@ class Batch:
         shown = job_id if known is None else shown_id(known)
         self.errors.append(item_error(index, shown, reply))
 
-    def told(self, replies: Sequence[Reply]) -> list[tuple[int, str, Reply]]:
+    def answered(self, replies: Sequence[Reply]) -> list[tuple[int, str, Reply]]:
         return [
             (index, job_id, reply)
             for (index, job_id), reply in zip(self._asked, replies, strict=True)

@@ -35,7 +35,7 @@ from manyhands.protocols.qless.kinds import (
 )
 from manyhands.web.envelope import Whole
 
-REALM: Final = "http"
+REALM: Final = "qless"
 # The lease if neither job nor queue sets one.
 TERM_MS: Final = 60_000
 WAIT_SECONDS_MAX: Final = 60.0
@@ -183,15 +183,15 @@ class HeartbeatItem(Struct):
 
     def report(self, proof: Proof, rules: Rules) -> Report | None:
         """What the heartbeat reports besides, once the lock is renewed."""
-        told = self.progress
-        if told is None:
+        progress = self.progress
+        if progress is None:
             return None
         return Report(
             job_id=rules.read_id(self.id),
             proof=proof,
-            numerator=told.numerator,
-            denominator=told.denominator,
-            seconds_left=told.seconds_left,
+            numerator=progress.numerator,
+            denominator=progress.denominator,
+            seconds_left=progress.seconds_left,
             renew=False,
         )
 

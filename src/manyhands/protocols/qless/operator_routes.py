@@ -73,7 +73,7 @@ class QlessOperating:
             except Problem as error:
                 batch.refuse(index, BadItem(error.code, error.message, item.id))
         results: list[object] = [False] * len(found)
-        for index, job_id, reply in batch.told(await ask_all(self._dispatcher, batch.commands)):
+        for index, job_id, reply in batch.answered(await ask_all(self._dispatcher, batch.commands)):
             if isinstance(reply, Changed):
                 results[index] = operation.show(reply.job)
             else:
@@ -192,7 +192,7 @@ class QlessOperating:
             except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
         results: list[object] = [False] * len(found)
-        for index, job_id, reply in batch.told(await ask_all(self._dispatcher, batch.commands)):
+        for index, job_id, reply in batch.answered(await ask_all(self._dispatcher, batch.commands)):
             if isinstance(reply, Refusal):
                 batch.refuse_by(index, job_id, reply)
             else:
@@ -227,7 +227,9 @@ class QlessOperating:
             else:
                 batch.ask(index, item, RemoveSchedule(item))
         results: list[str] = []
-        for index, _job_id, reply in batch.told(await ask_all(self._dispatcher, batch.commands)):
+        for index, _job_id, reply in batch.answered(
+            await ask_all(self._dispatcher, batch.commands)
+        ):
             if isinstance(reply, Refusal):
                 batch.refuse_by(index, found[index], reply)
             else:

@@ -25,7 +25,7 @@ CODES: Final[dict[Why, str]] = words_for(
         Why.EMPTY_BATCH: "invalid_body",
         Why.TOO_MANY_DEPENDENCIES: "too_large",
         Why.QUEUE_FULL: "queue_full",
-        # Each of these tells clients something else.
+        # Each of these means something else to clients.
         Why.DUPLICATE_JOB: "duplicate",
         Why.IN_OTHER_QUEUE: "in_other_queue",
         Why.DUPLICATE_KEY: "duplicate_key",

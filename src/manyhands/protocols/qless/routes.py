@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from manyhands.net.http_short_way import Head, Headers, Request, ShortWay
 from manyhands.protocols.qless import answers, items, operations, settings
-from manyhands.protocols.qless.answers import Batched, Found, Ids, Named, Refused, Told
+from manyhands.protocols.qless.answers import Batched, Found, Ids, Named, Refused, Success
 from manyhands.protocols.qless.decoder import Body
 from manyhands.protocols.qless.envelope import Answering
 from manyhands.protocols.qless.identifiers import READ_ID, Rules
@@ -67,7 +67,7 @@ _SEARCH: Final = (
     Parameter("protocol", str, "The protocol it was submitted over."),
     Parameter("text", str, "Text contained in its meta."),
 )
-_TAKEN: Final = (Told[answers.Item | list[answers.Item] | None], Told[answers.Nothing])
+_TAKEN: Final = (Success[answers.Item | list[answers.Item] | None], Success[answers.Nothing])
 _LISTED: Final = Found[list[answers.ListedJob]]
 _IDS: Final = Batched[Ids]
 _ID_EACH: Final = Batched[list[str | Refused]]
@@ -149,9 +149,9 @@ _ADD_ROUTES: Final = (
 )
 _PAGE_ROUTES: Final = (
     _get("/queues", QlessPages.queues, "List queues.", Named[list[answers.Queue]], *_BY_NAME),
-    _get("/queues/{queue}", QlessPages.queues, "One queue.", Told[answers.QueueWithSettings]),
-    _get("/job/{id}", QlessPages.job, "One job.", Told[answers.Job]),
-    _get("/job/{id}/partials", QlessPages.job, "Partial results.", Told[list[answers.Partial]]),
+    _get("/queues/{queue}", QlessPages.queues, "One queue.", Success[answers.QueueWithSettings]),
+    _get("/job/{id}", QlessPages.job, "One job.", Success[answers.Job]),
+    _get("/job/{id}/partials", QlessPages.job, "Partial results.", Success[list[answers.Partial]]),
     _get("/jobs", QlessPages.jobs, "Search jobs.", _LISTED, *_SEARCH, *_PAGE),
     _get(
         "/failed",
@@ -178,14 +178,16 @@ _PAGE_ROUTES: Final = (
         Named[list[answers.Recurring]],
         *_BY_NAME,
     ),
-    _get("/recurring/{name}", QlessPages.recurring, "One recurring job.", Told[answers.Recurring]),
+    _get(
+        "/recurring/{name}", QlessPages.recurring, "One recurring job.", Success[answers.Recurring]
+    ),
 )
 _STATISTICS_ROUTES: Final = (
     _get(
         "/stats/{queue}",
         QlessStatistics.show,
         "How long jobs waited and ran on a day.",
-        Told[answers.Statistics],
+        Success[answers.Statistics],
         Parameter(
             "date", Annotated[str, Meta(extra_json_schema={"format": "date"})], "Today, in UTC."
         ),
@@ -231,7 +233,7 @@ _OPERATOR_ROUTES: Final = (
         QlessOperating.forget_queue,
         "Forget a queue.",
         _OPERATE,
-        Told[str],
+        Success[str],
     ),
     _operate("/cancel", QlessOperating.cancel, "Cancel jobs; returns ids.", _IDS, list[Id]),
     _change("requeue", "Run finished jobs again.", _ID_EACH, operations.RequeueItem),
@@ -315,7 +317,7 @@ class QlessRoutes:
     def __init__(self, sources: Sources, handing_out: HandingOut, naps: Naps) -> None:
         dispatcher, ids, config = sources.dispatcher, sources.ids, sources.config
         self.answering = Answering(dispatcher, ids, sources.access, load_always=config.qless_load)
-        book = sources.worker_books.http
+        book = sources.worker_books.qless
         own_moves = OwnMoves()
         rules = Rules(
             READ_ID[config.qless_id_policy],
@@ -395,17 +397,17 @@ class QlessRoutes:
     async def _answer_hot(self, exchange: Exchange, first: bytes) -> None:
         """Answers a frequent route for a request that did not take the fast path."""
         request = _LongRequest(exchange)
-        told = request.told
+        answered = request.answered
         if exchange.method == "POST":
             request.body = await exchange.body()
         self._work[first](request)
 
         def leave() -> None:
-            told.cancel()
+            answered.cancel()
 
         exchange.connection.on_lost = leave
         try:
-            status, body, headers = await told
+            status, body, headers = await answered
         except asyncio.CancelledError:
             if exchange.connection.is_gone:
                 return  # the client has disconnected
@@ -418,14 +420,14 @@ class QlessRoutes:
 class _LongRequest(Request):
     """A request whose answer is awaited."""
 
-    __slots__ = ("told",)
+    __slots__ = ("answered",)
 
     def __init__(self, exchange: Exchange) -> None:
         url = (exchange.raw_path, exchange.query_string)
         super().__init__(exchange.connection, Head(exchange.method, url, exchange.headers))
-        self.told: asyncio.Future[tuple[int, bytes, Headers]]
-        self.told = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[tuple[int, bytes, Headers]]
+        self.answered = asyncio.get_running_loop().create_future()
 
     def send(self, status: int, body: bytes, headers: Headers) -> None:
-        if not self.told.done():
-            self.told.set_result((status, body, headers))
+        if not self.answered.done():
+            self.answered.set_result((status, body, headers))

@@ -48,7 +48,7 @@ class QlessEvents:
         self._pages = _Pages(self._log, past)
         self._notices: dict[Exchange, deque[bytes]] = {}
         self._patterns: dict[Exchange, tuple[Pattern, ...]] = {}
-        dispatcher.on_told.append(self._tell)
+        dispatcher.on_notice.append(self._notify)
 
     async def watch(self, exchange: Exchange, _rest: list[bytes]) -> None:
         """Serves one watcher until it leaves or the server stops."""
@@ -88,7 +88,7 @@ class QlessEvents:
             after = first - 1
         notices = self._notices[exchange]
         loop = asyncio.get_running_loop()
-        heard_at = loop.time()
+        sent_at = loop.time()
         while not self._naps.over:
             if after >= self._log.last_seq and not notices:
                 await self._wait_for_news(exchange, after)
@@ -101,10 +101,10 @@ class QlessEvents:
                 pieces += found
             if pieces:
                 await exchange.send_piece(b"".join(pieces))
-                heard_at = loop.time()
-            elif loop.time() - heard_at >= _PULSE_SECONDS:
+                sent_at = loop.time()
+            elif loop.time() - sent_at >= _PULSE_SECONDS:
                 await exchange.send_piece(b": still here\n\n")
-                heard_at = loop.time()
+                sent_at = loop.time()
         await exchange.end_stream()
 
     async def _wait_for_news(self, exchange: Exchange, after: int) -> None:
@@ -116,7 +116,7 @@ class QlessEvents:
             finally:
                 self._log.unwatch(nap.end)
 
-    def _tell(self, signal: Signal) -> None:
+    def _notify(self, signal: Signal) -> None:
         """Sends the notice that a worker lost its lock through another party."""
         lease = signal.lease
         if lease is None or self._own_moves.covers(lease) or not self._notices:

@@ -120,16 +120,16 @@ class _Adding:
 
     def take(self, commands: list[Submit], replies: list[Reply]) -> None:
         """Assigns the replies to their items."""
-        told: list[Submitted | Refusal] = []
+        outcomes: list[Submitted | Refusal] = []
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Refusal):
                 if reply.why is Why.KEY_REUSED:
                     raise problem(reply)
-                told += [reply] * len(command.items)
+                outcomes += [reply] * len(command.items)
             else:
                 assert isinstance(reply, SubmittedMany)
-                told += reply.items
-        for index, job, one in zip(self.places, self.new, told, strict=True):
+                outcomes += reply.items
+        for index, job, one in zip(self.places, self.new, outcomes, strict=True):
             if isinstance(one, Submitted):
                 self.results[index] = shown_id(one.job)
             else:

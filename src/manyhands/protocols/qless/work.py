@@ -186,14 +186,14 @@ class QlessWork:
         self._answering.ask(
             request,
             batch.commands,
-            lambda replies: self._heard(request, len(found), batch, replies, reports),
+            lambda replies: self._renewed(request, len(found), batch, replies, reports),
         )
 
     def heartbeat_misspelt(self, request: Request) -> None:
         request.notes = _DEPRECATED
         self.heartbeat(request)
 
-    def _heard(
+    def _renewed(
         self,
         request: Request,
         count: int,
@@ -203,7 +203,7 @@ class QlessWork:
     ) -> None:
         results: list[int | bool] = [False] * count
         further: list[Command] = []
-        for index, job_id, reply in batch.told(replies):
+        for index, job_id, reply in batch.answered(replies):
             if isinstance(reply, Changed):
                 results[index] = builders.renewed(reply.job)
                 if index in reports:
@@ -256,7 +256,7 @@ class QlessWork:
 
     def _turned_in(self, request: Request, batch: Batch, replies: list[Reply]) -> None:
         results: list[str] = []
-        for index, job_id, reply in batch.told(replies):
+        for index, job_id, reply in batch.answered(replies):
             if isinstance(reply, Changed):
                 results.append(shown_id(reply.job))
                 continue

@@ -145,7 +145,7 @@ class DeviceProgram:
                 self._dealers[label].send_multipart(onward, zmq.DONTWAIT)
             except zmq.ZMQError:
                 self._note(Drop.UNREACHABLE)
-        self._tell_new_drops(before)
+        self._log_new_drops(before)
 
     def _carry_down(self, label: bytes, frames: list[bytes]) -> None:
         before = sum(self.device.dropped.values())
@@ -155,14 +155,14 @@ class DeviceProgram:
                 self._router.send_multipart(onward, zmq.DONTWAIT)
             except zmq.ZMQError:
                 self._note(Drop.UNREACHABLE)
-        self._tell_new_drops(before)
+        self._log_new_drops(before)
 
     def _note(self, kind: str) -> None:
         before = sum(self.device.dropped.values())
         self.device.drop(kind)
-        self._tell_new_drops(before)
+        self._log_new_drops(before)
 
-    def _tell_new_drops(self, before: int) -> None:
+    def _log_new_drops(self, before: int) -> None:
         count = sum(self.device.dropped.values())
         # Logs the first, second, fourth, … one, so that a peer cannot fill the disk.
         if count != before and count & (count - 1) == 0:

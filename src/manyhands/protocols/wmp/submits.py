@@ -188,9 +188,9 @@ class Submitting:
             if job is None:
                 self._refuse(path, request, _unknown(job_id))
             elif job.state in FINISHED:
-                self._tell_end(path, request, job)
+                self._send_end(path, request, job)
             else:
-                self._tell_progress(path, request, job)
+                self._send_progress(path, request, job)
 
         def settle(reply: Reply) -> None:
             self.awaited_count -= 1
@@ -203,7 +203,7 @@ class Submitting:
         self.awaited_count += 1
         self._hub.ask(Look(job_id, brief=True), settle)
 
-    def _tell_end(self, path: Path, request: bytes, job: Job) -> None:
+    def _send_end(self, path: Path, request: bytes, job: Job) -> None:
         properties = [(b"job", job.job_id.encode()), _state(job)]
         if job.state is State.COMPLETED:
             self._reply(path, request, OK, *properties, payload=job.result)
@@ -217,11 +217,11 @@ class Submitting:
             data = reason.encode()  # all of it
         self._reply(path, request, OK, *properties, reason=reason, payload=data)
 
-    def _tell_progress(self, path: Path, request: bytes, job: Job) -> None:
+    def _send_progress(self, path: Path, request: bytes, job: Job) -> None:
         properties = [(b"job", job.job_id.encode()), _state(job)]
         if job.progress is not None:
-            told = f"{job.progress.numerator}/{job.progress.denominator}"
-            properties.append((b"progress", told.encode()))
+            text = f"{job.progress.numerator}/{job.progress.denominator}"
+            properties.append((b"progress", text.encode()))
         if job.lease_number:
             properties.append((b"attempt", in_decimal(job.lease_number)))
         self._reply(path, request, NOT_YET, *properties)

@@ -27,7 +27,7 @@ def store_bytes(file: Path) -> int:
     )
 
 
-def compact(file: Path, tell: Callable[[int, int], None]) -> None:
+def compact(file: Path, report: Callable[[int, int], None]) -> None:
     """Applies the journal, then replaces the file by a compact copy. Needs the directory's lock. A
     crash leaves either the old file or the new one.
     """
@@ -40,7 +40,7 @@ def compact(file: Path, tell: Callable[[int, int], None]) -> None:
             connection.set_busy_timeout(_BUSY_MS)
             opening.check(connection, file)
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            _copy(connection, draft, tell)
+            _copy(connection, draft, report)
         finally:
             connection.close()
         log = file.with_name(file.name + "-wal")
@@ -54,7 +54,7 @@ def compact(file: Path, tell: Callable[[int, int], None]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _copy(connection: apsw.Connection, draft: Path, tell: Callable[[int, int], None]) -> None:
+def _copy(connection: apsw.Connection, draft: Path, report: Callable[[int, int], None]) -> None:
     pages = connection.pragma("page_count") - connection.pragma("freelist_count")
     size = pages * connection.pragma("page_size")
     space = os.statvfs(draft.parent)
@@ -65,7 +65,7 @@ def _copy(connection: apsw.Connection, draft: Path, tell: Callable[[int, int], N
     os.close(open_draft(draft))
 
     def look() -> bool:
-        tell(min(draft.stat().st_size, size), size)
+        report(min(draft.stat().st_size, size), size)
         return False  # continue
 
     connection.set_progress_handler(look, _TOLD_EVERY_STEPS)

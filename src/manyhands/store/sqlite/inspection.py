@@ -27,7 +27,7 @@ from manyhands.store.sqlite.writer.frames import Counters
 from manyhands.store.sqlite.writer.packer import TermsBook
 
 # Called with the work finished so far and the total.
-Tell = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 
 _TOLD_EVERY: Final = 1_000
 _STRUCTURE_LINES_MAX: Final = 100
@@ -108,7 +108,7 @@ class Checker:
             for row in self._connection.execute(statement):
                 self.damage.append(sentence.format(*row))
 
-    def check_events(self, tell: Tell) -> None:
+    def check_events(self, report: Report) -> None:
         """Checks that every row of the event log is intact, and that none is missing in between."""
         total = self._connection.execute("SELECT count(*) FROM events").get
         facts = dict(self._whole("facts"))
@@ -124,7 +124,7 @@ class Checker:
             except _UNREADABLE as error:
                 self.damage.append(f"events {first} to {last_seq} cannot be read ({error})")
             if number % _TOLD_EVERY == 0:
-                tell(number, total)
+                report(number, total)
         if counters is None:
             return
         if last is not None and last != counters.seq:
@@ -133,7 +133,7 @@ class Checker:
         if serial > counters.serial:
             self.damage.append(f"there is a job with serial {serial}, after {counters.serial}")
 
-    def check_jobs(self, tell: Tell) -> None:
+    def check_jobs(self, report: Report) -> None:
         """Checks each job by itself and against its rows in other tables."""
         total = self._connection.execute("SELECT count(*) FROM jobs").get
         # One by one, so that an unreadable row does not end the walk.
@@ -148,7 +148,7 @@ class Checker:
             except _UNREADABLE as error:
                 self.damage.append(f"the job with serial {serial} cannot be read ({error})")
             if self.jobs_count % _TOLD_EVERY == 0:
-                tell(self.jobs_count, total)
+                report(self.jobs_count, total)
 
     def _check_job(self, job: Job, beside: tuple[Any, ...]) -> None:
         check_job(job)

@@ -20,6 +20,7 @@ from manyhands.model.failures import group_of_job
 from manyhands.store.contract import StoreError
 from manyhands.store.sqlite.checksums import checksum
 from manyhands.store.sqlite.copies import copy_database, sync_file
+from manyhands.store.sqlite.renames import rename
 from manyhands.store.sqlite.rows import PAYLOAD, decode_job, encode_record, join_events
 from manyhands.store.sqlite.tables import SUMMED
 
@@ -220,11 +221,6 @@ def sum_up(connection: apsw.Connection, tables: Iterable[str] = tuple(SUMMED)) -
         connection.execute(f"UPDATE {table} SET checksum = checksum({columns})")  # noqa: S608
 
 
-# From this version on, journal frames hold rows by table and key, so an older program, which would
-# not understand them, must not open the file. The tables are the same.
-_ROWS: Final = ""
-
-
 Migration = str | Callable[[apsw.Connection], None]
 # Each migrates version n to n+1. Entries are added, never changed.
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -235,11 +231,13 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     _JOURNAL,
     _compact,
     _add_sums,
-    _ROWS,
+    # From here on journal frames hold rows by table and key, which an older program would not
+    # understand. The tables are the same.
+    rename,
 )
 VERSION: Final = len(MIGRATIONS)
 # The oldest version whose journal is still applied; its frames are translated first.
-OLDEST_REPLAYED: Final = MIGRATIONS.index(_ROWS)
+OLDEST_REPLAYED: Final = MIGRATIONS.index(rename)
 
 
 def create(file: Path) -> None:

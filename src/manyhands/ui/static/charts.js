@@ -39,7 +39,7 @@
     return ticks.map((at) => (days || at % 86400 === 0 ? day(at) : time(at)));
   };
 
-  // Where the cursor is, the legend tells the numbers.
+  // Where the cursor is, the legend shows the numbers.
   const follow = (plot) => {
     const outputs = plot.root.closest(".chart").querySelectorAll(".legend output");
     const at = plot.cursor.idx;

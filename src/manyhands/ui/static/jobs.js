@@ -14,7 +14,7 @@
   }
 
   // How many are chosen.
-  const tell = () => {
+  const showCount = () => {
     const place = document.querySelector("[data-chosen]");
     if (!place) return;
     const all = document.getElementById("bulk-all");
@@ -22,9 +22,9 @@
     place.textContent = all?.checked ? "All that match" : count ? `${count} chosen` : "Choose jobs below";
   };
   document.addEventListener("change", (event) => {
-    if (event.target.matches?.('#bulk-all, input[name="job"], [data-checks-all]')) queueMicrotask(tell);
+    if (event.target.matches?.('#bulk-all, input[name="job"], [data-checks-all]')) queueMicrotask(showCount);
   });
-  document.addEventListener("manyhands:shown", tell);
+  document.addEventListener("manyhands:shown", showCount);
 
   // Completion.
   const complete = (field, list) => {

@@ -3,13 +3,13 @@
 "use strict";
 (() => {
   const button = document.getElementById("live");
-  const told = document.getElementById("live-told");
+  const status = document.getElementById("live-status");
   const topic = document.body.dataset.topic;
   if (!topic) return;
 
   const POLL_MS = 5000; // while there is no stream
-  const AGE_MS = 10000; // ages and time left go on without any event
-  const TELL_MS = 30000;
+  const AGE_MS = 10000; // ages and times left change without any event
+  const ANNOUNCE_MS = 30000;
   const REST = 20; // a page that takes long to make is fetched less often: by so many times that
   const REST_MS_MAX = 5000;
   const REST_SLOW_MS_MAX = 30000; // where the server says that it has much to look through
@@ -18,7 +18,7 @@
   let fetching = null;
   let wanted = false;
   let timer = 0;
-  let toldAt = 0;
+  let announcedAt = 0;
   let restUntil = 0;
   let pressed = false;
 
@@ -27,7 +27,7 @@
     button.dataset.now = word;
     button.querySelector(".word").textContent = word;
     button.setAttribute("aria-pressed", String(word === "paused"));
-    button.title = word === "paused" ? "Go on with live updates" : "Pause live updates";
+    button.title = word === "paused" ? "Resume live updates" : "Pause live updates";
   };
 
   // What is being pressed, sent or marked must not move or change under somebody's hands.
@@ -39,7 +39,7 @@
   };
 
   const refresh = async () => {
-    // A search that has not come to its end goes on by itself, or is gone on with by somebody.
+    // An unfinished search is continued by its own link, not by a refresh.
     if (paused || document.hidden || manyhands.held || document.getElementById("further")) {
       wanted = false;
       return;
@@ -61,9 +61,9 @@
         wanted = true; // it is older than what is seen, or in somebody's way
       } else if (answer.ok && !paused && !manyhands.held) {
         manyhands.show(html);
-        if (Date.now() - toldAt > TELL_MS) {
-          toldAt = Date.now();
-          told.textContent = `Updated at ${new Date().toLocaleTimeString()}`;
+        if (Date.now() - announcedAt > ANNOUNCE_MS) {
+          announcedAt = Date.now();
+          status.textContent = `Updated at ${new Date().toLocaleTimeString()}`;
         }
       }
     } catch {
@@ -122,7 +122,7 @@
       open();
     }
   });
-  // Moves, too: over a scroll bar nobody hears of the end.
+  // Moves, too: the end of a drag over a scroll bar is not reported.
   for (const kind of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) {
     addEventListener(kind, (event) => (pressed = event.buttons === 1), { capture: true, passive: true });
   }

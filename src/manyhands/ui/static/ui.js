@@ -53,7 +53,7 @@
     expiry = setTimeout(() => toast.remove(), TOAST_MS);
   };
   // News without the rest of a page.
-  const tell = (...news) => {
+  const showNews = (...news) => {
     document.getElementById("toast")?.replaceChildren(...news);
     expireToast();
   };
@@ -85,7 +85,7 @@
       return searching;
     } else {
       const news = new DOMParser().parseFromString(html, "text/html").querySelector("#toast .toast");
-      if (news) tell(news);
+      if (news) showNews(news);
       return true;
     }
     return false;
@@ -107,7 +107,7 @@
       const news = document.createElement("p");
       news.className = "toast bad";
       news.textContent = "There was no answer: it may have been done or not. Look before you try again.";
-      tell(news);
+      showNews(news);
     } finally {
       sending.delete(form);
       buttons.forEach((button) => button.removeAttribute("aria-disabled"));

@@ -25,7 +25,7 @@ from manyhands.store.sqlite.writer.journal import Mark, encode_mark
 # A frame as received, with its number.
 PackedFrame = tuple[int, memoryview]
 
-# About half a millisecond each, so that the writer can look at its socket in between.
+# About half a millisecond each, so that the writer can poll its socket in between.
 _FOLD_BYTES: Final = 64 * 1024
 _STEP_ROWS: Final = 64
 # Rows with large payloads take longer: these are written in the helper thread.

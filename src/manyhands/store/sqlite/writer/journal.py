@@ -226,7 +226,7 @@ class Journal:
         self._current.last = number
         self._offset = next_start(self._offset + HEADER_BYTES + length)
 
-    def unheard(self, number: int) -> bytes | None:
+    def unsent(self, number: int) -> bytes | None:
         """The frame of this number, if the server wrote it but died before sending it."""
         descriptor = self._current.descriptor
         header = decode_header(os.pread(descriptor, HEADER_BYTES, self._offset), 0)

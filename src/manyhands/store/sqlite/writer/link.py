@@ -76,7 +76,7 @@ class WriterLink:
         self._sent_at = 0.0  # when the last batch since then was sent
         self._sent = 0  # the number of the last batch
         self._committed = 0
-        self._told = 0  # the number last returned by `committed`
+        self._reported = 0  # the number last returned by `committed`
         self.applied = 0  # the number of the last batch that can be read from the file
         self._opened = False
         self._failure: str | None = None
@@ -170,10 +170,10 @@ class WriterLink:
         """The number of the last durable batch. Raises StoreFailedError if no further one can
         follow.
         """
-        before = self._told
+        before = self._reported
         if self._failure is None and self._committed == before:
             self._receive()
-        self._told = self._committed
+        self._reported = self._committed
         # What became durable before a failure is reported first.
         if self._failure is not None and self._committed == before:
             raise StoreFailedError(f"the store cannot be written: {self._failure}")
@@ -213,9 +213,9 @@ class WriterLink:
             return
         except ConnectionResetError:
             pass
-        self._failure = f"the process that writes it {self._hear_of_its_end()}"
+        self._failure = f"the process that writes it {self._await_exit()}"
 
-    def _hear_of_its_end(self) -> str:
+    def _await_exit(self) -> str:
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

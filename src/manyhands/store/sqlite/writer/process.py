@@ -142,9 +142,9 @@ class Writer:
         self.unapplied_bytes += sum(end - start for _, start, end in spans)
         self.durable = number_of(spans[-1])
 
-    def keep_unheard(self) -> None:
+    def keep_unsent(self) -> None:
         """Takes frames that the server wrote to the journal but could not send before it died."""
-        while self._journal is not None and (body := self._journal.unheard(self.durable + 1)):
+        while self._journal is not None and (body := self._journal.unsent(self.durable + 1)):
             self._journal.pass_over(self.durable + 1, len(body))
             self._take(memoryview(body), cut(body)[0])
 
@@ -192,7 +192,7 @@ class Writer:
             self._log_frames_seen = self._log_frames
 
     def close(self) -> None:
-        """Leaves neither log nor journal behind, which tells the next start that the stop was
+        """Leaves neither log nor journal behind, so that the next start knows that the stop was
         clean.
         """
         self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -245,7 +245,7 @@ class _Service:
             ):
                 self._apply()
                 writer.tidy(idle=not self._poll.poll(0))
-        writer.keep_unheard()
+        writer.keep_unsent()
         while writer.applied < writer.durable:
             self._apply()
         writer.close()
@@ -296,9 +296,9 @@ class _Service:
         future = self._helper.submit(work)
         future.add_done_callback(lambda _: os.eventfd_write(self._finished, 1))
         while not future.done():
-            hears = not self._ended and writer.unapplied_bytes < _BEHIND_BYTES_MAX
-            ready = dict((self._poll_link if hears else self._poll_helper).poll())
-            if hears and link in ready:
+            reads = not self._ended and writer.unapplied_bytes < _BEHIND_BYTES_MAX
+            ready = dict((self._poll_link if reads else self._poll_helper).poll())
+            if reads and link in ready:
                 self._take_in()
         os.eventfd_read(self._finished)
         future.result()
