@@ -44,6 +44,7 @@ COMPILED: Final = (
     VIEW_MODULE,
     INDEX_MODULE,
     "engine/*.py",
+    "protocols/dwork/reader.py",
     "protocols/dwork/reports.py",
     "protocols/dwork/steals.py",
     "protocols/dwork/tasks.py",

@@ -24,7 +24,7 @@ def version(
     import zmq
 
     from manyhands.engine import decide
-    from manyhands.protocols.dwork.codec import implementation
+    from manyhands.protocols.dwork.reader import implementation
 
     versions = {
         "manyhands": __version__,
