@@ -31,7 +31,8 @@ import zmq
 
 from manyhands.client import wmp
 from manyhands.client.wmp_submitter import Submitter
-from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 
 FAILURES = (
     ("Timeout", "upstream at 10.1.4.7:443 did not answer in 30 s"),

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import zmq
 
-from manyhands.protocols.dwork.codec import BARE, Kind, QueryMsg
+from manyhands.protocols.dwork.codec import BARE, Kind
+from manyhands.protocols.dwork.reader import QueryMsg
 
 JOURNAL_BYTES: Final = 64 << 20
 

@@ -18,7 +18,8 @@ from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.model.job import Holder, Job, State
-from manyhands.protocols.dwork.codec import Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 from manyhands.protocols.dwork.session import DworkSession, Settings
 
 WORKERS = 8

@@ -4,7 +4,8 @@ from typing import Any
 
 import zmq
 
-from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 from tests.e2e.serving import Served
 
 REPLY_MS_MAX = 90_000

@@ -9,7 +9,8 @@ import threading
 import pytest
 import zmq
 
-from manyhands.protocols.dwork.codec import Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 from tests.e2e.dwork_talk import Talk, a_task, addresses
 from tests.e2e.gearman_talk import wait_until
 from tests.e2e.serving import SECONDS_MAX, Api, Served, connections_count, serving, stopping

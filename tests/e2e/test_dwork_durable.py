@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from manyhands.protocols.dwork.codec import Counts, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Counts, Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 from tests.e2e.dwork_talk import Talk, a_task
 from tests.e2e.gearman_talk import wait_until
 from tests.e2e.serving import Api, Served, command, environment, own_address, run, serving, start

@@ -6,7 +6,8 @@ from typing import Final
 import zmq
 
 from manyhands.dispatch.clock import Clock
-from manyhands.protocols.dwork.codec import Kind, Query, WireError, decode, encode
+from manyhands.protocols.dwork.codec import Kind, Query, encode
+from manyhands.protocols.dwork.reader import WireError, decode
 
 # How often a waiting request checks whether it is still wanted.
 _LOOK_MS: Final = 200

@@ -23,7 +23,7 @@ def version(
     import apsw
     import zmq
 
-    from manyhands.protocols.dwork.codec import implementation
+    from manyhands.protocols.dwork.reader import implementation
 
     versions = {
         "manyhands": __version__,

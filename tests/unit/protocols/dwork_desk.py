@@ -8,7 +8,8 @@ from manyhands.engine.invariants import check_job
 from manyhands.model.commands import Command, Tick
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.replies import Refusal, Why
-from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, decode, encode
+from manyhands.protocols.dwork.codec import Dep, Kind, Query, Task, encode
+from manyhands.protocols.dwork.reader import decode
 from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.store.memory import MemoryStore
 

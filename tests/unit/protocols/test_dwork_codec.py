@@ -14,13 +14,15 @@ from manyhands.protocols.dwork.codec import (
     LogEntry,
     Made,
     Phase,
-    PlainReports,
     Query,
-    QueryMsg,
     Task,
+    encode,
+)
+from manyhands.protocols.dwork.reader import (
+    PlainReports,
+    QueryMsg,
     WireError,
     decode,
-    encode,
     implementation,
     read_any,
 )

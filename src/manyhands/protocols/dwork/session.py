@@ -25,19 +25,9 @@ from manyhands.model.identity import name_key
 from manyhands.model.job import EndReason, Holder, Job, Lease, State
 from manyhands.model.policy import Reentry
 from manyhands.model.replies import Accepted, Found, Refusal, Reply, SubmittedMany
-from manyhands.protocols.dwork.codec import (
-    Counts,
-    Dep,
-    Kind,
-    PlainReports,
-    Query,
-    Task,
-    WireError,
-    decode,
-    encode,
-    pack_lease,
-)
+from manyhands.protocols.dwork.codec import Counts, Dep, Kind, Query, Task, encode, pack_lease
 from manyhands.protocols.dwork.hub import Hub, Route
+from manyhands.protocols.dwork.reader import PlainReports, WireError, decode
 from manyhands.protocols.dwork.reports import report, report_plain
 from manyhands.protocols.dwork.resumption import resume
 from manyhands.protocols.dwork.steals import Steal, Stealing
