@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from manyhands.model import commands as c
 from manyhands.model.job import Holder, Job, Schedule, State
-from manyhands.model.policy import QueuePolicy
+from manyhands.model.policy import OnUnknownDependency, QueuePolicy
 from manyhands.model.replies import Changed, Refusal, Reply, SubmittedMany, Why
 from tests.simulation.actors import LIMITS, OPEN_TERMS, TERMS, Actor, NamedWorker
 
@@ -20,6 +20,8 @@ CONDITIONS = {
     "only known": Why.UNKNOWN_QUEUE,
     "offered": Why.QUEUE_IN_USE,
     "only scheduled": Why.UNKNOWN_SCHEDULE,
+    "resume": Why.NO_LONGER_FITS,
+    "resume with records": Why.NO_LONGER_FITS,
     "only: Cancel": Why.NO_LONGER_FITS,
     "only: ExpireLease": Why.NO_LONGER_FITS,
     "only: Move": Why.NO_LONGER_FITS,
@@ -57,6 +59,7 @@ class Cautious(Actor):
                 self._depend,
                 self._remove_limit,
                 self._set_queue,
+                self._resume,
                 self._strand,
                 self._operate,
                 self._operate,
@@ -140,6 +143,48 @@ class Cautious(Actor):
             only_known=True,
         )
         self._expect("only known", command)
+
+    def _resume(self) -> None:
+        """A graph, some of whose jobs may be completed: in the open graph, or on record."""
+        simulation, rng = self.simulation, self.rng
+        namespace = f"graph-{rng.randint(4, 5)}"
+        names = [f"step {number}" for number in rng.sample(range(1, 4), rng.randint(1, 2))]
+        now = simulation.server.clock.now()
+        items = tuple(
+            c.NewJob(
+                job_id=simulation.server.ids.job_id(now),
+                queue=simulation.any_queue(rng),
+                terms=OPEN_TERMS,
+                namespace=namespace,
+                name=name,
+                depends_on=tuple(f"step {step}" for step in range(1, int(name.split()[1]))),
+                on_existing=c.OnExisting.ADD_DEPENDENCIES,
+                on_unknown_dependency=OnUnknownDependency.SATISFIED,
+            )
+            for name in names
+        )
+        command = c.Resume(namespace=namespace, items=items)
+        server = simulation.server
+
+        def answered(condition: str, reply: Reply) -> None:
+            simulation.count(outcome_of(condition, reply))
+            if isinstance(reply, Refusal) and reply.why is Why.NO_LONGER_FITS:
+                look_up(server.store.live.forgotten_count(namespace))
+
+        def look_up(as_of: int) -> None:
+            # Both the search and the way back take a while.
+            simulation.time.after(rng.choice((0, 2_000_000)), lambda: read(as_of))
+
+        def read(as_of: int) -> None:
+            recorded = tuple(simulation.disk.ended(namespace).items())
+            again = replace(command, recorded=recorded, as_of=as_of)
+            simulation.time.after(rng.choice((0, 2_000_000)), lambda: ask(again))
+
+        def ask(again: c.Resume) -> None:
+            if self._can_ask() and simulation.server is server:
+                self.ask(again, lambda reply: answered("resume with records", reply))
+
+        self.ask(command, lambda reply: answered("resume", reply))
 
     def _strand(self) -> None:
         """A job that holds another one up for good, until somebody clears up; perhaps that one

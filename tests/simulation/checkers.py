@@ -310,6 +310,20 @@ def check_in_step(record: Record, store: FaultyStore, effects: Effects) -> bool:
     return True
 
 
+def check_resumed(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """What was completed does not run again because its graph is resumed."""
+    command = record.command
+    if not isinstance(command, commands.Resume):
+        return
+    new = {job.name for job_id, job in effects.jobs.items() if store.live.job(job_id) is None}
+    states: dict[str | None, set[State]] = {name: set() for name in new}
+    for job in (*(row.job() for row in store.disk.rows.values()), *store.live.jobs.values()):
+        if job.namespace == command.namespace and job.name in new:
+            states[job.name].add(job.state)
+    for name, found in states.items():
+        require(found != {State.COMPLETED}, f"{name!r} was completed, and runs again")
+
+
 def check_doomed(record: Record, effects: Effects) -> None:
     """What is cancelled with its dependants takes them all along, at once or in slices: none of
     them is handed out any more, unless somebody freed it or put it to work again.

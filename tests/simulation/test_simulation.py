@@ -14,7 +14,7 @@ import pytest
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.dispatch.timer import Timekeeper
-from manyhands.engine import claim, graph, lease
+from manyhands.engine import claim, graph, lease, resumption
 from manyhands.model import commands
 from manyhands.model.events import Signal
 from manyhands.protocols.amqp.broker import Broker
@@ -187,6 +187,12 @@ def test_an_answer_about_many_jobs_that_outlives_a_change_is_noticed(monkeypatch
     monkeypatch.setattr(Index, "while_unchanged", remembered)
 
     assert_noticed("the queues were")
+
+
+def test_a_graph_that_is_resumed_by_outdated_records_is_noticed(monkeypatch):
+    monkeypatch.setattr(resumption, "_is_current", lambda *_: True)
+
+    assert_noticed("was completed, and runs again")
 
 
 def test_an_early_claim_of_a_job_that_is_not_on_disk_is_noticed(monkeypatch):

@@ -216,6 +216,15 @@ class Disk:
         row = self.rows.get(job_id)
         return row.job() if row is not None else None
 
+    def ended(self, namespace: str) -> dict[str, State]:
+        """How the latest job of each name ended."""
+        jobs = sorted((row.job() for row in self.rows.values()), key=lambda job: job.serial)
+        return {
+            job.name: job.state
+            for job in jobs
+            if job.namespace == namespace and job.name is not None and job.state in FINISHED
+        }
+
 
 class Image:
     """A batch as it goes to the disk: encoded when it was sealed, so later changes do not leak."""

@@ -25,7 +25,7 @@ from manyhands.dispatch.wakeups import Waking
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
-from manyhands.model.commands import Claim, Command, Look, Submit
+from manyhands.model.commands import Claim, Command, Look, Resume, Submit
 from manyhands.model.job import Job
 from manyhands.model.replies import (
     Changed,
@@ -318,9 +318,9 @@ class Dispatcher:
         if self.failed is not None:
             return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
         kind = type(command)
-        if self.draining and (kind is Submit or kind is Claim):
+        if self.draining and (kind is Submit or kind is Claim or kind is Resume):
             return _SHUTTING_DOWN
-        if kind is Submit:
+        if kind is Submit or kind is Resume:
             return _STORE_FULL if self.store_full else _MEMORY_FULL
         return None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from manyhands.engine import claim, graph, lease, operations, queues, submit, timers
+from manyhands.engine import claim, graph, lease, operations, queues, resumption, submit, timers
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model import commands
@@ -42,6 +42,7 @@ def _look_by_name(command: commands.LookByName, effects: Effects) -> Reply:
 # A test compares this table with the union `Command`, so no command can lack a decision.
 _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.Submit: submit.decide_submit,
+    commands.Resume: resumption.decide_resume,
     commands.Claim: claim.decide_claim,
     commands.Renew: lease.decide_renew,
     commands.LiftTerms: lease.decide_lift_terms,

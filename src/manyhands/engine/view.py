@@ -25,6 +25,11 @@ class View(Protocol):
     def named(self, namespace: str, name: str) -> str | None:
         """The id that a name points to."""
 
+    def forgotten_count(self, namespace: str) -> int:
+        """How often names ceased to be valid, because their graph ended, since the server
+        started.
+        """
+
     def is_awaited(self, job: Job) -> bool:
         """Whether any job waits for this one, by its id or by its name."""
 
@@ -65,6 +70,9 @@ class View(Protocol):
 
     def recorded_count(self, queue: str) -> int:
         """All jobs of a queue that are on record, finished ones too."""
+
+    def has_finished(self) -> bool:
+        """Whether any finished job is on record, also of a queue that was forgotten."""
 
     def leased_count(self, queue: str) -> int:
         """Live leases of a queue."""

@@ -111,6 +111,18 @@ class Submit(Struct, frozen=True, gc=False):
     once: Once | None = None  # recognises a repetition
 
 
+class Resume(Struct, frozen=True, gc=False, kw_only=True):
+    """Submits jobs of one namespace, all or nothing, but for those whose name is completed. Names
+    of earlier graphs are only on record: what was found there comes with the command, and is
+    refused if further names have ceased to be valid since.
+    """
+
+    namespace: str
+    items: tuple[NewJob, ...]
+    recorded: tuple[tuple[str, State], ...] = ()  # names, and how the latest job of each ended
+    as_of: int | None = None  # names forgotten when that was looked up; None: it was not
+
+
 class ClaimOrder(enum.StrEnum):
     """Rule 19: the order of a claim over several queues."""
 
@@ -461,6 +473,7 @@ class LookByName(Struct, frozen=True, gc=False):
 
 Command = (
     Submit
+    | Resume
     | Claim
     | Renew
     | LiftTerms

@@ -145,6 +145,15 @@ class SubmittedMany(Struct, frozen=True, gc=False):
     items: tuple[Submitted | Refusal, ...]
 
 
+class Resumed(Struct, frozen=True, gc=False):
+    """What became of the items of a resumed graph."""
+
+    added: int
+    unfinished: int  # they exist already
+    completed: int  # left alone
+    again: int  # of those added: failed or cancelled before
+
+
 class Repeated(Struct, frozen=True, gc=False):
     """The earlier answer to the same submit."""
 
@@ -153,6 +162,7 @@ class Repeated(Struct, frozen=True, gc=False):
 
 Reply = (
     SubmittedMany
+    | Resumed
     | Repeated
     | Claimed
     | Changed

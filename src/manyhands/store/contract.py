@@ -212,6 +212,9 @@ class Live(Protocol):
     def named(self, namespace: str, name: str) -> str | None:
         """The id that a name refers to."""
 
+    def forgotten_count(self, namespace: str) -> int:
+        """How often names ceased to be valid because their graph ended, since the start."""
+
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id or name key, in order of arrival."""
 

@@ -1,5 +1,7 @@
 """What a command expects of the world, decided together with the command."""
 
+import itertools
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from manyhands.model.commands import (
     ExpireLease,
     ForgetQueue,
     Move,
+    NewJob,
     OnExisting,
     Only,
     PutSchedule,
@@ -17,6 +20,7 @@ from manyhands.model.commands import (
     RemoveSchedule,
     ReportDrained,
     Requeue,
+    Resume,
     SetDependencies,
     SetLimit,
     SetPriority,
@@ -32,9 +36,10 @@ from manyhands.model.policy import (
     QueuePolicy,
     Terms,
 )
-from manyhands.model.replies import Changed, QueueSet, Refusal, Submitted, Why
+from manyhands.model.replies import Changed, QueueSet, Refusal, Resumed, Submitted, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job, a_worker, by_holder
 
+_IDS = itertools.count(1)
 HOLD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
 
 
@@ -503,3 +508,98 @@ def test_rule_30_a_schedule_is_paused_without_its_other_settings():
 
     assert unknown is Why.UNKNOWN_SCHEDULE
     assert world.store.live.view.schedule("5c") == replace(a_schedule(), paused=True)
+
+
+# Rule 31: resuming a graph.
+
+
+def a_step(name: str, *depends_on: str) -> NewJob:
+    return a_job(
+        job_id=f"{next(_IDS):x}",
+        namespace="n",
+        name=name,
+        depends_on=depends_on,
+        on_unknown_dependency=OnUnknownDependency.WAIT,
+        on_existing=OnExisting.ADD_DEPENDENCIES,
+        terms=TERMS["dwork"],
+    )
+
+
+def resumed(world: World, *items: NewJob, **fields) -> Resumed:
+    reply = world.run(Resume(namespace="n", items=items, **fields))
+    assert isinstance(reply, Resumed), reply
+    return reply
+
+
+def a_finished_step(world: World, name: str, *, completed: bool = True) -> None:
+    job = world.offer(a_step(name)).job
+    world.claim()
+    if completed:
+        world.complete(job.job_id)
+    else:
+        world.fail(job.job_id)
+
+
+def test_rule_31_resuming_leaves_completed_jobs_of_the_open_graph_alone():
+    world = World()
+    world.offer(a_step("open"))
+    world.claim()
+    a_finished_step(world, "done")
+    a_finished_step(world, "failed", completed=False)
+    items = [a_step(name) for name in ("open", "done", "failed")]
+
+    reply = resumed(world, *items)
+
+    assert reply == Resumed(added=1, unfinished=1, completed=1, again=1)
+    done, failed = (world.store.live.named("n", name) for name in ("done", "failed"))
+    assert (world.state(done), world.state(failed)) == (State.COMPLETED, State.READY)
+
+
+def test_rule_31_completed_jobs_on_record_are_left_alone_and_satisfy_others():
+    world = World()
+    as_of = world.store.live.forgotten_count("n")
+    recorded = (("done", State.COMPLETED), ("failed", State.FAILED))
+    items = [a_step("done"), a_step("failed"), a_step("next", "done"), a_step("last", "failed")]
+
+    reply = resumed(world, *items, recorded=recorded, as_of=as_of)
+
+    assert reply == Resumed(added=3, unfinished=0, completed=1, again=1)
+    following, last = (world.store.live.named("n", name) for name in ("next", "last"))
+    assert (world.state(following), world.state(last)) == (State.READY, State.BLOCKED)
+    assert world.store.live.named("n", "done") is None
+
+
+def test_rule_31_what_is_on_record_is_needed_once_something_has_finished():
+    world = World()
+    assert resumed(world, a_step("first")).added == 1
+    world.claim()
+    world.complete(world.store.live.named("n", "first"))
+    command = Resume(namespace="n", items=(a_step("second"),))
+
+    not_looked_up = world.refused(command)
+    as_of = world.store.live.forgotten_count("n")
+
+    assert not_looked_up is Why.NO_LONGER_FITS
+    assert world.refused(replace(command, as_of=as_of - 1)) is Why.NO_LONGER_FITS
+    assert resumed(world, a_step("second"), as_of=as_of).added == 1
+    assert resumed(world, a_step("second")).unfinished == 1, "the open graph knows it"
+
+
+def test_rule_31_records_of_other_and_of_forgotten_queues_count():
+    world = World()
+    done = world.offer(replace(a_step("done"), queue="r")).job
+    world.claim("r")
+    world.complete(done.job_id)
+    world.run(ForgetQueue("r"))
+
+    assert world.refused(Resume(namespace="n", items=(a_step("done"),))) is Why.NO_LONGER_FITS
+
+
+def test_rule_31_a_refused_job_leaves_nothing_of_a_resumed_graph():
+    world = World()
+
+    refused = world.refused(Resume(namespace="n", items=(a_step("a"), a_step("b", "b"))))
+
+    assert refused is Why.CYCLE
+    assert world.store.live.named("n", "a") is None
+    assert resumed(world) == Resumed(0, 0, 0, 0)

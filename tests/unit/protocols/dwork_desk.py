@@ -57,7 +57,7 @@ class Desk:
     def ask(self, command, settle=None, refused=None) -> None:
         self.asked.append(command)
         reply, effects = decide(command, self.store.load(command), self.clock)
-        if self.draining and type(command).__name__ in ("Submit", "Claim"):
+        if self.draining and type(command).__name__ in ("Submit", "Resume", "Claim"):
             reply = Refusal(Why.SHUTTING_DOWN, "stopping")
         elif not effects.is_empty():
             self.store.write(effects)
@@ -115,6 +115,9 @@ class Desk:
     def name_of(self, key: str) -> str:
         job = self.store.live.live_job(key)
         return (job.name or key) if job is not None else key.rpartition("\0")[2]
+
+    def forgotten_count(self, namespace: str) -> int:
+        return self.store.live.forgotten_count(namespace)
 
     def find_ended(self, namespace: str, names: Sequence[str], then) -> None:
         then(self.store.find_ended(namespace, names))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyhands.model.commands import (
+    ByAnyone,
     ByToken,
     Cancel,
     Claim,
@@ -557,6 +558,39 @@ def test_d40_resuming_knows_what_was_done_in_a_graph_that_is_over():
 
     assert made(desk, a_task("a"), a_task("b", "a")) == (1, 0, 1, 0)
     assert desk.state("b") is State.READY
+
+
+def test_d40_a_graph_that_ends_while_its_records_are_read_does_not_run_again(desk, monkeypatch):
+    desk.create(a_task("old"))
+    desk.steal()
+    desk.complete("old")
+    desk.create(a_task("a"))
+    desk.steal()
+    find = desk.find_ended
+    asked = []
+
+    def find_slowly(namespace, names, then):
+        asked.append(names)
+        found = {}
+        find(namespace, names, found.update)
+        if len(asked) == 1:
+            desk.ask(Complete(job_id=desk.job("a").job_id, proof=ByAnyone()))
+        then(found)
+
+    monkeypatch.setattr(desk, "find_ended", find_slowly)
+
+    found = made(desk, a_task("a"), a_task("b", "a"))
+
+    assert found == (1, 0, 1, 0)
+    assert len(asked) == 2
+    assert desk.state("b") is State.READY
+
+
+def test_d40_resuming_reads_no_records_where_nothing_has_finished(desk, monkeypatch):
+    monkeypatch.setattr(desk, "find_ended", None)
+    desk.create(a_task("a"))
+
+    assert made(desk, a_task("a"), a_task("b", "a")) == (1, 1, 0, 0)
 
 
 def test_d31_a_task_of_a_graph_that_is_over_is_found_on_record(desk):

@@ -41,6 +41,11 @@ class Hub(Backing, Protocol):
     def known(self, name: str) -> Job | None:
         """The task of that name in the open graph."""
 
+    def forgotten_count(self, namespace: str) -> int:
+        """How often names ceased to be valid because their graph ended: what is looked up after
+        this was read holds as long as it stays the same.
+        """
+
     def leased_ids(self, holder: Holder) -> Sequence[str]:
         """Ids of the jobs that a worker holds."""
 

@@ -157,6 +157,9 @@ class DworkHub:
         live = self._live
         return self._dispatcher.events.last_seq, live.last_serial(), live.position
 
+    def forgotten_count(self, namespace: str) -> int:
+        return self._live.forgotten_count(namespace)
+
     def leased_ids(self, holder: Holder) -> Sequence[str]:
         return self._live.leased_by_holder(holder)
 

@@ -54,12 +54,12 @@ class Maker:
             OnUnknownDependency.WAIT if wait_for_unknown else OnUnknownDependency.SATISFIED
         )
 
-    def new_job(self, task: Task, job_id: str, unmet: tuple[Dep, ...] | None = None) -> NewJob:
+    def new_job(self, task: Task, job_id: str) -> NewJob:
         """The job of a created task. Its name is what workers of any protocol get, unless it came
-        with a payload. ``unmet``: the predecessors that count, if not all.
+        with a payload.
         """
         named = task.payload is None
-        preds = task.preds if unmet is None else unmet
+        preds = task.preds
         return NewJob(
             job_id=job_id,
             queue=self._queue,

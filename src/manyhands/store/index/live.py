@@ -139,6 +139,9 @@ class Index:
     def named(self, namespace: str, name: str) -> str | None:
         return self.namespaces.named(namespace, name)
 
+    def forgotten_count(self, namespace: str) -> int:
+        return self.namespaces.forgotten.get(namespace, 0)
+
     def is_awaited(self, job: Job) -> bool:
         table = self._dependants
         if not table:
@@ -193,6 +196,12 @@ class Index:
     def recorded_count(self, queue: str) -> int:
         found = self.queues.get(queue)
         return sum(found.counts.values()) if found is not None else 0
+
+    def has_finished(self) -> bool:
+        known = self.queues.values()
+        return bool(self._forgotten_counts) or any(
+            queue.counts[state] for queue in known for state in FINISHED
+        )
 
     def leased_count(self, queue: str) -> int:
         return self.queues[queue].counts[_LEASED]

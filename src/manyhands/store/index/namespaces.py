@@ -30,6 +30,7 @@ class Namespaces:
         # Those of the last graph are kept until the next one begins.
         self._completed: dict[str, int] = {}
         self.lost: dict[str, dict[str, State]] = {}
+        self.forgotten: dict[str, int] = {}  # how often names of ended graphs were dropped
 
     def named(self, namespace: str, name: str) -> str | None:
         """The id of the job of this name."""
@@ -102,7 +103,8 @@ class Namespaces:
             # longer count.
             self.graphs[namespace] = self.turned[namespace] = serial
             self._begin_counting(namespace)
-            self.names.pop(namespace, None)
+            if self.names.pop(namespace, None):
+                self._count_forgotten(namespace)
             for job_id in self._finished.pop(namespace, ()):
                 self._drop(job_id)
 
@@ -131,7 +133,11 @@ class Namespaces:
         if began is None:
             for other in self._finished.pop(namespace, ()):
                 self._drop(other)
+        self._count_forgotten(namespace)
         return False
+
+    def _count_forgotten(self, namespace: str) -> None:
+        self.forgotten[namespace] = self.forgotten.get(namespace, 0) + 1
 
     def forget(self, job: Job) -> None:
         """Drops a job, and its name."""
