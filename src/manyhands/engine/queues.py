@@ -7,6 +7,7 @@ from manyhands.engine.submit import admit
 from manyhands.engine.validation import (
     bad_durations,
     bad_instant,
+    bad_headers,
     bad_limits,
     bad_name_sentence,
     bad_payload,
@@ -189,6 +190,7 @@ def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
         or bad_priority(schedule.priority)
         or bad_tags(schedule.tags)
         or bad_limits(schedule.limits)
+        or bad_headers(schedule.headers)
         or _bad_terms(schedule.terms)
     )
 
@@ -225,6 +227,7 @@ def decide_fire(command: Fire, effects: Effects) -> Reply:
         priority=schedule.priority,
         tags=schedule.tags,
         limits=schedule.limits,
+        headers=schedule.headers,
         schedule=schedule.schedule_id,
         submitted_at=command.due_at,
     )

@@ -5,6 +5,7 @@ the sessions that speak it - the crash test and the simulation - the glossary.
 """
 
 import enum
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -98,6 +99,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
     durable_interest: bool = True
     waiter: str | None = None
+    headers: Mapping[str, str] | None = None
     metadata: bytes = b""
     schedule: str | None = None
 

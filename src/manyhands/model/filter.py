@@ -31,6 +31,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     realm: str | None = None  # the front that submitted it
     unique_key: bytes | None = None
     name: str | None = None
+    task: str | None = None  # its header of that name
     submitted_before: int | None = None
     submitted_after: int | None = None
     failure: str | None = None  # the id of a group of failures
@@ -91,7 +92,8 @@ CONDITIONS: Final = {
     "worker": Condition("worker", "the worker that holds or held it"),
     "realm": Condition("realm", "the protocol it was submitted over"),
     "unique_key": Condition("unique_key", "its unique key", _read_key),
-    "name": Condition("name", "a task's name"),
+    "name": Condition("name", "the whole name"),
+    "task": Condition("task", "the task in its headers"),
     "age_min": Condition("submitted_before", "seconds since it was submitted", _read_age),
     "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
     "failure": Condition("failure", "a group of failures, by its id"),

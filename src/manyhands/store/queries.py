@@ -57,6 +57,10 @@ def _failed_with(job: Job, code: str) -> bool:
     return group is not None and group.code == code
 
 
+def _has_task(job: Job, task: str) -> bool:
+    return job.headers is not None and job.headers.get("task") == task
+
+
 MEANINGS: Final = (
     # Where a walk can begin, the narrowest first.
     _beside("tag", "tags", "tag", lambda job, tag: tag in job.tags),
@@ -100,6 +104,15 @@ MEANINGS: Final = (
             " ELSE FALSE END"
         ),
         values=lambda name: ('"name":' + _encode(name).decode(), name, name),
+    ),
+    Meaning(
+        field="task",
+        holds=_has_task,
+        sql=(
+            "CASE WHEN instr(record, ?) > 0 AND json_valid(record)"
+            " THEN record ->> '$.headers.task' = ? ELSE FALSE END"
+        ),
+        values=lambda task: ('"task":' + _encode(task).decode(), task),
     ),
     Meaning(
         field="text",

@@ -134,6 +134,7 @@ class Claimed(Struct, frozen=True, kw_only=True):
     cutoff_at: Instant | UnsetType = UNSET
     deadline_at: Instant | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
 
 
 # Jobs.
@@ -266,6 +267,7 @@ class Job(ListedJob, frozen=True, kw_only=True):
     terms: Terms
     partials_count: Count
     schedule: str | None
+    headers: dict[str, str]
     encoding: Encoding
     payload: Value
     result_encoding: Encoding
@@ -374,6 +376,7 @@ class Schedule(Struct, frozen=True):
     priority: float
     tags: tuple[str, ...]
     limits: tuple[str, ...]
+    headers: dict[str, str]
     terms: Terms
     encoding: Encoding
     payload: Value
@@ -495,6 +498,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
     worker: str | UnsetType = UNSET
     realm: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
+    task: str | UnsetType = UNSET
     submitted_before: Instant | UnsetType = UNSET
     submitted_after: Instant | UnsetType = UNSET
     failure: str | UnsetType = UNSET

@@ -103,6 +103,7 @@ class JobOptions(Wishes, kw_only=True):
     limits: Annotated[tuple[str, ...], said("named limits it counts against")] = ()
     depends_on: Annotated[tuple[str, ...], said("ids; in a namespace, names")] = ()
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
+    headers: Annotated[dict[str, str], said("for its worker; 8 KiB together")] | None = None
 
     def job(
         self,
@@ -137,6 +138,7 @@ class JobOptions(Wishes, kw_only=True):
             limits=tuple(sorted(set(self.limits))),
             depends_on=self.depends_on if self.namespace else read_ids(self.depends_on),
             on_unknown_dependency=self.on_unknown_dependency,
+            headers=self.headers,
         )
 
 

@@ -82,6 +82,7 @@ class ScheduleBody(Wishes, kw_only=True):
     priority: float = 0.0
     tags: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    headers: dict[str, str] | None = None
 
     def check(self) -> None:
         """Checks what the first firing is computed from."""
@@ -108,6 +109,7 @@ class ScheduleBody(Wishes, kw_only=True):
             terms=self.terms(),
             tags=self.tags,
             limits=tuple(sorted(set(self.limits))),
+            headers=self.headers or None,
             unique=self.unique,
         )
 

@@ -231,7 +231,7 @@ def _row(job: Job, now: int) -> tuple[Any, ...]:
         job.payload,
         job.encoding.value,
         lease.term_ms,
-        None,
+        job.headers,
         _extras(job, now),
     )
 
