@@ -33,7 +33,7 @@ def test_a_job_is_submitted_claimed_and_completed(api, queue):
 
 
 def test_a_job_has_headers_and_is_found_by_its_task(api, queue):
-    """S3"""
+    """S3."""
     headers = {"task": f"resize-{queue}", "traceparent": "00-ab-cd-01"}
     made = api.results("submit", queue=queue, headers=headers)
     api.results("submit", queue=queue)
@@ -51,7 +51,7 @@ def test_a_job_has_headers_and_is_found_by_its_task(api, queue):
 
 @pytest.mark.parametrize("headers", [{"a": "x" * 8192}, {"": "x"}])
 def test_headers_beyond_their_bounds_are_refused(api, queue, headers):
-    """S3"""
+    """S3."""
     answer = api.post("submit", queue=queue, headers=headers)
 
     assert answer.status_code == 400

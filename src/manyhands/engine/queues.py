@@ -6,8 +6,8 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.submit import admit
 from manyhands.engine.validation import (
     bad_durations,
-    bad_instant,
     bad_headers,
+    bad_instant,
     bad_limits,
     bad_name_sentence,
     bad_payload,

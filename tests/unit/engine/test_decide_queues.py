@@ -43,7 +43,7 @@ def fire(world: World, due_at: int = DUE, job_id: str = "", schedule_id: str = "
 
 
 def test_a_schedule_gives_its_headers_to_its_jobs():
-    """S3"""
+    """S3."""
     world = World()
     world.accepted(PutSchedule(a_schedule(headers={"task": "nightly"})))
 

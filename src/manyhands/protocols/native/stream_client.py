@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from manyhands.dispatch.session import Peer, Settle
 from manyhands.model import commands, limits
@@ -84,9 +85,12 @@ class ClientSide:
     def _new_job(self, index: int, item: wire.Item) -> NewJob:
         bytes_max = self._hub.bounds.payload_bytes
         encoding = checked_encoding(item.payload, item.encoding, f"item {index}: ", bytes_max)
-        return self._options_of(index, item.options).job(
-            item.id.lower(), item.queue, (item.payload, encoding), self._origin, id_chosen=True
-        )
+        content = (item.payload, encoding)
+        options = self._options_of(index, item.options)
+        job = options.job(item.id.lower(), item.queue, content, self._origin, id_chosen=True)
+        if item.headers:
+            job = replace(job, headers={**(options.headers or {}), **item.headers})
+        return job
 
     def _options_of(self, index: int, raw: Raw) -> JobOptions:
         data = bytes(raw)
