@@ -280,7 +280,7 @@ def test_st8_an_item_that_is_not_what_it_says_is_refused_with_a_sentence(
     assert queue not in [row["name"] for row in api.get("queues")]
 
 
-def test_st8_a_worker_gets_the_headers_of_options_and_item(served, api, queue):
+def test_st8_a_worker_gets_the_headers_of_options_and_item(served, queue):
     """S3."""
     options = {"headers": {"task": "resize", "trace": "all"}}
     with talking(served) as client, talking(served, "w1") as talk:

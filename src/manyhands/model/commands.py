@@ -156,6 +156,13 @@ class Renew(Struct, frozen=True, gc=False, kw_only=True):
     encoding: Encoding = Encoding.JSON
 
 
+class RenewHeld(Struct, frozen=True, gc=False):
+    """These workers are alive: extends their leases that are past a third of their term."""
+
+    holders: tuple[Holder, ...]
+    count_max: int | None = None  # leases renewed by this command; the sender repeats it for more
+
+
 class LiftTerms(Struct, frozen=True, gc=False):
     """The leases of a connection last as long as the connection, except where a queue forces a
     term.
@@ -329,6 +336,7 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     holder: Holder | None = None
     reason: EndReason = EndReason.LOST  # or GOODBYE
     count_max: int | None = None  # leases that end by this command; the sender repeats it for more
+    failed: tuple[Fail, ...] = ()  # attempts that it did not survive; the others are given back
 
 
 class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
@@ -339,6 +347,7 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     policy: QueuePolicy | None = None
     # Only the bounds on unfinished jobs: normal, high and low priority.
     jobs_max: tuple[int | None, int | None, int | None] | None = None
+    if_absent: bool = False  # only the policy of a queue that has none, and the rest of a new queue
 
 
 class ForgetQueue(Struct, frozen=True, gc=False):
@@ -360,6 +369,7 @@ class SetLimit(Struct, frozen=True, gc=False):
 
     name: str
     concurrency_max: int
+    if_absent: bool = False  # an existing one stays as it is
 
 
 class RemoveLimit(Struct, frozen=True, gc=False):
@@ -373,6 +383,7 @@ class PutSchedule(Struct, frozen=True, gc=False):
 
     schedule: Schedule
     unless_job: str | None = None  # a new one is refused if a job has this id
+    if_absent: bool = False  # an existing one stays as it is
 
 
 class RemoveSchedule(Struct, frozen=True, gc=False):
@@ -462,6 +473,7 @@ Command = (
     Submit
     | Claim
     | Renew
+    | RenewHeld
     | LiftTerms
     | Report
     | SendPartial

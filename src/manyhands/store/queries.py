@@ -57,8 +57,9 @@ def _failed_with(job: Job, code: str) -> bool:
     return group is not None and group.code == code
 
 
-def _has_task(job: Job, task: str) -> bool:
-    return job.headers is not None and job.headers.get("task") == task
+def _has_header(job: Job, header: tuple[str, str]) -> bool:
+    name, value = header
+    return job.headers is not None and job.headers.get(name) == value
 
 
 MEANINGS: Final = (
@@ -106,13 +107,14 @@ MEANINGS: Final = (
         values=lambda name: ('"name":' + _encode(name).decode(), name, name),
     ),
     Meaning(
-        field="task",
-        holds=_has_task,
+        field="header",
+        holds=_has_header,
         sql=(
             "CASE WHEN instr(record, ?) > 0 AND json_valid(record)"
-            " THEN record ->> '$.headers.task' = ? ELSE FALSE END"
+            " THEN EXISTS (SELECT 1 FROM json_each(record, '$.headers')"
+            " WHERE key = ? AND value = ?) ELSE FALSE END"
         ),
-        values=lambda task: ('"task":' + _encode(task).decode(), task),
+        values=lambda header: (_encode(dict([header]))[1:-1].decode(), *header),
     ),
     Meaning(
         field="text",

@@ -89,7 +89,7 @@ CONDITION_VALUES = {
     "submitted_after": sometimes(TIMES),
     "failure": sometimes([group_of(failure).group_id for failure in FAILURES]),
     "failure_code": sometimes(("boom", "x'", "boo")),
-    "task": sometimes(("t1", 't"2', "t")),
+    "header": sometimes((("task", "t1"), ("task", 't"2'), ("other", "t1"))),
     "text": sometimes(TEXTS),
 }
 filters = st.builds(Filter, **CONDITION_VALUES)

@@ -203,18 +203,6 @@ class WorkerSide:
         ]
         ask_all(self._peer, releases, lambda _: finish(gone))
 
-    def past_a_third(self, name: str) -> list[wire.Held]:
-        """Leases of a worker that are due for renewal."""
-        now = self._peer.now()
-        found: list[wire.Held] = []
-        for job in self._hub.held_by(name):
-            lease = job.lease
-            if lease is None or lease.expires_at is None or lease.term_ms is None:
-                continue
-            if 3 * (lease.expires_at - now) < 2 * lease.term_ms:
-                found.append((job.job_id, lease.token))
-        return found
-
     def lose(self, job: Job) -> None:
         """The lease is gone."""
         number = self.held[job.job_id]
