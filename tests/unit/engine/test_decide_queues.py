@@ -14,6 +14,7 @@ from manyhands.model.commands import (
     RemoveSchedule,
     SetCursor,
     SetLimit,
+    SetQueue,
     SetTags,
 )
 from manyhands.model.events import Cursor
