@@ -1,7 +1,7 @@
 """Sleepers: workers of every protocol that wait for work. Waiting is not job state.
 
-As many hands are woken as there are jobs, the longest asleep first; a sleeper may have several. A woken sleeper is removed
-from the list; it has to sleep again by itself.
+As many hands are woken as there are jobs, the longest asleep first; a sleeper may have several. A
+woken sleeper is removed from the list; it has to sleep again by itself.
 """
 
 from collections.abc import Callable, Iterable
