@@ -21,6 +21,7 @@ class Why(enum.StrEnum):
     BAD_UNIQUE_KEY = "bad_unique_key"
     BAD_TAG = "bad_tag"
     BAD_LIMIT = "bad_limit"
+    BAD_HEADER = "bad_header"
     BAD_PRIORITY = "bad_priority"
     BAD_TIME = "bad_time"
     BAD_POLICY = "bad_policy"
@@ -130,6 +131,7 @@ class QueueSet(Struct, frozen=True, gc=False):
     """The queue as it is now."""
 
     queue: Queue
+    applied: bool = True  # False: it has settings, which stay as they are
 
 
 class Ticked(Struct, frozen=True, gc=False):

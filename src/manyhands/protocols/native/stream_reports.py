@@ -10,13 +10,13 @@ from typing import Any, Final
 from manyhands.dispatch.session import Peer
 from manyhands.model import commands
 from manyhands.model.commands import ByToken, Conclude
-from manyhands.model.job import EndReason, Failure, Holder
+from manyhands.model.job import Failure, Holder
 from manyhands.model.payload import Encoding
 from manyhands.model.replies import Accepted, Concluded, Refusal, Reply
 from manyhands.protocols.native import stream_codec as wire
-from manyhands.protocols.native.bodies import REALM
+from manyhands.protocols.native.bodies import GOODBYES_COUNT_MAX, REALM, departure
 from manyhands.protocols.native.decoder import read_id
-from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub, Socket
+from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub
 from manyhands.protocols.native.stream_outbox import Outbox, Slot
 from manyhands.protocols.native.stream_refusals import (
     NoteRefusedError,
@@ -27,18 +27,14 @@ from manyhands.protocols.native.stream_refusals import (
 )
 from manyhands.protocols.native.stream_worker import WorkerSide, ask_all
 
-_GOODBYES: Final = 500  # leases given back by one command
-_RENEWALS: Final = 250  # per turn
+_RENEWALS: Final = 250  # leases renewed by one command
 
 
 class Reports:
     """Each method named after a note handles it, and returns how much work that was."""
 
-    def __init__(
-        self, peer: Peer, socket: Socket, hub: Hub, outbox: Outbox, worker: WorkerSide
-    ) -> None:
+    def __init__(self, peer: Peer, hub: Hub, outbox: Outbox, worker: WorkerSide) -> None:
         self._peer = peer
-        self._socket = socket
         self._hub = hub
         self._outbox = outbox
         self._worker = worker
@@ -104,9 +100,12 @@ class Reports:
         for piece in note.pieces:
             job_id, proof = read_id(piece.id), ByToken(piece.token)
             if piece.progress is not None:
-                numerator, denominator = piece.progress
                 report = commands.Report(
-                    job_id=job_id, proof=proof, numerator=numerator, denominator=denominator
+                    job_id=job_id,
+                    proof=proof,
+                    numerator=piece.progress.done,
+                    denominator=piece.progress.all,
+                    seconds_left=piece.progress.seconds_left,
                 )
                 self._peer.ask(report)
             if piece.partial is not None:
@@ -116,24 +115,21 @@ class Reports:
         return len(note.pieces)
 
     def vouch(self, note: wire.Vouch) -> int:
-        """ST16. One slice of renewals per turn: a supervisor may have many workers."""
+        """ST16. In slices, with turns of others between them: a supervisor may have many workers,
+        and these many jobs.
+        """
         check_count(len(note.workers), ITEMS_COUNT_MAX)
         slot = self._outbox.reserve(note.number)
-        due = [held for name in note.workers for held in self._worker.past_a_third(name)]
+        holders = tuple(Holder(REALM, name) for name in note.workers)
+        renew = commands.RenewHeld(holders, _RENEWALS)
 
-        def go_on(start: int) -> None:
-            stop = start + _RENEWALS
-            asked = [
-                commands.Renew(job_id=job_id, proof=ByToken(token))
-                for job_id, token in due[start:stop]
-            ]
-            if stop < len(due):
-                ask_all(self._peer, asked, lambda _: None)
-                self._socket.soon(partial(go_on, stop))
+        def settle(reply: Reply) -> None:
+            if isinstance(reply, Accepted) and reply.count == _RENEWALS:
+                self._peer.ask(renew, settle)  # there may be more
             else:
-                ask_all(self._peer, asked, lambda _: self._outbox.settle(slot, note.number))
+                self._outbox.settle(slot, note.number)
 
-        go_on(0)
+        self._peer.ask(renew, settle)
         return 1
 
     def depart(self, note: wire.Depart) -> int:
@@ -141,28 +137,19 @@ class Reports:
         check_count(len(note.running), ITEMS_COUNT_MAX)
         if not is_name(note.worker):
             raise NoteRefusedError("invalid_note", "a departure names a worker")
-        died = Failure("worker_died", note.reason)
-        ends = tuple(
-            commands.Fail(job_id=read_id(job_id), proof=ByToken(token), failure=died, retry=True)
-            for job_id, token in note.running
-        )
         slot = self._outbox.reserve(note.number)
-        depart = commands.Depart(
-            holder=Holder(REALM, note.worker),
-            reason=EndReason.GOODBYE,
-            count_max=_GOODBYES,
-        )
+        running = [(read_id(job_id), token) for job_id, token in note.running]
+        first = departure(note.worker, note.reason, running)
+        more = departure(note.worker, note.reason, ())
 
         def settle(reply: Reply) -> None:
-            if isinstance(reply, Accepted) and reply.count == _GOODBYES:
-                self._peer.ask(depart, settle)  # there may be more
+            if isinstance(reply, Accepted) and reply.count == GOODBYES_COUNT_MAX:
+                self._peer.ask(more, settle)
             else:
                 self._outbox.settle(slot, note.number)
 
-        if ends:
-            self._peer.ask(Conclude(ends))
-        self._peer.ask(depart, settle)
-        return 1 + len(ends)
+        self._peer.ask(first, settle)
+        return 1 + len(running)
 
 
 def _failure(failed: wire.Failed) -> commands.Fail:

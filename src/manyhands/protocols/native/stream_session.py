@@ -37,7 +37,7 @@ class StreamSession:
         self._outbox = Outbox(socket)
         self._client = ClientSide(peer, socket, hub, self._outbox, operate, address)
         self._worker = WorkerSide(peer, socket, hub, self._outbox.say, address)
-        self._reports = Reports(peer, socket, hub, self._outbox, self._worker)
+        self._reports = Reports(peer, hub, self._outbox, self._worker)
         self._undone: deque[Raw] = deque()  # received, waiting for the next turn
         self._undone_bytes = 0
         self._is_greeted = False
@@ -106,7 +106,7 @@ class StreamSession:
     def go_on(self) -> None:
         """The peer reads again."""
         self._worker.take()
-        self._client.show_ends()
+        self._client.go_on()
 
     def announce_stop(self, seconds: int) -> None:
         """The server is about to stop."""

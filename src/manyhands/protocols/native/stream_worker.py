@@ -112,7 +112,7 @@ class WorkerSide:
     def _sleep(self) -> None:
         """Sleeps for work or, without idle slots, waits for work that no sleeper wants."""
         if self._slots:
-            self._peer.sleep(self._queues, self._called)
+            self._peer.sleep(self._queues, self._called, self._slots)
         elif self._ahead:
             self._hub.await_surplus(self, self._queues)
 
@@ -203,18 +203,6 @@ class WorkerSide:
         ]
         ask_all(self._peer, releases, lambda _: finish(gone))
 
-    def past_a_third(self, name: str) -> list[wire.Held]:
-        """Leases of a worker that are due for renewal."""
-        now = self._peer.now()
-        found: list[wire.Held] = []
-        for job in self._hub.held_by(name):
-            lease = job.lease
-            if lease is None or lease.expires_at is None or lease.term_ms is None:
-                continue
-            if 3 * (lease.expires_at - now) < 2 * lease.term_ms:
-                found.append((job.job_id, lease.token))
-        return found
-
     def lose(self, job: Job) -> None:
         """The lease is gone."""
         number = self.held[job.job_id]
@@ -268,7 +256,7 @@ def _row(job: Job, now: int) -> tuple[Any, ...]:
         job.payload,
         job.encoding.value,
         lease.term_ms,
-        None,
+        job.headers,
         _extras(job, now),
     )
 
