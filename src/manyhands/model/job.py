@@ -201,7 +201,7 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     reason: Reason = Reason.NONE  # why it is in its present state
     detail: str = ""  # why, in the words of the caller who cancelled it, if given
     schedule: str | None = None  # the schedule that made it
-    metadata: bytes = b""  # whatever the front needs to show the job as its submitter knows it
+    metadata: bytes = b""  # whatever the protocol needs to show the job as its submitter knows it
 
 
 class Unnotified(Struct, frozen=True, gc=False):
