@@ -394,6 +394,7 @@ _ROUTES: Final = (
         body=rest.Definition,
         query=(ONCE,),
         errors=ONCE_ERRORS,
+        work=True,
     ),
     _route("GET /task/{task}/status", _API.status, "The status of a task.", answers.Shown),
     _route(
@@ -402,6 +403,7 @@ _ROUTES: Final = (
         "Claim a task or, with run_id, reclaim it.",
         answers.Claimed,
         body=rest.Worker,
+        work=True,
     ),
     # Workers of that time send a body with GET; others use POST or parameters.
     _route(
@@ -416,6 +418,7 @@ _ROUTES: Final = (
         "Where to upload artifacts.",
         answers.ArtifactUrls,
         body=rest.ArtifactsWanted,
+        work=True,
     ),
     _route(
         "POST /task/{task}/completed",
@@ -423,6 +426,7 @@ _ROUTES: Final = (
         "Report a completed run.",
         answers.Shown,
         body=rest.Worker,
+        work=True,
     ),
     _route(
         "POST /task/{task}/failed",
@@ -430,6 +434,7 @@ _ROUTES: Final = (
         "Report that no run of a task can succeed.",
         answers.Shown,
         body=rest.FailedRun,
+        work=True,
     ),
     _route("POST /task/{task}/cancel", _API.cancel, "Cancel a task.", answers.Shown),
     _route(
@@ -439,6 +444,7 @@ _ROUTES: Final = (
         answers.Claimed,
         query=(*_WORKER, _WAIT_FOR_WORK),
         further=_NOTHING_TO_DO,
+        work=True,
     ),
     _route(
         "POST /claim-work/{provisioner}/{worker_type}",
@@ -448,6 +454,7 @@ _ROUTES: Final = (
         body=rest.Worker,
         query=(_WAIT_FOR_WORK,),
         further=_NOTHING_TO_DO,
+        work=True,
     ),
     _route("GET /pending-tasks/{provisioner}", _API.pending, "Pending tasks.", answers.Pending),
     _route("GET /settings/amqp-connection-string", _API.amqp, "Where events are.", answers.Broker),
@@ -482,6 +489,7 @@ _ROUTES: Final = (
             "Upload to a signed URL.",
             answers.Uploaded,
             query=_SIGNED,
+            work=True,
         )
         for name in (
             *("logs.json", "result.json", "results.json"),
