@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
 from manyhands.access.callers import access_of
-from manyhands.config import Address, BrokerAddress, Config, Endpoints
+from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.clock import Clock
@@ -57,7 +57,6 @@ from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.server")
 
-LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 _LOOK_SECONDS: Final = 0.05  # between checks of what a gentle stop waits for
 # Thresholds of the garbage collector: with a million jobs in memory, the defaults would stop the
 # server for a third of a second.

@@ -8,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyhands.config import (
-    LISTENERS_BUILT,
+    LISTENERS,
     OPTIONS,
     Address,
     Config,
     ConfigError,
     Endpoint,
     Endpoints,
-    Listen,
     as_toml,
-    kinds,
     load_config,
     warnings_of,
 )
@@ -251,18 +249,9 @@ def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
     assert "other machines could reach" in refusal({"http": "0.0.0.0:1", "amqp_users": "u"})
 
 
-def test_a_listener_that_is_not_built_is_off_and_refuses_an_address(monkeypatch):
-    listeners = [name for name, option in OPTIONS.items() if isinstance(option.kind, Listen)]
-
-    for name in listeners:
-        # Without a certificate there is no TLS, so that listener waits for somebody who has one.
-        is_on = name in LISTENERS_BUILT and name != "amqps"
-        assert (OPTIONS[name].default == "off") is not is_on
-    monkeypatch.setattr(kinds, "LISTENERS_BUILT", ())
-    assert refusal({"http": "127.0.0.1:1"}) == (
-        'flag --http: http cannot be "127.0.0.1:1" because this version has no such listener yet; '
-        "use off."
-    )
+def test_all_listeners_but_the_one_that_needs_a_certificate_are_on_and_can_be_turned_off():
+    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", "amqps"}
+    assert [name for name in LISTENERS if OPTIONS[name].default == "off"] == ["amqps"]
     assert load_config({"http": "off"}, {}, None).config.http is None
 
 
@@ -282,8 +271,7 @@ def test_the_server_is_named_after_the_host(monkeypatch, host_name, server_name)
 
 
 @pytest.mark.parametrize("name", list(OPTIONS))
-def test_every_option_has_a_help_text_and_an_example_that_its_kind_accepts(name, monkeypatch):
-    monkeypatch.setattr(kinds, "LISTENERS_BUILT", (name,))
+def test_every_option_has_a_help_text_and_an_example_that_its_kind_accepts(name):
     option = OPTIONS[name]
 
     assert option.help.endswith(".")

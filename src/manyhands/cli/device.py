@@ -51,7 +51,7 @@ def device(
     from manyhands.protocols.wmp.device_program import DeviceProgram
 
     try:
-        address = Listen("wmp").read(listen)
+        address = Listen().read(listen)
     except ValueError as error:
         fail(f"--listen cannot be {listen} because {error}.")
     if address is None:

@@ -12,13 +12,14 @@ import typer
 
 from manyhands.cli.http_link import DEFAULT_URL, TokenFile
 from manyhands.cli.numbers import finite
-from manyhands.cli.stores import fail, progress
+from manyhands.cli.stores import AsJson, fail, progress
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,
     KILL_AFTER_SECONDS,
     Grace,
     KillAfter,
     Logs,
+    Seconds,
     TaskTimeout,
 )
 from manyhands.config import URL_VARIABLE
@@ -36,13 +37,6 @@ dwork = typer.Typer(
 Server = Annotated[
     str, typer.Option("--server", "-s", help="The server's dwork address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=0.01, max=86_400, callback=finite, help="Seconds to wait for a reply."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Location = Annotated[
     str | None, typer.Option("--location", help="The worker's name (default: the host's name).")
 ]

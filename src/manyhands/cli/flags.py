@@ -10,10 +10,8 @@ import typer
 
 from manyhands.config import (
     FILE_VARIABLE,
-    LISTENERS_BUILT,
     OPTIONS,
     VARIABLE_PREFIX,
-    Listen,
     LoadedConfig,
     Option,
     load_config,
@@ -81,7 +79,6 @@ def _option_parameter(option: Option) -> inspect.Parameter:
         help=f"{option.help} (default {option.default}, example {option.example})",
         metavar="VALUE",
         show_default=False,
-        hidden=isinstance(option.kind, Listen) and option.name not in LISTENERS_BUILT,
     )
     return _parameter(option.name, Annotated[str | None, value])
 

@@ -9,13 +9,14 @@ import msgspec
 import typer
 
 from manyhands.cli.numbers import finite
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import AsJson, fail
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,
     KILL_AFTER_SECONDS,
     Grace,
     KillAfter,
     Logs,
+    Seconds,
     TaskTimeout,
 )
 from manyhands.model import limits
@@ -32,13 +33,6 @@ wmp = typer.Typer(
 Manager = Annotated[
     str, typer.Option("--manager", "-m", help="The server's WMP address.", metavar="HOST:PORT")
 ]
-Seconds = Annotated[
-    float,
-    typer.Option(
-        "--timeout", min=0.01, max=86_400, callback=finite, help="Seconds to wait for a reply."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[
     float,
     typer.Option(

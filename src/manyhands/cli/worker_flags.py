@@ -1,10 +1,18 @@
-"""Flags shared by all workers that run a command for each task."""
+"""Flags shared by the commands of dwork and WMP, most of them for workers."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from manyhands.cli.numbers import finite
+
+Seconds = Annotated[
+    float,
+    typer.Option(
+        "--timeout", min=0.01, max=86_400, callback=finite, help="Seconds to wait for a reply."
+    ),
+]
 TaskTimeout = Annotated[
     float | None,
     typer.Option(

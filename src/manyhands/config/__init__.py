@@ -1,7 +1,6 @@
 """Every option of the server: kinds of values, the table of options, and how they are loaded."""
 
 from manyhands.config.kinds import (
-    LISTENERS_BUILT,
     Address,
     Broker,
     BrokerAddress,
@@ -10,7 +9,7 @@ from manyhands.config.kinds import (
     Listen,
     Plain,
 )
-from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.options import LISTENERS, OPTIONS, VARIABLE_PREFIX, Config, Option
 from manyhands.config.reader import (
     FILE_VARIABLE,
     TOKEN_VARIABLE,
@@ -26,7 +25,7 @@ from manyhands.config.tokens import Role, Token
 
 __all__ = [
     "FILE_VARIABLE",
-    "LISTENERS_BUILT",
+    "LISTENERS",
     "OPTIONS",
     "TOKEN_VARIABLE",
     "URL_VARIABLE",

@@ -11,9 +11,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-# Listeners of this version. All others are `off` and refuse an address.
-LISTENERS_BUILT: Final[tuple[str, ...]] = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
-
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
 SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{SERVER_NAME_BYTES_MAX}}}")
@@ -270,19 +267,13 @@ class FunctionName(msgspec.Struct, frozen=True):
 class Listen(msgspec.Struct, frozen=True):
     """The address of one listener, or `off`."""
 
-    listener: str
-
     @property
     def accepted(self) -> str:
-        if self.listener in LISTENERS_BUILT:
-            return "HOST:PORT, [IPV6]:PORT or off"
-        return "off"
+        return "HOST:PORT, [IPV6]:PORT or off"
 
     def read(self, raw: object) -> Address | None:
         if raw == "off":
             return None
-        if self.listener not in LISTENERS_BUILT:
-            raise WrongValueError("this version has no such listener yet")
         match = _ADDRESS.fullmatch(raw) if isinstance(raw, str) else None
         if match is None:
             raise WrongValueError("it is not an address with a port")
@@ -302,9 +293,7 @@ class ListenMany(Listen, frozen=True):
 
     @property
     def accepted(self) -> str:
-        if self.listener in LISTENERS_BUILT:
-            return "HOST:PORT or NAME=HOST:PORT, separated by commas, or off"
-        return "off"
+        return "HOST:PORT or NAME=HOST:PORT, separated by commas, or off"
 
     def read(self, raw: object) -> Endpoints | None:  # type: ignore[override]
         if raw == "off":

@@ -12,7 +12,6 @@ import msgspec
 
 from manyhands.config.kinds import (
     DWORK_QUEUE,
-    LISTENERS_BUILT,
     SERVER_NAME_BYTES_MAX,
     Address,
     Broker,
@@ -68,10 +67,6 @@ class About(msgspec.Struct, frozen=True):
     secret: bool = False  # no flag: other users could see it in the list of processes
 
 
-def _listen_default(listener: str, port: int) -> Address | None:
-    return Address("127.0.0.1", port) if listener in LISTENERS_BUILT else None
-
-
 def _server_name_default() -> str:
     name = socket.gethostname().partition(".")[0]
     name = re.sub(r"[^A-Za-z0-9.-]", "-", name)[:SERVER_NAME_BYTES_MAX]
@@ -95,12 +90,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = "sqlite"
     http: Annotated[
         Address | None,
-        About(Listen("http"), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),
-    ] = _listen_default("http", 7700)
+        About(Listen(), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),
+    ] = Address("127.0.0.1", 7700)
     gearman: Annotated[
         Address | None,
-        About(Listen("gearman"), "Address for Gearman clients and workers.", "127.0.0.1:4730"),
-    ] = _listen_default("gearman", 4730)
+        About(Listen(), "Address for Gearman clients and workers.", "127.0.0.1:4730"),
+    ] = Address("127.0.0.1", 4730)
     gearman_error_packets: Annotated[
         bool,
         About(
@@ -129,7 +124,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     dwork: Annotated[
         Endpoints | None,
         About(
-            ListenMany("dwork"),
+            ListenMany(),
             "Addresses for dwork over ZeroMQ; each name is a separate queue and graph.",
             "127.0.0.1:6125,physics=127.0.0.1:6126",
         ),
@@ -172,8 +167,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     wmp: Annotated[
         Address | None,
-        About(Listen("wmp"), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
-    ] = _listen_default("wmp", 7714)
+        About(Listen(), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
+    ] = Address("127.0.0.1", 7714)
     wmp_lease_seconds: Annotated[
         int,
         About(
@@ -200,11 +195,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     amqp: Annotated[
         Address | None,
-        About(Listen("amqp"), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
-    ] = _listen_default("amqp", 5673)
+        About(Listen(), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
+    ] = Address("127.0.0.1", 5673)
     amqps: Annotated[
         Address | None,
-        About(Listen("amqps"), "Address for AMQP consumers of events over TLS.", "0.0.0.0:5671"),
+        About(Listen(), "Address for AMQP consumers of events over TLS.", "0.0.0.0:5671"),
     ] = None
     amqp_users: Annotated[
         Path | None,
@@ -552,3 +547,6 @@ def _options() -> dict[str, Option]:
 
 # By name, in the order of definition.
 OPTIONS: Final[Mapping[str, Option]] = _options()
+LISTENERS: Final = tuple(
+    name for name, option in OPTIONS.items() if isinstance(option.kind, Listen)
+)

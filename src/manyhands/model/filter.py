@@ -28,7 +28,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     tag: str | None = None
     worker: str | None = None  # the present holder's name, or that of an earlier attempt
-    realm: str | None = None  # the front that submitted it
+    realm: str | None = None  # the realm that submitted it
     unique_key: bytes | None = None
     name: str | None = None
     header: tuple[str, str] | None = None  # a name and a value

@@ -203,7 +203,7 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     detail: str = ""  # why, in the words of the caller who cancelled it, if given
     schedule: str | None = None  # the schedule that made it
     headers: Mapping[str, str] | None = None  # of its submitter, for its worker
-    metadata: bytes = b""  # whatever the front needs to show the job as its submitter knows it
+    metadata: bytes = b""  # whatever the protocol needs to show the job as its submitter knows it
 
 
 class Unnotified(Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
-"""How jobs and queues are treated: terms of a job, policy of a queue, defaults of each front.
+"""How jobs and queues are treated: terms of a job, policy of a queue, defaults of each realm.
 
 A value is looked up in three places: the job's own terms, its queue's policy, the defaults of the
-front that submitted it. ``None`` means "not said here".
+realm that submitted it. ``None`` means "not said here".
 """
 
 import enum
@@ -75,7 +75,7 @@ class Rate(Struct, frozen=True):
 
 
 class Defaults(Struct, frozen=True):
-    """The defaults of a front, where neither job nor queue says otherwise."""
+    """The defaults of a realm, where neither job nor queue says otherwise."""
 
     attempts_max: int = 5  # -1: unlimited
     backoff: Backoff = Backoff()
@@ -86,29 +86,62 @@ class Defaults(Struct, frozen=True):
     result_ms: int | None = None  # how long a result is kept; None: as long as the record
 
 
-# Rules 6, 9, 10, 18 and 21 as one table. The keys are the fronts that submit jobs.
-DEFAULTS: Final[dict[str, Defaults]] = {
-    "native": Defaults(),
-    "qless": Defaults(
-        attempts_max=6,
-        on_expiry=OnExpiry.LAPSE,
-        reentry=Reentry.AHEAD,
-        on_dependency_failure=OnDependencyFailure.HOLD,
+class KnownBy(enum.Enum):
+    """How the server knows the workers of a realm."""
+
+    CONNECTION = enum.auto()  # while it lasts; they have no other name
+    REQUEST = enum.auto()  # each names its worker
+    LEASE = enum.auto()  # of the jobs that they take
+
+
+class Realm(Struct, frozen=True, kw_only=True):
+    """A protocol or dialect that submits jobs and has workers."""
+
+    label: str  # as its users call it
+    listener: str  # the option with its address
+    workers: KnownBy = KnownBy.LEASE
+    defaults: Defaults = Defaults()  # rules 6, 9, 10, 18 and 21
+
+
+# Every list of protocols is derived from this one.
+REALMS: Final[dict[str, Realm]] = {
+    "native": Realm(label="API", listener="http"),
+    "qless": Realm(
+        label="qless",
+        listener="http",
+        workers=KnownBy.REQUEST,
+        defaults=Defaults(
+            attempts_max=6,
+            on_expiry=OnExpiry.LAPSE,
+            reentry=Reentry.AHEAD,
+            on_dependency_failure=OnDependencyFailure.HOLD,
+        ),
     ),
-    "gearman": Defaults(),
-    "draft": Defaults(result_ms=3_600_000),
-    "wmp": Defaults(),
-    "taskcluster": Defaults(
-        attempts_max=6,
-        on_dependency_failure=OnDependencyFailure.FAIL,
+    "gearman": Realm(label="Gearman", listener="gearman", workers=KnownBy.CONNECTION),
+    "draft": Realm(
+        label="Gearman draft",
+        listener="gearman",
+        workers=KnownBy.CONNECTION,
+        defaults=Defaults(result_ms=3_600_000),
     ),
-    "dwork": Defaults(
-        attempts_max=-1,
-        reentry=Reentry.FRONT,
-        completion=Completion.OPEN,
-        on_dependency_failure=OnDependencyFailure.HOLD,
+    "wmp": Realm(label="WMP", listener="wmp"),
+    "taskcluster": Realm(
+        label="Taskcluster",
+        listener="http",
+        defaults=Defaults(attempts_max=6, on_dependency_failure=OnDependencyFailure.FAIL),
+    ),
+    "dwork": Realm(
+        label="dwork",
+        listener="dwork",
+        defaults=Defaults(
+            attempts_max=-1,
+            reentry=Reentry.FRONT,
+            completion=Completion.OPEN,
+            on_dependency_failure=OnDependencyFailure.HOLD,
+        ),
     ),
 }
+DEFAULTS: Final = {name: realm.defaults for name, realm in REALMS.items()}
 
 
 class Terms(Struct, frozen=True, omit_defaults=True):
@@ -125,12 +158,12 @@ class Terms(Struct, frozen=True, omit_defaults=True):
     result_ms: int | None = None  # how long the result is kept; 0: thrown away at once
 
 
-TERMS: Final[dict[str, Terms]] = {front: Terms(row) for front, row in DEFAULTS.items()}
+TERMS: Final = {name: Terms(defaults) for name, defaults in DEFAULTS.items()}
 
 
-def terms_of(front: str, attempts_max: int) -> Terms:
-    """The terms of a front with another number of attempts, set by the operator."""
-    return Terms(replace(DEFAULTS[front], attempts_max=attempts_max))
+def terms_of(realm: str, attempts_max: int) -> Terms:
+    """The terms of a realm with another number of attempts, set by the operator."""
+    return Terms(replace(DEFAULTS[realm], attempts_max=attempts_max))
 
 
 class QueuePolicy(Struct, frozen=True, omit_defaults=True):

@@ -5,16 +5,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from manyhands.model.policy import REALMS
 from manyhands.observe.tallies import Tallies
 
-# The realms of submitters and workers behind each listener.
-REALMS: Final[dict[str, tuple[str, ...]]] = {
-    "http": ("native", "qless", "taskcluster"),
-    "gearman": ("gearman", "draft"),
-    "dwork": ("dwork",),
-    "wmp": ("wmp",),
-    "amqp": (),
-}
+_TOGETHER: Final = frozenset({"amqps"})  # counted with amqp, whose queues it shares
 
 
 class Flow(Struct, frozen=True):
@@ -37,15 +31,17 @@ class Traffic:
         """One for each listener."""
         tallies = self._tallies
         found = []
-        for name, realms in REALMS.items():
-            address = self._addresses.get(name)
+        for name, address in self._addresses.items():
+            if name in _TOGETHER:
+                continue
             flow = self.sources.get(name, Flow)()
             jobs = {
                 realm: {
                     "jobs_in": tallies.jobs_in.get(realm, 0),
                     "jobs_out": tallies.jobs_out.get(realm, 0),
                 }
-                for realm in realms
+                for realm, served in REALMS.items()
+                if served.listener == name
             }
             found.append(
                 {

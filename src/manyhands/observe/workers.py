@@ -7,6 +7,7 @@ for display, and a live worker is back in here with its next request.
 from typing import Final
 
 from manyhands.model.events import Event
+from manyhands.model.policy import REALMS, KnownBy
 from manyhands.observe.facts import Facts
 
 WORKER_MS_MAX: Final = 24 * 3600 * 1000  # a silent worker is forgotten after that
@@ -73,15 +74,16 @@ class WorkerBook:
 
 
 class WorkerBooks:
-    """The books of all realms whose workers have names. Gearman's have connections: those are
+    """The books of all realms whose workers have names. The others have connections: those are
     there, or gone.
     """
 
     def __init__(self, facts: Facts) -> None:
-        self.qless = WorkerBook("qless", facts)  # seen with every request
-        learning = ("native", "wmp", "dwork", "taskcluster")
-        learners = (WorkerBook(realm, facts, learns=True) for realm in learning)
-        self.by_realm = {book.realm: book for book in (self.qless, *learners)}
+        self.by_realm = {
+            name: WorkerBook(name, facts, learns=realm.workers is KnownBy.LEASE)
+            for name, realm in REALMS.items()
+            if realm.workers is not KnownBy.CONNECTION
+        }
         facts.on_started.append(self._started)
         facts.on_resumed.append(self._resumed)
         facts.on_completed.append(self._completed)

@@ -1,26 +1,18 @@
 """Which requests change something, in any API.
 
 A request counts as a change unless it is known not to be one, so a new route is closed to read-only
-callers by default, and appears in the audit log.
+callers by default, and appears in the audit log unless it is declared to be work.
 """
 
 import enum
+from itertools import takewhile
 from typing import Final
 
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
+from manyhands.site.document import APIS
+from manyhands.web.routes import Route, pattern
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
-# The ordinary requests of submitters and workers, by the first segments of the path.
-_WORK: Final = frozenset(
-    {
-        *((b"api", name) for name in (b"submit", b"claim", b"renew", b"progress", b"partial")),
-        *((b"api", name) for name in (b"complete", b"fail", b"release")),
-        *((name,) for name in (b"get", b"add", b"heartbeat", b"hearbeat", b"complete", b"fail")),
-        *((name,) for name in (b"retry", b"partial")),
-    }
-)
-_TASKCLUSTER: Final = b"0.2.0"
-_TAKING: Final = ((_TASKCLUSTER, b"claim-work"), (b"api", b"stream"))  # with any method
 
 
 class Change(enum.Enum):
@@ -38,22 +30,46 @@ def kind_of(method: str, raw_path: bytes, path: str) -> Change:
     if not raw_path.startswith(b"/"):  # `OPTIONS *` has no path
         return Change.NONE if method in _SAFE else Change.OPERATION
     sent, read = segments(raw_path), segments(path.encode(errors="replace"))
-    if _takes_work(sent) or tuple(read[:2]) in _TAKING:
+    if _begins_like(_TAKING, sent, read) or _is_short_form(sent):
         return Change.WORK
     if method in _SAFE:
         return Change.NONE
-    if any(tuple(parts[:count]) in _WORK for parts in (sent, read) for count in (1, 2)):
-        return Change.WORK
-    if read[0] == _TASKCLUSTER and read[-1] != b"cancel":
+    if _begins_like(_WORK, sent, read) and not _is_operation(path):
         return Change.WORK
     return Change.OPERATION
 
 
-def _takes_work(parts: list[bytes]) -> bool:
-    """Whether the path takes work, which GET may do too: by name, or in the short form
-    QUEUE/COUNT.
-    """
-    first = parts[0]
-    return first == b"get" or (
-        len(parts) == 2 and is_count(parts[1]) and first.decode("latin-1") not in RESERVED
+_Start = tuple[bytes, ...]
+
+
+def _start(route: Route) -> _Start:
+    """The segments of its path before the first parameter."""
+    return tuple(takewhile(lambda segment: b"{" not in segment, segments(route.path.encode())))
+
+
+_ROUTES: Final = tuple(route for api in APIS for route in api.routes)
+# Paths that take work, which some clients do with GET, so with any method.
+_TAKING: Final = {_start(route) for route in _ROUTES if route.work and route.method == "GET"} - {()}
+_WORK: Final = {_start(route) for route in _ROUTES if route.work and route.method != "GET"}
+_SEGMENTS_MAX: Final = max(map(len, _TAKING | _WORK))
+# Operations whose paths begin like those of work.
+_OPERATIONS: Final = tuple(
+    pattern(route.path)
+    for route in _ROUTES
+    if not route.work and route.method not in _SAFE and _start(route) in _WORK
+)
+
+
+def _begins_like(starts: set[_Start], *paths: list[bytes]) -> bool:
+    return any(
+        tuple(parts[:count]) in starts for parts in paths for count in range(1, _SEGMENTS_MAX + 1)
     )
+
+
+def _is_operation(path: str) -> bool:
+    return any(known.fullmatch(path.rstrip("/")) for known in _OPERATIONS)
+
+
+def _is_short_form(parts: list[bytes]) -> bool:
+    """Whether the path takes work in the short form QUEUE/COUNT."""
+    return len(parts) == 2 and is_count(parts[1]) and parts[0].decode("latin-1") not in RESERVED

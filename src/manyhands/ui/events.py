@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from manyhands.model.events import Event
 from manyhands.model.job import State
-from manyhands.model.policy import DEFAULTS
+from manyhands.model.policy import REALMS
 from manyhands.protocols.topic_patterns import Pattern
 from manyhands.store.contract import StoredEvent
 from manyhands.ui.page import Page, Shown, url
@@ -82,8 +82,8 @@ def problem_of(text: str) -> str:
     words = text.split(".")
     if words[0] not in ("*", "#", *State):
         return f"A pattern begins with a state ({', '.join(State)}), * or #."
-    if words[0] != "#" and len(words) > 1 and words[1] not in ("*", "#", *DEFAULTS):
-        return f"The second word is a protocol ({', '.join(DEFAULTS)}), * or #."
+    if words[0] != "#" and len(words) > 1 and words[1] not in ("*", "#", *REALMS):
+        return f"The second word is a protocol ({', '.join(REALMS)}), * or #."
     if "#" not in words and len(words) < 4:
         return "A pattern has at least four words, unless it ends in #, as failed.# does."
     return ""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from manyhands.dispatch.lookup import find_job
 from manyhands.model.filter import Order
 from manyhands.model.job import State
-from manyhands.model.policy import DEFAULTS
+from manyhands.model.policy import REALMS
 from manyhands.model.replies import Refusal
 from manyhands.store.contract import Counted
 from manyhands.store.contract import Page as Found
@@ -68,7 +68,7 @@ class Jobs(Page):
             "next_page": url("jobs", **again, after=found.next) if found.next is not None else None,
             "further": url("jobs", **here, after=after, patient=1),
             "qualifiers": QUALIFIERS,
-            "protocols": tuple(DEFAULTS),
+            "protocols": tuple(REALMS),
             "choices": choices(query),
             "bulks": list(reversed(bulks)),
             "given": given or Form([]),

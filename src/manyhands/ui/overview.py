@@ -1,7 +1,7 @@
 """The first page: jobs by state, recent history, and what needs attention."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -64,7 +64,6 @@ class Overview(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.sources.history.read(span)
         total = merged(point.sample for point in points)
-        protocols = self.sources.traffic.rows()
         values = {
             "totals": self._totals(),
             "queues": len(self.live.queues),
@@ -75,7 +74,7 @@ class Overview(Page):
             "total": total,
             "wait_p95": quantile(total.wait, 0.95),
             "run_p95": quantile(total.run, 0.95),
-            "protocols": protocols,
+            "protocols": [{**row, "parts": _parts(row)} for row in self.sources.traffic.rows()],
         }
         return Shown("overview.html", values, self.title)
 
@@ -163,6 +162,13 @@ class Overview(Page):
                 to = url("workers", q=name)
                 found.append(Note("bad", "expired leases", name, detail, to, stalled))
         return found
+
+
+def _parts(row: dict[str, Any]) -> dict[str, Any]:
+    """The realms of a listener that had jobs."""
+    return {
+        realm: jobs for realm, jobs in row["realms"].items() if jobs["jobs_in"] or jobs["jobs_out"]
+    }
 
 
 def _gathered(notes: list[Note]) -> list[Note]:

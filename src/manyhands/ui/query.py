@@ -14,7 +14,7 @@ from manyhands.model import limits
 from manyhands.model.filter import CONDITIONS, Condition, Filter, FilterError
 from manyhands.model.identity import digits_of, is_job_id
 from manyhands.model.job import State
-from manyhands.model.policy import DEFAULTS
+from manyhands.model.policy import REALMS
 
 LENGTH_MAX: Final = 1_000
 # Possessive quantifiers (`++`, `*+`) do not backtrack: the time must be proportional to the length
@@ -50,8 +50,11 @@ QUALIFIERS: Final = {
     **{name: condition.hint for name, condition in _CONDITIONS.items()},
     "id": "in any form: digits, a handle, a UUID, a text of your own",
 }
-# Other names that people use for protocols.
-_REALMS: Final = {"api": "native"}
+# Protocols by name, and by their label where that is another word.
+_REALMS: Final = {
+    **{name: name for name in REALMS},
+    **{realm.label.lower(): name for name, realm in REALMS.items() if " " not in realm.label},
+}
 
 
 class Query(Struct, frozen=True):
@@ -168,9 +171,9 @@ class _Reading:
             self.problems.append(f"{sentence[0].upper()}{sentence[1:]}.")
 
     def _protocol(self, value: str) -> None:
-        realm = _REALMS.get(value.lower(), value.lower())
-        if realm not in DEFAULTS:
-            known = ", ".join((*DEFAULTS, *_REALMS))
+        realm = _REALMS.get(value.lower())
+        if realm is None:
+            known = ", ".join(_REALMS)
             self.problems.append(f"A protocol is one of {known}; not “{value}”.")
         else:
             self._set(CONDITIONS["realm"], realm)

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from manyhands import __version__
 from manyhands.model.job import FINISHED, State
+from manyhands.model.policy import REALMS
 from manyhands.ui import drawings, words
 from manyhands.ui.assets import Assets
 from manyhands.ui.page import Shown, url
@@ -18,17 +19,6 @@ from manyhands.ui.query import quoted
 from manyhands.ui.visit import Visit
 
 _FOLDER: Final = Path(__file__).parent / "templates"
-# The fronts of jobs and workers, as their users call them.
-PROTOCOLS: Final = {
-    "gearman": "Gearman",
-    "draft": "Gearman draft",
-    "qless": "qless",
-    "native": "API",
-    "dwork": "dwork",
-    "wmp": "WMP",
-    "taskcluster": "Taskcluster",
-    "amqp": "AMQP",
-}
 
 
 class Renderer:
@@ -54,7 +44,7 @@ class Renderer:
             instant=words.instant,
             clock=words.clock,
             anchor=anchor,
-            protocol=lambda realm: PROTOCOLS.get(realm, realm),
+            protocol=lambda realm: REALMS[realm].label if realm in REALMS else realm,
         )
         environment.globals.update(
             asset=assets.url,

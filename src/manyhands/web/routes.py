@@ -54,6 +54,7 @@ class Route(Struct, frozen=True):
     media: str = JSON  # of the answer
     further: Mapping[int, Further] = MappingProxyType({})
     errors: Mapping[int, str] = MappingProxyType({})  # besides those of its API
+    work: bool = False  # an ordinary request of a submitter or worker
 
     @property
     def template(self) -> str:
@@ -79,7 +80,7 @@ class Router:
             if "GET" in methods:
                 methods["HEAD"] = methods["GET"]
         self._patterns = [
-            (_pattern(path), methods) for path, methods in self._paths.items() if "{" in path
+            (pattern(path), methods) for path, methods in self._paths.items() if "{" in path
         ]
 
     def knows(self, path: str) -> bool:
@@ -108,8 +109,8 @@ class Router:
         if exact is not None and "{" not in path:
             yield exact, {}
             return
-        for pattern, methods in self._patterns:
-            found = pattern.fullmatch(path)
+        for known, methods in self._patterns:
+            found = known.fullmatch(path)
             if found is not None:
                 yield methods, found.groupdict()
 
@@ -119,7 +120,8 @@ def wrong_method(method: str) -> Problem:
     return Problem(405, "method_not_allowed", f"{method} is not possible here")
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def pattern(path: str) -> re.Pattern[str]:
+    """What the path of a route matches."""
     parts: list[str] = []
     end = 0
     for found in PARAMETER.finditer(path):

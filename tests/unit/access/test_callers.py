@@ -8,6 +8,7 @@ import pytest
 from manyhands.access.callers import Access, Caller, access_of
 from manyhands.config import ConfigError, Role, Token, load_config, read_tokens_file
 from manyhands.site.changes import Change, kind_of
+from manyhands.site.document import APIS
 from manyhands.web.envelope import Problem
 
 ADA = Token(Role.OPERATOR, "ada", "4f2c9d1b7e3a5860")
@@ -193,6 +194,13 @@ def test_http_may_be_reached_by_others_once_they_are_asked_who_they_are(tmp_path
         ("PUT /0.2.0/store/t/runs/0/a", Change.WORK),
         ("POST /0.2.0/task/t/cancel", Change.OPERATION),
         ("POST /0.2.0/task/t%2Fcancel", Change.OPERATION),
+        ("POST /0.2.0/task/t/cancel/", Change.OPERATION),
+        ("POST /0.2.0/task/t/cancel%2F", Change.OPERATION),
+        ("POST /0.2.0/anything", Change.OPERATION),
+        ("GET /api/stream", Change.WORK),
+        ("POST /partial", Change.WORK),
+        ("GET /queues/5", Change.NONE),
+        ("GET /ui/5", Change.NONE),
         ("POST /api/cancel", Change.OPERATION),
         ("POST /api%2Fcancel", Change.OPERATION),
         ("POST /api/bulk", Change.OPERATION),
@@ -210,3 +218,17 @@ def test_what_a_request_may_do_is_told_by_its_method_and_path(request_line, chan
     method, _, raw = request_line.partition(" ")
 
     assert kind_of(method, raw.encode(), unquote(raw)) is change
+
+
+@pytest.mark.parametrize(
+    "route",
+    [route for api in APIS for route in api.routes],
+    ids=lambda route: f"{route.method} {route.path}",
+)
+def test_a_request_may_do_what_its_route_is_declared_to_do(route):
+    path = route.path.replace("{count}", "5")
+    unsafe = Change.WORK if route.work else Change.OPERATION
+
+    found = kind_of(route.method, path.encode(), path)
+
+    assert found is (Change.NONE if route.method == "GET" and not route.work else unsafe)

@@ -188,7 +188,7 @@ def test_counting_later_comes_to_the_same_as_counting_every_commit_by_itself(des
             name = chance.choice(("a", "b", "c", None))
             address = chance.choice(("10.0.0.1", "10.0.0.2"))
             for office in (at_once, later):
-                office.books.qless.see(name, address, desk.clock.now())
+                office.books.by_realm["qless"].see(name, address, desk.clock.now())
             holder = Holder(chance.choice(("dwork", "wmp", "qless", "gearman")), name, address)
             told = desk.ask(desk.a_claim("q", "r", holder=holder, term_ms=1_000))
             desk.run(50)

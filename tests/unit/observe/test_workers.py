@@ -63,7 +63,7 @@ def test_workers_of_every_protocol_with_names_are_known_by_their_leases(desk):
     record = desk.books.by_realm["wmp"].record("press-1")
     assert (record.taken, record.completed, record.failed, record.lost) == (2, 1, 1, 0)
     assert (record.address, record.seen_at > 0) == ("10.0.0.4", True)
-    assert desk.books.qless.records(desk.clock.now()) == []
+    assert desk.books.by_realm["qless"].records(desk.clock.now()) == []
 
 
 def test_a_worker_was_heard_of_when_it_took_a_job_however_late_that_is_counted(desk):
@@ -104,9 +104,9 @@ def test_what_happened_before_a_worker_was_heard_of_is_not_in_its_record(desk):
     desk.submit()
     desk.claim(holder=Holder("qless", "w"), term_ms=1_000)
     desk.run(1_100)
-    desk.books.qless.see("w", "", desk.clock.now())
+    desk.books.by_realm["qless"].see("w", "", desk.clock.now())
 
-    record = desk.books.qless.record("w")
+    record = desk.books.by_realm["qless"].record("w")
     assert (record.taken, record.lost) == (0, 0)
 
 

@@ -40,11 +40,6 @@ def _escape(found: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def function_of(queue: str) -> bytes:
-    """The function of a queue, as its workers and submitters know it."""
-    return unescaped(queue.encode())
-
-
 def unescaped(name: bytes) -> bytes:
     """The name behind an escaped one, as operators write it."""
     if b"\\x" not in name:

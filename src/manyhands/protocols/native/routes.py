@@ -67,12 +67,12 @@ def _by_name(path: str, handler: Any, summary: str, row: Any) -> Route:  # noqa:
     return _look(path, handler, summary, Named[list[row]], _AFTER_NAME, _COUNT)
 
 
-def _operation(name: str, summary: str) -> Route:
+def _operation(name: str, summary: str, *, work: bool = False) -> Route:
     """The body is one item or several, and so is the answer."""
     reader = OPERATIONS[name]
     handler = functools.partial(ApiCommands.operate, reader=reader)
     answer = Batched[answers.Changed | list[answers.Changed | None]]
-    return Route("POST", f"/api/{name}", handler, summary, _WORK, answer, reader.kinds)
+    return Route("POST", f"/api/{name}", handler, summary, _WORK, answer, reader.kinds, work=work)
 
 
 def _set(path: str, handler: Any, summary: str, answer: Any, body: Any) -> Route:  # noqa: ANN401
@@ -95,6 +95,7 @@ _COMMANDS: Final = (
         bodies.SUBMIT.kinds,
         (ONCE,),
         errors=ONCE_ERRORS,
+        work=True,
     ),
     Route(
         "POST",
@@ -104,13 +105,14 @@ _COMMANDS: Final = (
         _WORK,
         Answer[list[answers.Claimed]],
         bodies.ClaimBody,
+        work=True,
     ),
-    _operation("renew", "Renew a lease."),
-    _operation("progress", "Report progress."),
-    _operation("partial", "Send a partial result or a warning."),
-    _operation("complete", "Complete a job."),
-    _operation("fail", "Report a failed attempt."),
-    _operation("release", "Give a job back without charging the attempt."),
+    _operation("renew", "Renew a lease.", work=True),
+    _operation("progress", "Report progress.", work=True),
+    _operation("partial", "Send a partial result or a warning.", work=True),
+    _operation("complete", "Complete a job.", work=True),
+    _operation("fail", "Report a failed attempt.", work=True),
+    _operation("release", "Give a job back without charging the attempt.", work=True),
     Route(
         "POST",
         "/api/depart",
@@ -275,6 +277,7 @@ _STREAM: Final = (
         None,
         further={101: Further("The WebSocket is open.")},
         errors={426: "The request does not ask for a WebSocket."},
+        work=True,
     ),
 )
 API: Final = Api(

@@ -164,6 +164,13 @@ class ProgressPart(Struct):
     seconds_left: Whole | None = None
 
 
+def _new_meta(meta: Raw, like: Encoding, rules: Rules) -> tuple[bytes | None, Encoding]:
+    """The payload from now on, or None if it stays."""
+    if not bytes(meta):
+        return None, Encoding.JSON
+    return from_json_text(check_size(meta, rules.meta_bytes_max), like)
+
+
 class HeartbeatItem(Struct):
     """A lock to renew, optionally with progress or new data."""
 
@@ -174,9 +181,7 @@ class HeartbeatItem(Struct):
 
     def renew(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Renew:
         """The command."""
-        meta, encoding = None, Encoding.JSON
-        if bytes(self.meta):
-            meta, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
+        meta, encoding = _new_meta(self.meta, like, rules)
         return Renew(
             job_id=rules.read_id(self.id), proof=proof, queue=queue, payload=meta, encoding=encoding
         )
@@ -236,9 +241,7 @@ class FailItem(Struct):
 
     def fail(self, queue: str, proof: Proof, like: Encoding, rules: Rules) -> Fail:
         """The command."""
-        meta, encoding = None, Encoding.JSON
-        if bytes(self.meta):
-            meta, encoding = from_json_text(check_size(self.meta, rules.meta_bytes_max), like)
+        meta, encoding = _new_meta(self.meta, like, rules)
         return Fail(
             job_id=rules.read_id(self.id),
             proof=proof,

@@ -80,23 +80,24 @@ def _get(path: str, handler: Any, summary: str, answer: Any, *query: Parameter) 
 
 def _take(method: str, path: str, summary: str, handler: Any = QlessWork.get) -> Route:  # noqa: ANN401
     if method == "GET":
-        return Route(method, path, handler, summary, _WORK, _TAKEN, query=_TAKE)
-    return Route(method, path, handler, summary, _WORK, _TAKEN, Body[items.TakeData])
+        return Route(method, path, handler, summary, _WORK, _TAKEN, query=_TAKE, work=True)
+    return Route(method, path, handler, summary, _WORK, _TAKEN, Body[items.TakeData], work=True)
 
 
 def _work(path: str, handler: Any, summary: str, answer: Any, item: Any) -> Route:  # noqa: ANN401
-    return Route("POST", path, handler, summary, _WORK, answer, Body[list[item]])
+    return Route("POST", path, handler, summary, _WORK, answer, Body[list[item]], work=True)
 
 
 def _operate(path: str, handler: Any, summary: str, answer: Any, data: Any) -> Route:  # noqa: ANN401
     return Route("POST", path, handler, summary, _OPERATE, answer, Body[data])
 
 
-def _change(name: str, summary: str, answer: Any, item: Any, tag: str = _OPERATE) -> Route:  # noqa: ANN401
+def _change(name: str, summary: str, answer: Any, item: Any, *, work: bool = False) -> Route:  # noqa: ANN401
     """Changes jobs one by one: a result for each, or false."""
+    tag = _WORK if work else _OPERATE
     operation = operations.OPERATIONS[name]
     handler = functools.partial(QlessOperating.operate, operation=operation)
-    return Route("POST", f"/{name}", handler, summary, tag, answer, Body[list[item]])
+    return Route("POST", f"/{name}", handler, summary, tag, answer, Body[list[item]], work=work)
 
 
 _WORK_ROUTES: Final = (
@@ -145,6 +146,7 @@ _ADD_ROUTES: Final = (
         Body[list[items.AddItem]],
         (ONCE,),
         errors=ONCE_ERRORS,
+        work=True,
     ),
 )
 _PAGE_ROUTES: Final = (
@@ -218,7 +220,7 @@ _OPERATOR_ROUTES: Final = (
         "Send partial results; returns how many there are, or false.",
         _NUMBER_EACH,
         operations.PartialItem,
-        _WORK,
+        work=True,
     ),
     _operate(
         "/queues/{queue}",
@@ -317,7 +319,7 @@ class QlessRoutes:
     def __init__(self, sources: Sources, handing_out: HandingOut, naps: Naps) -> None:
         dispatcher, ids, config = sources.dispatcher, sources.ids, sources.config
         self.answering = Answering(dispatcher, ids, sources.access, load_always=config.qless_load)
-        book = sources.worker_books.qless
+        book = sources.worker_books.by_realm[items.REALM]
         own_moves = OwnMoves()
         rules = Rules(
             READ_ID[config.qless_id_policy],

@@ -51,6 +51,7 @@ _TASK_ROUTES: Final = (
         body=rest.Definition,
         query=(ONCE,),
         errors=ONCE_ERRORS,
+        work=True,
     ),
     _route("GET /task/{task}/status", Tasks.status, "The status of a task.", answers.Shown),
     _route(
@@ -59,6 +60,7 @@ _TASK_ROUTES: Final = (
         "Claim a task or, with run_id, reclaim it.",
         answers.Claimed,
         body=rest.Worker,
+        work=True,
     ),
     # Workers of that time send a body with GET; others use POST or parameters.
     _route(
@@ -73,6 +75,7 @@ _TASK_ROUTES: Final = (
         "Where to upload artifacts.",
         answers.ArtifactUrls,
         body=rest.ArtifactsWanted,
+        work=True,
     ),
     _route(
         "POST /task/{task}/completed",
@@ -80,6 +83,7 @@ _TASK_ROUTES: Final = (
         "Report a completed run.",
         answers.Shown,
         body=rest.Worker,
+        work=True,
     ),
     _route(
         "POST /task/{task}/failed",
@@ -87,6 +91,7 @@ _TASK_ROUTES: Final = (
         "Report that no run of a task can succeed.",
         answers.Shown,
         body=rest.FailedRun,
+        work=True,
     ),
     _route("POST /task/{task}/cancel", Tasks.cancel, "Cancel a task.", answers.Shown),
     _route(
@@ -96,6 +101,7 @@ _TASK_ROUTES: Final = (
         answers.Claimed,
         query=(*_WORKER, _WAIT_FOR_WORK),
         further=_NOTHING_TO_DO,
+        work=True,
     ),
     _route(
         "POST /claim-work/{provisioner}/{worker_type}",
@@ -105,6 +111,7 @@ _TASK_ROUTES: Final = (
         body=rest.Worker,
         query=(_WAIT_FOR_WORK,),
         further=_NOTHING_TO_DO,
+        work=True,
     ),
     _route("GET /pending-tasks/{provisioner}", Tasks.pending, "Pending tasks.", answers.Pending),
 )
@@ -151,6 +158,7 @@ _DOCUMENT_ROUTES: Final = (
             "Upload to a signed URL.",
             answers.Uploaded,
             query=_SIGNED,
+            work=True,
         )
         for name in (
             *("logs.json", "result.json", "results.json"),
