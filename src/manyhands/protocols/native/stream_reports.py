@@ -159,6 +159,7 @@ class Reports:
             else:
                 self._outbox.settle(slot, note.number)
 
+        self._worker.depart(note.worker)
         if ends:
             self._peer.ask(Conclude(ends))
         self._peer.ask(depart, settle)
