@@ -33,6 +33,10 @@ def decide_claim(command: Claim, effects: Effects) -> Reply:
         return Refusal(Why.BAD_COUNT, sentence)
     if command.job_id is not None:
         return _claim_one(command, effects, command.job_id)
+    if count == 1 and len(command.queues) == 1:
+        job = _unhindered(effects, command.queues[0])
+        if job is not None:
+            return Claimed((grant(effects, job, command, command.tokens[0]),))
     gate = Gate(effects)
     jobs: list[Job] = []
     if count == 1:
@@ -68,13 +72,25 @@ def _are_drained(command: Claim, effects: Effects) -> bool:
     return True
 
 
+def _unhindered(effects: Effects, name: str) -> Job | None:
+    """The next job of a queue, if neither of them has anything that a gate would look at. So it is
+    for most claims of one job, and they take a seventh less time without a gate.
+    """
+    view = effects.view
+    queue = view.queue(name)
+    if queue is None or queue.policy is not NO_POLICY or queue.paused:
+        return None
+    job = view.first_ready(name)
+    if job is None or job.lease is not None or job.deadline_at is not None or job.limits:
+        return None
+    return job
+
+
 def _first(command: Claim, gate: "Gate") -> Job | None:
     """The first selected job, for claims of one job, as nearly all are. Without iterators, a report
     and the worker's next claim together take a fifth less time.
     """
     queues = command.queues
-    if len(queues) == 1:
-        return gate.first(queues[0])
     if command.order is _LISTED:
         for queue in queues:
             job = gate.first(queue)

@@ -254,3 +254,63 @@ def test_a_client_that_closes_is_closed_when_it_has_its_answers(room, hub):
 
     assert client.close_code == 1000
     assert client.notes() == [[wire.ANSWER, 2, None, []]]
+
+
+def test_st15_a_worker_that_reconnects_takes_over_from_its_older_stream(room, hub):
+    old = Streamer(room, hub, "w1")
+    old.tell([wire.WANT, 2, ["q"]], [wire.WORK, 3, [], [], [], [], [1, 0]])
+
+    new = Streamer(room, hub, "w1")
+    new.tell([wire.SUBMIT, 2, items(1)])
+
+    assert old.close_code == 1008
+    assert old.jobs() == []
+    assert states(room) == [State.READY], "nobody asked for it who could get it"
+
+
+def test_st15_a_claim_of_the_older_stream_that_is_under_way_goes_back(room, hub):
+    old = Streamer(room, hub, "w1")
+    old.tell([wire.SUBMIT, 2, items(1)])
+    old.give_notes([wire.WANT, 3, ["q"]], [wire.WORK, 4, [], [], [], [], [1, 0]])
+
+    new = Streamer(room, hub, "w1")
+    new.tell([wire.WANT, 2, ["q"]], [wire.WORK, 3, [], [], [], [], [1, 0]])
+
+    assert [row[3] for row in new.jobs()] == [2], "handed out again, under another lease"
+
+
+def test_st15_streams_of_other_names_and_without_one_are_left_alone(room, hub):
+    streams = [Streamer(room, hub, name) for name in ("w1", "w2", None, None)]
+
+    streams[0].session.lost()
+    Streamer(room, hub, "w1")
+
+    assert [stream.close_code for stream in streams] == [None] * 4
+
+
+def test_st16_a_worker_that_is_reported_dead_gets_no_more_work(room, hub):
+    dead, supervisor = Streamer(room, hub, "w1"), Streamer(room, hub)
+    dead.tell([wire.WANT, 2, ["q"]], [wire.WORK, 3, [], [], [], [], [1, 0]])
+
+    supervisor.tell([wire.DEPART, 2, "w1"])
+    supervisor.tell([wire.SUBMIT, 3, items(1)])
+
+    assert dead.close_code == 1008
+    assert dead.jobs() == []
+    assert states(room) == [State.READY]
+
+
+def test_st16_a_worker_that_leaves_gets_its_answer_and_no_more_work(room, hub):
+    worker = Streamer(room, hub, "w1")
+    worker.tell([wire.WANT, 2, ["q"]], [wire.WORK, 3, [], [], [], [], [1, 0]])
+    worker.notes()
+
+    worker.tell([wire.DEPART, 4, "w1"])
+    worker.tell([wire.SUBMIT, 5, items(1)])
+
+    assert [note[:3] for note in worker.notes()] == [
+        [wire.ANSWER, 4, None],
+        [wire.ANSWER, 5, None],
+    ]
+    assert worker.close_code is None
+    assert states(room) == [State.READY]

@@ -78,6 +78,11 @@ class Worker(Protocol):
     def take(self) -> None:
         """There may be work that no idle worker wants."""
 
+    def give_way(self, sentence: str) -> None:
+        """It gets no more work, and its stream is closed: another one has its name, or its death
+        was reported.
+        """
+
 
 class Hub(Protocol):
     """What all streams share."""
@@ -106,6 +111,15 @@ class Hub(Protocol):
 
     def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""
+
+    def take_name(self, worker: Worker, name: str) -> None:
+        """The worker goes by that name; one that did so before gives way."""
+
+    def dismiss(self, name: str) -> None:
+        """The worker of that name is reported to have left: its stream, if any, gives way."""
+
+    def leave_name(self, worker: Worker, name: str) -> None:
+        """The worker is gone."""
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
         """Notes that a worker was handed a job or says that it has it. Returns the number of the

@@ -148,6 +148,7 @@ class Reports:
             else:
                 self._outbox.settle(slot, note.number)
 
+        self._worker.depart(note.worker)
         self._peer.ask(first, settle)
         return 1 + len(running)
 

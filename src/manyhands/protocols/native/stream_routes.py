@@ -53,6 +53,7 @@ class StreamRoutes:
         self._streams: dict[Stream, None] = {}
         self._watchers: dict[str, dict[Watcher, None]] = {}  # by job
         self._followers: dict[str, dict[Watcher, None]] = {}  # by job
+        self._named: dict[str, Worker] = {}  # by name of the worker
         self._holders: dict[str, Worker] = {}  # by job
         self._surplus: dict[str, dict[Worker, None]] = {}  # by queue
         self._surplus_of: dict[Worker, Sequence[str]] = {}
@@ -207,6 +208,24 @@ class StreamRoutes:
             _log.warning("pieces of a result could not be read", reason=str(error))
         job = self._dispatcher.store.live.live_job(job_id)
         found(kept, None if job is None else job.progress)
+
+    def take_name(self, worker: Worker, name: str) -> None:
+        """The worker goes by that name; one that did so before gives way."""
+        before = self._named.get(name)
+        self._named[name] = worker
+        if before is not None:
+            before.give_way("another stream has the name of this worker")
+
+    def dismiss(self, name: str) -> None:
+        """The worker of that name is reported to have left: its stream, if any, gives way."""
+        worker = self._named.get(name)
+        if worker is not None:
+            worker.give_way("this worker was reported to have left")
+
+    def leave_name(self, worker: Worker, name: str) -> None:
+        """The worker is gone."""
+        if self._named.get(name) is worker:
+            del self._named[name]
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
         """Notes that a worker has a job. Returns the number of the lease, or None if it is not the

@@ -23,6 +23,7 @@ VERSION: Final = 1
 SUBPROTOCOL: Final = "manyhands.1"
 _AWAITED_COUNT_MAX: Final = 10_000  # ST6
 _PROTOCOL_ERROR: Final = 1002
+_POLICY_VIOLATION: Final = 1008
 
 
 class StreamSession:
@@ -36,7 +37,7 @@ class StreamSession:
         self._hub = hub
         self._outbox = Outbox(socket)
         self._client = ClientSide(peer, socket, hub, self._outbox, operate, address)
-        self._worker = WorkerSide(peer, socket, hub, self._outbox.say, address)
+        self._worker = WorkerSide(peer, socket, hub, self._outbox.say, address, self._dismissed)
         self._reports = Reports(peer, hub, self._outbox, self._worker)
         self._undone: deque[Raw] = deque()  # received, waiting for the next turn
         self._undone_bytes = 0
@@ -77,12 +78,15 @@ class StreamSession:
         self._outbox.flush()
         self._socket.close()
 
-    def _break_off(self, sentence: str) -> None:
+    def _dismissed(self, sentence: str) -> None:
+        self._break_off(sentence, _POLICY_VIOLATION)
+
+    def _break_off(self, sentence: str, code: int = _PROTOCOL_ERROR) -> None:
         self._is_over = True
         self._undone.clear()
         self._client.leave()
         self._outbox.flush()
-        self._socket.close(_PROTOCOL_ERROR, sentence)
+        self._socket.close(code, sentence)
 
     def lost(self, *, blameless: bool = False) -> None:
         """The connection is gone."""

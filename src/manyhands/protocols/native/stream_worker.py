@@ -25,7 +25,13 @@ class WorkerSide:
     """Claims as much as the credit allows at once, and sleeps for the rest."""
 
     def __init__(
-        self, peer: Peer, socket: Socket, hub: Hub, say: Callable[[bytes], None], address: str
+        self,
+        peer: Peer,
+        socket: Socket,
+        hub: Hub,
+        say: Callable[[bytes], None],
+        address: str,
+        on_dismissed: Callable[[str], None],
     ) -> None:
         self.held: dict[str, int] = {}
         self._name: str | None = None
@@ -34,6 +40,7 @@ class WorkerSide:
         self._socket = socket
         self._hub = hub
         self._say = say
+        self._on_dismissed = on_dismissed
         self._queues: tuple[str, ...] = ()
         self._order = ClaimOrder.PRIORITY_IN_TURNS
         self._term_ms: int | None = None
@@ -194,6 +201,10 @@ class WorkerSide:
         then ``finish`` gets the ids that the worker no longer holds.
         """
         self._name = name
+        if name is not None:
+            # The stream before may not be known to be dead: what it is handed from now on would be
+            # lost on the way, and be kept from others for as long as somebody vouches for the name.
+            self._hub.take_name(self, name)
         gone = [job_id for job_id, token in named if not self._takes_hold(job_id, token)]
         leased = [] if name is None else self._hub.held_by(name)
         releases = [
@@ -214,10 +225,29 @@ class WorkerSide:
         if self.held.pop(job_id, None) is not None:
             self._hub.let_go(self, job_id)
 
+    def depart(self, name: str) -> None:
+        """ST16: a worker leaves, this one or another. A connection may be broken without the server
+        having noticed: whatever it was still handed would stay with the dead.
+        """
+        if name == self._name:
+            self._slots = self._ahead = 0
+            self._asked = (0, 0)
+            self._rest()
+        else:
+            self._hub.dismiss(name)
+
+    def give_way(self, sentence: str) -> None:
+        """ST15, ST16: another stream has taken over the name, or the worker is dead."""
+        self._peer.stay_awake()
+        self.lost()
+        self._on_dismissed(sentence)
+
     def lost(self) -> None:
         """The connection is gone. ST13: leases are not bound to it."""
         self._is_lost = True
         self._hub.await_surplus(self, ())
+        if self._name is not None:
+            self._hub.leave_name(self, self._name)
         for job_id in tuple(self.held):
             self.let_go(job_id)
 
