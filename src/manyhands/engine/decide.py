@@ -3,7 +3,17 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from manyhands.engine import claim, graph, lease, operations, queues, resumption, submit, timers
+from manyhands.engine import (
+    claim,
+    graph,
+    lease,
+    operations,
+    plain,
+    queues,
+    resumption,
+    submit,
+    timers,
+)
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.model import commands
@@ -13,6 +23,16 @@ from manyhands.model.replies import Found, Refusal, Reply
 
 def decide(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
     """The reply and the changes. A refusal changes nothing: its effects are empty (rule 24)."""
+    step = plain.STEPS.get(type(command))
+    if step is not None:
+        taken = step(command, view, now)
+        if taken is not None:
+            return taken
+    return decide_fully(command, view, now)
+
+
+def decide_fully(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
+    """The same by the rules alone, without the short way of plain jobs."""
     effects = Effects(view, now)
     reply = _DECISIONS[type(command)](command, effects)
     if type(reply) is Refusal:

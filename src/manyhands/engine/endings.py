@@ -24,7 +24,7 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.model.payload import Encoding
-from manyhands.model.policy import Reentry
+from manyhands.model.policy import QueuePolicy, Reentry
 from manyhands.model.reasons import BY_VALUE, LOST_CODE, Reason
 
 _COMPLETE: Final = Trigger.COMPLETED
@@ -200,7 +200,7 @@ def _end_failed(
         reason=reason,
         run_at=None,
     )
-    _conclude(effects, job, since, lease)
+    conclude(effects, job, since, lease)
     effects.ended.append(job)
     return job
 
@@ -224,7 +224,7 @@ def cancel(effects: Effects, job: Job, reason: Reason, detail: str = "") -> Job:
         detail=detail,
         run_at=None,
     )
-    _conclude(effects, job, since, lease)
+    conclude(effects, job, since, lease)
     effects.ended.append(job)
     return job
 
@@ -237,7 +237,16 @@ def complete(
     result_encoding: Encoding,
 ) -> Job:
     """Completes the job. ``holder`` is who reported it, with a lease or (rule 4) without one."""
-    now = effects.now
+    completed = completed_by(job, holder, result, result_encoding, effects.now)
+    conclude(effects, completed, job.entered_at, job.lease, holder)
+    effects.ended.append(completed)
+    return completed
+
+
+def completed_by(
+    job: Job, holder: Holder, result: bytes | None, result_encoding: Encoding, now: int
+) -> Job:
+    """The job as it is once it is completed."""
     lease = job.lease
     if lease is not None:
         attempt = Attempt(
@@ -245,7 +254,7 @@ def complete(
         )
     else:
         attempt = Attempt(job.lease_number, holder, now, now, _COMPLETED)
-    since, attempts = job.entered_at, job.attempts
+    attempts = job.attempts
     if (
         job.failure is not None
         or job.reason is not _NO_REASON
@@ -253,7 +262,7 @@ def complete(
         or job.waits_for
     ):
         job = replace(job, failure=None, reason=_NO_REASON, run_at=None, waits_for=())
-    completed = replace(
+    return replace(
         job,
         state=moved(job, _COMPLETE),
         entered_at=now,
@@ -263,21 +272,24 @@ def complete(
         result=result,
         result_encoding=result_encoding,
     )
-    _conclude(effects, completed, since, lease, holder)
-    effects.ended.append(completed)
-    return completed
 
 
-def _conclude(
-    effects: Effects, job: Job, since: int, lease: Lease | None, holder: Holder | None = None
+def conclude(
+    effects: Effects,
+    job: Job,
+    since: int,
+    lease: Lease | None,
+    holder: Holder | None = None,
+    policy: QueuePolicy | None = None,
 ) -> None:
+    """Stores a job that has finished, and notifies those who wait for it."""
     assert job.state in FINISHED
     if job.waiters:
         effects.signal("ended", job)
         job = replace(job, waiters=())
     if job.result is not None and result_ms_of(job) == 0:
         job = replace(job, result=None)  # thrown away, now that those who wait have it
-    effects.enter(job, since, lease, holder)
+    effects.enter(job, since, lease, holder, policy)
 
 
 def result_ms_of(job: Job) -> int | None:

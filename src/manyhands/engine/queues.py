@@ -71,6 +71,8 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
         queue = replace(queue, policy=policy)
     if command.paused is not None:
         queue = replace(queue, paused=command.paused)
+    if queue.policy == NO_POLICY:
+        queue = replace(queue, policy=NO_POLICY)  # `plain.py` recognises it by identity
     effects.put_queue(queue)
     effects.urgent = True
     return QueueSet(queue)

@@ -208,24 +208,10 @@ def _create(
 ) -> Submitted:
     """The new job, in its first state. ``known`` is a finished job of its id or name."""
     now = effects.now
-    plain = _is_plain(item)
-    job = Job(
-        job_id=item.job_id,
-        queue=item.queue,
-        state=_READY,
-        payload=item.payload,
-        encoding=item.encoding,
-        terms=item.terms,
-        origin=item.origin,
-        priority=item.priority,
-        position=effects.view.take_position() if plain else 0,
-        submitted_at=now if item.submitted_at is None else item.submitted_at,
-        entered_at=now,
-        unique_key=item.unique_key,
-        durable_interest=item.durable_interest,
-    )
-    if not plain:
-        job = _with_rarities(effects, job, item, resolved)
+    if is_simple(item):
+        job = new_job(item, effects.view.take_position(), now)
+    else:
+        job = _with_rarities(effects, new_job(item, 0, now), item, resolved)
     if known is not None and item.id_chosen:
         # Rule 15: the same id again. The lease number continues, the budget starts again.
         job = replace(
@@ -256,13 +242,33 @@ def _submitted_again(known: Job, now: int) -> tuple[HistoryEntry, ...]:
     return endings.with_history(known, now, SUBMITTED_AGAIN)
 
 
-def _is_plain(item: NewJob) -> bool:
-    """Whether a job is ready at once and has nothing unusual: the hot path."""
+def new_job(item: NewJob, position: int, now: int) -> Job:
+    """A new job that is ready at once and has nothing unusual."""
+    waiter = item.waiter
+    return Job(
+        job_id=item.job_id,
+        queue=item.queue,
+        state=_READY,
+        payload=item.payload,
+        encoding=item.encoding,
+        terms=item.terms,
+        origin=item.origin,
+        priority=item.priority,
+        position=position,
+        submitted_at=now if item.submitted_at is None else item.submitted_at,
+        entered_at=now,
+        unique_key=item.unique_key,
+        durable_interest=item.durable_interest,
+        waiters=() if waiter is None else (waiter,),
+    )
+
+
+def is_simple(item: NewJob) -> bool:
+    """Whether a job is ready at once and has nothing unusual, as most are."""
     return not (
         item.depends_on
         or item.delay_ms
         or item.run_at is not None
-        or item.waiter is not None
         or item.name is not None
         or item.deadline_at is not None
         or item.tags
@@ -293,7 +299,6 @@ def _with_rarities(effects: Effects, job: Job, item: NewJob, resolved: Resolved 
         limits=tuple(sorted(set(item.limits))),
         depends_on=tuple(resolved.depends_on) if resolved is not None else (),
         waits_for=waits_for,
-        waiters=(item.waiter,) if item.waiter is not None else (),
         schedule=item.schedule,
         headers=item.headers or None,
         metadata=item.metadata,

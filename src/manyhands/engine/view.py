@@ -8,8 +8,32 @@ from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.receipts import Receipt
 
 
+class QueueView(Protocol):
+    """One queue, for the short way of plain jobs (``plain.py``)."""
+
+    @property
+    def queue(self) -> Queue:
+        """Its settings."""
+
+    @property
+    def key_holder(self) -> Callable[[bytes], str | None]:
+        """Finds the unfinished job that holds a unique key."""
+
+    @property
+    def first_ready(self) -> Callable[[], Job | None]:
+        """Finds the next job."""
+
+
 class View(Protocol):
     """The stored state that a decision may depend on."""
+
+    @property
+    def live_job(self) -> Callable[[str], Job | None]:
+        """Finds an unfinished job, or a finished one that is still in memory, by its own id."""
+
+    @property
+    def known_queue(self) -> Callable[[str], QueueView | None]:
+        """Finds a known queue."""
 
     def job(self, job_id: str) -> Job | None:
         """Any job that is still on record, finished ones included, by its id, its uid, or the name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from manyhands.engine.effects import Settings
 from manyhands.engine.timers import due_at
@@ -28,19 +28,22 @@ from manyhands.store.index.tables import Table, add, discard
 
 _READY: Final = State.READY
 _LEASED: Final = State.LEASED
+_COMPLETED: Final = State.COMPLETED
 _JOB_BYTES: Final = limits.JOB_BYTES
 
 
 class QueueIndex:
     """One queue: settings, ready jobs and counts."""
 
-    __slots__ = ("counts", "keys", "queue", "ready")
+    __slots__ = ("counts", "first_ready", "key_holder", "keys", "queue", "ready")
 
     def __init__(self, queue: Queue, current: Callable[[str], Job | None]) -> None:
         self.queue = queue
         self.ready = ReadyQueue(queue.name, current)
         self.counts: dict[State, int] = dict.fromkeys(State, 0)  # all on record, finished too
         self.keys = Keys()
+        self.key_holder = self.keys.get
+        self.first_ready = self.ready.first
 
     @property
     def ready_count(self) -> int:
@@ -87,7 +90,8 @@ class Index:
         self.unfinished_bytes = 0  # of unfinished jobs, with their payloads
         self.finished_bytes = 0  # payloads and results of all finished jobs on record
         self._read_finished = read_finished
-        self._get = self.jobs.get
+        self._get = self.live_job = self.jobs.get
+        self.known_queue = self.queues.get
         self._dependants: Table[str] = {}
         self._odd_uids: dict[str, str] = {}
         self._by_waiter: Table[str] = {}
@@ -264,9 +268,6 @@ class Index:
     def graph_losses(self, namespace: str) -> dict[str, State]:
         return self.namespaces.lost.get(namespace, {})
 
-    def live_job(self, job_id: str) -> Job | None:
-        return self._get(job_id)
-
     def live_jobs(self) -> Iterable[Job]:
         return self.jobs.values()
 
@@ -406,6 +407,60 @@ class Index:
             if instant is not None:
                 self.due_times.put(instant, job_id)
                 return
+        if self.due_entries and job_id in self.due_entries:
+            self.due_times.drop(job_id)
+
+    # The steps of plain jobs (``engine/plain.py``): what ``change`` would do, and no more.
+
+    def add_plain(self, job: Job) -> None:
+        """Adds a new job, which is ready."""
+        self.serial += 1
+        force_setattr(job, "serial", self.serial)  # not shared yet
+        self.jobs[job.job_id] = job
+        if self._answers:
+            self._answers.clear()
+        self._put_new(job, self.queues[job.queue])
+        self.unfinished_bytes += len(job.payload) + _JOB_BYTES
+        if job.waiters or not job.durable_interest:
+            self._put_waiters(None, job)
+
+    def lease_plain(self, job: Job) -> None:
+        """Replaces a ready job that had no lease by its leased value."""
+        job_id, queue, lease = job.job_id, self.queues[job.queue], job.lease
+        assert lease is not None
+        old = self.jobs[job_id]
+        self.jobs[job_id] = job
+        if self._answers:
+            self._answers.clear()
+        counts = queue.counts
+        counts[_READY] -= 1
+        counts[_LEASED] += 1
+        queue.ready.leave(old)
+        self._put_lease(None, job)
+        if lease.expires_at is not None or lease.cutoff_at is not None:
+            instant = due_at(job)
+            assert instant is not None
+            self.due_times.put(instant, job_id)
+
+    def complete_plain(self, job: Job) -> None:
+        """Replaces a leased job by its completed value."""
+        job_id, queue = job.job_id, self.queues[job.queue]
+        old = self.jobs[job_id]
+        self.jobs[job_id] = job
+        if self._answers:
+            self._answers.clear()
+        counts = queue.counts
+        counts[_LEASED] -= 1
+        counts[_COMPLETED] += 1
+        key = job.unique_key
+        if key is not None:
+            queue.keys.drop(key, job_id)
+        if job.namespace is not None:
+            self.namespaces.count(job, job.namespace, self.serial + 1, _LEASED)
+        self._weigh_again(old, job)
+        self._put_lease(old, job)
+        if old.waiters or not job.durable_interest:
+            self._put_waiters(old, job)
         if self.due_entries and job_id in self.due_entries:
             self.due_times.drop(job_id)
 

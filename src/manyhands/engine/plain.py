@@ -1,0 +1,252 @@
+"""The short way of plain jobs: submit, claim and complete where no rule for anything rare applies.
+
+``decide_fully`` is the truth. A step here only recognises the cases in which most rules have
+nothing to say, and makes the same values by the same functions; in any other case it returns None,
+before anything has changed, and the rules decide. A test drives random commands through both ways
+and compares all that follows from them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from manyhands.engine.claim import leased_to, term_ms_of
+from manyhands.engine.effects import Effects
+from manyhands.engine.endings import completed_by, conclude
+from manyhands.engine.lease import proves
+from manyhands.engine.submit import is_simple, new_job
+from manyhands.engine.validation import bad_new_job
+from manyhands.engine.view import View
+from manyhands.model import limits
+from manyhands.model.commands import (
+    ByHolder,
+    Claim,
+    ClaimOrder,
+    Complete,
+    Conclude,
+    NewJob,
+    Submit,
+)
+from manyhands.model.job import Job, State
+from manyhands.model.policy import NO_POLICY
+from manyhands.model.replies import (
+    Changed,
+    Claimed,
+    Concluded,
+    Reply,
+    Submitted,
+    SubmittedMany,
+)
+
+Taken = tuple[Reply, Effects] | None
+
+_LEASED: Final = State.LEASED
+_IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
+
+
+def submit(command: Submit, view: View, now: int) -> Taken:
+    """New jobs that are ready at once, in known queues without a policy."""
+    items = command.items
+    if command.once is not None:
+        return None
+    effects = Effects(view, now, is_plain=True)
+    if len(items) == 1:  # as nearly always
+        item = items[0]
+        if not _is_plain(item, view, effects):
+            return None
+        job = new_job(item, view.take_position(), now)
+        effects.enter(job, now, policy=NO_POLICY)
+        return SubmittedMany((Submitted(job),)), effects
+    if not 0 < len(items) <= limits.BATCH_COUNT_MAX or _may_meet(items):
+        return None
+    for item in items:
+        if not _is_plain(item, view, effects):
+            return None
+    replies = []
+    for item in items:
+        job = new_job(item, view.take_position(), now)
+        effects.enter(job, now, policy=NO_POLICY)
+        replies.append(Submitted(job))
+    return SubmittedMany(tuple(replies)), effects
+
+
+def _is_plain(item: NewJob, view: View, effects: Effects) -> bool:
+    """Whether nothing refuses the job, and it joins no other."""
+    if not is_simple(item):
+        return False
+    known = view.known_queue(item.queue)
+    if known is None or known.queue.policy is not NO_POLICY:
+        return False
+    key = item.unique_key
+    if key is not None and known.key_holder(key) is not None:
+        return False
+    if bad_new_job(effects, item) is not None:
+        return False
+    if item.id_chosen and view.job(item.job_id) is not None:
+        return False
+    return not item.unless_scheduled or view.schedule(item.job_id) is None
+
+
+def _may_meet(items: Sequence[NewJob]) -> bool:
+    """Whether two items may have the same id or unique key."""
+    ids = {item.job_id for item in items}
+    keys = [item.unique_key for item in items if item.unique_key is not None]
+    return len(ids) < len(items) or len(set(keys)) < len(keys)
+
+
+def claim(command: Claim, view: View, now: int) -> Taken:
+    """The next job of queues without a policy, or the next ones of one such queue."""
+    if command.job_id is not None or len(command.queues) > limits.CLAIM_QUEUES_MAX:
+        return None
+    if len(command.tokens) != 1:
+        return _claim_many(command, view, now)
+    job = _first_of(command.queues[0], view) if len(command.queues) == 1 else _best(command, view)
+    if type(job) is not Job:
+        return None
+    effects = Effects(view, now, is_plain=True)
+    return Claimed((_grant(effects, command, job, command.tokens[0]),)), effects
+
+
+def _first_of(name: str, view: View) -> Job | bool:
+    """The next job of a queue. False: it hands nothing out. True: only the rules know."""
+    known = view.known_queue(name)
+    if known is None:
+        return False
+    queue = known.queue
+    if queue.policy is not NO_POLICY:
+        return True
+    job = None if queue.paused else known.first_ready()
+    return False if job is None else job if _is_free(job) else True
+
+
+def _is_free(job: Job) -> bool:
+    """Whether nothing keeps a ready job from being handed out."""
+    return job.lease is None and job.deadline_at is None and not job.limits
+
+
+def _best(command: Claim, view: View) -> Job | bool:
+    """The job that goes first among those of several queues (rule 19)."""
+    queues = command.queues
+    start = command.turn if command.order is _IN_TURNS else 0
+    chosen: Job | bool = False
+    for offset in range(len(queues)):
+        job = _first_of(queues[(start + offset) % len(queues)], view)
+        if job is True:
+            return True
+        if type(job) is Job:
+            if command.order is not _IN_TURNS:
+                return job
+            if type(chosen) is not Job or job.priority > chosen.priority:
+                chosen = job
+    return chosen
+
+
+def _claim_many(command: Claim, view: View, now: int) -> Taken:
+    tokens = command.tokens
+    if not 0 < len(tokens) <= limits.CLAIM_COUNT_MAX or len(command.queues) != 1:
+        return None
+    name = command.queues[0]
+    if type(_first_of(name, view)) is not Job:
+        return None
+    found: list[Job] = []
+    payload_bytes = 0
+    for job in view.ready(name):
+        if not _is_free(job):
+            return None
+        found.append(job)
+        payload_bytes += len(job.payload) + job.stored_bytes
+        if len(found) == len(tokens) or payload_bytes > limits.CLAIM_BYTES_MAX:
+            break
+    effects = Effects(view, now, is_plain=True)
+    granted = [_grant(effects, command, job, tokens[index]) for index, job in enumerate(found)]
+    return Claimed(tuple(granted)), effects
+
+
+def _grant(effects: Effects, command: Claim, job: Job, token: str) -> Job:
+    term_ms = command.term_ms or None  # 0: no expiry
+    if command.terms_ms or command.term_of_job:
+        term_ms = term_ms_of(command, job, NO_POLICY)
+    leased = leased_to(command, job, token, term_ms, job.terms.attempt_ms_max, effects.now)
+    effects.enter(leased, job.entered_at, policy=NO_POLICY)
+    return leased
+
+
+def complete(command: Complete, view: View, now: int) -> Taken:
+    """A leased job, by its holder, if no other job waits for it."""
+    job = _meant(command, view)
+    if job is None or not _only_ends(command, job, view):
+        return None
+    effects = Effects(view, now, is_plain=True)
+    return _complete(effects, command, job), effects
+
+
+def conclude_all(command: Conclude, view: View, now: int) -> Taken:
+    """Several such completions."""
+    items = command.items
+    if not 0 < len(items) <= limits.BATCH_COUNT_MAX:
+        return None
+    jobs: list[Job] = []
+    for item in items:
+        if type(item) is not Complete:
+            return None
+        job = _meant(item, view)
+        if job is None or not _only_ends(item, job, view):
+            return None
+        jobs.append(job)
+    if len({job.job_id for job in jobs}) < len(items):
+        return None
+    effects = Effects(view, now, is_plain=True)
+    replies = [
+        _complete(effects, item, job)
+        for item, job in zip(items, jobs, strict=True)
+        if type(item) is Complete
+    ]
+    return Concluded(tuple(replies)), effects
+
+
+def _meant(command: Complete, view: View) -> Job | None:
+    """The job of a completion, if it is in memory."""
+    job = view.live_job(command.job_id)
+    if job is None and "\0" in command.job_id:
+        return view.job(command.job_id)  # by its name
+    return job
+
+
+def _only_ends(command: Complete, job: Job, view: View) -> bool:
+    """Whether the holder completes the job, and nothing else follows from it."""
+    lease = job.lease
+    if (
+        job.state is not _LEASED
+        or lease is None
+        or job.waits_for  # only if it had come back
+        or command.next_queue is not None
+        or command.replaces_payload
+        or command.note
+        or command.delay_ms
+        or command.depends_on
+        or (command.queue is not None and command.queue != job.queue)
+    ):
+        return False
+    proof, result = command.proof, command.result
+    if not proves(lease, proof) or (lease.holder.name is None and type(proof) is ByHolder):
+        return False
+    if result is not None and len(result) > limits.PAYLOAD_BYTES_MAX:
+        return False
+    known = view.known_queue(job.queue)
+    return known is not None and known.queue.policy is NO_POLICY and not view.is_awaited(job)
+
+
+def _complete(effects: Effects, command: Complete, job: Job) -> Changed:
+    lease = job.lease
+    assert lease is not None
+    holder = lease.holder
+    completed = completed_by(job, holder, command.result, command.encoding, effects.now)
+    conclude(effects, completed, job.entered_at, lease, holder, NO_POLICY)
+    return Changed(completed)
+
+
+STEPS: Final[dict[type, Callable[[Any, View, int], Taken]]] = {
+    Submit: submit,
+    Claim: claim,
+    Complete: complete,
+    Conclude: conclude_all,
+}
