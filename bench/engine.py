@@ -52,7 +52,7 @@ def measure(count: int) -> tuple[float, float, float]:
     def complete(number: int) -> None:
         job_id = claimed[number]
         run(Complete(job_id=job_id, proof=PROOF, result=b"y"))
-        index.forget(index.jobs[job_id])
+        index.forget(index.live_job(job_id))
 
     return _timed(submit, count), _timed(claim, count), _timed(complete, count)
 
