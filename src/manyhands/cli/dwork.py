@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from manyhands.cli.http_link import DEFAULT_URL, TokenFile
+from manyhands.cli.http_link import TokenFile
 from manyhands.cli.numbers import finite
+from manyhands.cli.profiles import DEFAULT_URL
 from manyhands.cli.stores import fail, progress
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,

@@ -11,14 +11,17 @@ from manyhands.config.kinds import (
     Plain,
 )
 from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.profiles import Profile
 from manyhands.config.reader import (
     FILE_VARIABLE,
+    PROFILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
     ConfigError,
     LoadedConfig,
     as_toml,
     load_config,
+    load_profiles,
     read_tokens_file,
     warnings_of,
 )
@@ -28,6 +31,7 @@ __all__ = [
     "FILE_VARIABLE",
     "LISTENERS_BUILT",
     "OPTIONS",
+    "PROFILE_VARIABLE",
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
     "VARIABLE_PREFIX",
@@ -42,10 +46,12 @@ __all__ = [
     "LoadedConfig",
     "Option",
     "Plain",
+    "Profile",
     "Role",
     "Token",
     "as_toml",
     "load_config",
+    "load_profiles",
     "read_tokens_file",
     "warnings_of",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from manyhands.model import limits
+from manyhands.model.identity import is_job_id
 from manyhands.model.job import State
 
 _AGE_SECONDS_MAX: Final = limits.TIME_MS_MAX / 1000
@@ -31,6 +32,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     realm: str | None = None  # the front that submitted it
     unique_key: bytes | None = None
     name: str | None = None
+    id_tail: str | None = None  # the last digits of its id
     submitted_before: int | None = None
     submitted_after: int | None = None
     failure: str | None = None  # the id of a group of failures
@@ -64,6 +66,14 @@ def _read_key(value: str, _now: int) -> bytes:
     return value.encode("utf-8", "replace")
 
 
+def _read_tail(value: str, _now: int) -> str:
+    """The end of an id: what people copy from a list."""
+    tail = value.lower()
+    if not is_job_id(tail):
+        raise FilterError(f"the end of an id has hexadecimal digits; not “{value[:200]}”")
+    return tail
+
+
 def _read_age(value: str | float, now: int) -> int:
     """The instant at which a job of that age was submitted."""
     try:
@@ -92,6 +102,7 @@ CONDITIONS: Final = {
     "realm": Condition("realm", "the protocol it was submitted over"),
     "unique_key": Condition("unique_key", "its unique key", _read_key),
     "name": Condition("name", "a task's name"),
+    "id_tail": Condition("id_tail", "the last digits of its id", _read_tail),
     "age_min": Condition("submitted_before", "seconds since it was submitted", _read_age),
     "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
     "failure": Condition("failure", "a group of failures, by its id"),
