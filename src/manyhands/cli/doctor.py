@@ -82,7 +82,7 @@ def doctor(
             for finding in found
             for mark in (f"{_MARKS[finding.level]} " if live else "",)
         ]
-        print_table((Column(""), Column("CHECK"), Column("FOUND", folds=True)), rows)
+        print_table((Column(""), Column("CHECK"), Column("FOUND", wraps=True)), rows)
     if any(finding.level == "bad" for finding in found):
         raise SystemExit(1)
 

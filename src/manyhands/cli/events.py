@@ -181,7 +181,7 @@ def _printer() -> Any:  # noqa: ANN401 - a function of one event
     def show(event: Mapping[str, Any]) -> None:
         state = event["state"]
         word = STATE_WORDS.get(state, state)
-        said = [plain(event["reason"])] if event["reason"] else []
+        said = [plain(event["reason"]).replace("_", " ")] if event["reason"] else []
         if _worker(event):
             said.append(f"by {_worker(event)}")
         if state in ("completed", "failed") and event["lasted_ms"]:

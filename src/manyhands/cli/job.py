@@ -237,7 +237,7 @@ class _Story:
             (entry["at"], f"{entry['what']} {entry['detail']}".strip()) for entry in job["history"]
         ]
         if job["finished_at"] is not None:
-            reason = f": {job['reason']}" if job["reason"] else ""
+            reason = f": {job['reason'].replace('_', ' ')}" if job["reason"] else ""
             told.append((job["finished_at"], f"{job['state']}{reason}"))
         for at, what in sorted(told, key=lambda one: one[0]):
             yield f"{moment(at)}  {what}"

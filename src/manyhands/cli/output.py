@@ -41,7 +41,8 @@ class Column(Struct, frozen=True):
 
     title: str
     right: bool = False
-    folds: bool = False  # gives way where the terminal is narrow
+    folds: bool = False  # is cut where the terminal is narrow
+    wraps: bool = False  # goes on in the next line there
 
 
 def print_json(value: object) -> None:
@@ -73,14 +74,16 @@ def table_of(columns: Sequence[Column], rows: Sequence[Row], title: str = "") ->
         title_style="bold",
         pad_edge=False,
     )
-    for column in columns:
+    for index, column in enumerate(columns):
+        # Other columns stay whole: an id that is cut is of no use.
+        widest = max((len(_text(row[index])) for row in rows), default=0)
+        least = 8 if column.folds or column.wraps else max(widest, len(column.title))
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=None,
-            min_width=8 if column.folds else None,
+            no_wrap=not column.wraps,
+            overflow="fold" if column.wraps else "ellipsis",
+            min_width=least,
         )
     for row in rows:
         table.add_row(

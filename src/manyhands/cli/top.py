@@ -35,15 +35,9 @@ _NOTES_MAX: Final = 6
 _HEAD_LINES: Final = 4  # above the queues
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
 _HELP: Final = (
-    "q quit   ↑↓ scroll   sort by: n name  r ready  l running  d delayed  b blocked  f failed  "
-    "c completed  o oldest  s done/s   again: reverse"
+    "q quit  ↑↓ scroll  sort (again: reverse) by n name r ready l running d delayed b blocked "
+    "f failed c completed o oldest s done/s"
 )
-
-
-def _sort_key(word: str) -> str:
-    if word not in _SORT_NAMES:
-        raise typer.BadParameter(f"{word!r} is not one of {', '.join(_SORT_NAMES)}.")
-    return _SORT_NAMES[word]
 
 
 @connected
@@ -67,10 +61,8 @@ def top(
             "--sort",
             help=f"Sort by {', '.join(_SORT_NAMES)}.",
             metavar="COLUMN",
-            parser=_sort_key,
-            show_default="ready",
         ),
-    ] = "r",
+    ] = "ready",
     once: Annotated[
         bool, typer.Option("--once", help="Print the table once, as in a pipe, and exit.")
     ] = False,
@@ -85,7 +77,9 @@ def top(
 
       manyhands top --sort failed --every 5s
     """
-    screen = Screen(link, sort if sort in _SORTS else "r", every)
+    if sort not in _SORT_NAMES:
+        raise typer.BadParameter(f"--sort is one of {', '.join(_SORT_NAMES)}.")
+    screen = Screen(link, _SORT_NAMES[sort], every)
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         screen.look()
         screen.print_once()
@@ -185,7 +179,7 @@ class Screen:
         rows.sort(key=by, reverse=self._reversed)
         last = None if count is None else self._first_row + count
         columns = [*COLUMNS[:-1], Column("DONE/S", right=True), COLUMNS[-1]]
-        word = _SORTS[self._sort][0].upper()
+        word = "QUEUE" if self._sort == "n" else _SORTS[self._sort][0].upper()
         marked = [
             Column(
                 f"{column.title} {'▲' if self._reversed else '▼'}"
