@@ -61,7 +61,7 @@ def test_help_of_serve_names_every_option_that_has_a_choice(capsys):
     [
         (["retry", "--help"], "Run failed jobs again, under the same ids."),
         (["dwork", "status", "--nope"], "Error: No such option: --nope"),
-        (["wmp", "submit"], "Error: Missing argument 'role'."),
+        (["wmp", "submit"], "Error: Missing argument 'ROLE'."),
     ],
 )
 def test_in_a_pipe_help_and_mistakes_are_plain_lines(arguments, line):

@@ -9,6 +9,16 @@ from msgspec import Struct
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+# What a value is, instead of the type that reads it.
+_METAVARS = {
+    "str": "TEXT",
+    "int": "NUMBER",
+    "int range": "NUMBER",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "path": "PATH",
+}
+
 
 class Lazy(Struct, frozen=True):
     """A command, or a group of them: where it is, under which heading and how it is listed."""
@@ -63,7 +73,21 @@ class LazyGroup(TyperGroup):
             alone.command(name=row.name)(found)
             built = get_command(alone)
         built.name = row.name
+        _name_values(built)
         return built
 
     def _row(self, name: str) -> Lazy | None:
         return next((row for row in self.table if row.name == name), None)
+
+
+def _name_values(command: Any) -> None:  # noqa: ANN401
+    """Gives every value a name for the help that says what it is."""
+    for parameter in command.params:
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            if parameter.param_type_name == "argument":
+                several = "..." if parameter.nargs != 1 else ""
+                parameter.metavar = (parameter.name or "").upper() + several
+            else:
+                parameter.metavar = _METAVARS.get(parameter.type.name)
+    for below in getattr(command, "commands", {}).values():
+        _name_values(below)

@@ -5,10 +5,15 @@ from typing import Annotated, Final
 
 import typer
 
+from manyhands.cli.durations import METAVAR, seconds
+
 TaskTimeout = Annotated[
     float | None,
     typer.Option(
-        "--task-timeout", min=0.01, help="Seconds after which a command is ended as failed."
+        "--task-timeout",
+        help="Time after which a command is ended as failed.",
+        metavar=METAVAR,
+        parser=seconds(0.01),
     ),
 ]
 Logs = Annotated[
@@ -25,14 +30,20 @@ KILL_AFTER_SECONDS: Final = 10.0
 Grace = Annotated[
     float,
     typer.Option(
-        "--grace", min=0, help="Seconds that running commands get to finish after SIGTERM."
+        "--grace",
+        help="Time that running commands get to finish after SIGTERM.",
+        metavar=METAVAR,
+        parser=seconds(),
+        show_default="10s",
     ),
 ]
 KillAfter = Annotated[
     float,
     typer.Option(
         "--kill-after",
-        min=0,
-        help="Seconds between SIGTERM and SIGKILL to a command that is ended.",
+        help="Time between SIGTERM and SIGKILL to a command that is ended.",
+        metavar=METAVAR,
+        parser=seconds(),
+        show_default="10s",
     ),
 ]
