@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,9 @@ _SORT_NAMES: Final = {word: key for key, (word, _) in _SORTS.items()}
 _NOTES_MAX: Final = 6
 _HEAD_LINES: Final = 4  # above the queues
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
+_KEYS_BYTES: Final = 1_024
+# An arrow is several characters that arrive together.
+_KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 _HELP: Final = (
     "q quit  ↑↓ scroll  sort (again: reverse) by n name r ready l running d delayed b blocked "
     "f failed c completed o oldest s done/s"
@@ -261,11 +265,16 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
     except termios.error:
         fail("top needs a terminal; in a pipe, use `manyhands status`.")
 
+    pressed: list[str] = []
+
     def key_within(wait_seconds: float) -> str | None:
-        if not select.select([descriptor], [], [], wait_seconds)[0]:
-            return None
-        # An arrow is several bytes that arrive together.
-        return os.read(descriptor, 16).decode(errors="replace")
+        if not pressed:
+            if not select.select([descriptor], [], [], wait_seconds)[0]:
+                return None
+            data = os.read(descriptor, _KEYS_BYTES)
+            # Without a terminal there is nobody to draw for.
+            pressed.extend(_KEY.findall(data.decode(errors="replace")) or ["q"])
+        return pressed.pop(0)
 
     try:
         tty.setcbreak(descriptor)
