@@ -16,9 +16,11 @@ from manyhands.config import (
     Endpoint,
     Endpoints,
     Listen,
+    Profile,
     as_toml,
     kinds,
     load_config,
+    load_profiles,
     warnings_of,
 )
 
@@ -384,3 +386,29 @@ def test_origins_of_pages_are_written_with_commas():
     loaded = load_config({"cors_origins": raw}, {}, None)
 
     assert loaded.config.cors_origins == "https://app.example,http://[::1]:5173"
+
+
+def test_profiles_stand_beside_the_options_of_a_file(tmp_path):
+    file = tmp_path / "manyhands.toml"
+    file.write_text('ride_ms = 9\n[profiles.far]\nurl = "https://jobs.example"\ntoken = "t"\n')
+
+    assert load_config({}, {}, file).config.ride_ms == 9
+    assert load_profiles(file) == {"far": Profile("https://jobs.example", "t")}
+    assert repr(load_profiles(file)["far"]) == "Profile(https://jobs.example)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "profiles = 7",
+        "[profiles.far]\ntoken = 't'",
+        "[profiles.far]\nurl = 'u'\ncolour = 'red'",
+        "[profiles.far]\nurl = 'u'\ntoken = 't'\ntoken_file = 'f'",
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_explained(tmp_path, text):
+    file = tmp_path / "manyhands.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match="line 1: profiles cannot be used because"):
+        load_config({}, {}, file)

@@ -11,9 +11,9 @@ _UNITS_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
-_BARE: Final = re.compile(r"\d+(?:\.\d+)?")
+_BARE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _LENGTH_MAX: Final = 40
 EXAMPLES: Final = "a number with a unit, such as 90s, 5m or 1h30m"
 
