@@ -16,6 +16,10 @@ PYTHON_FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	--constraint constraints.txt
+# What a failed install ends with: pip's own lines say which package and why.
+NOT_INSTALLED := { echo "Set-up stopped: the packages of constraints.txt could not be installed." \
+	"They come from a package index: check the network or your pip configuration" \
+	"(python -m pip config list), then repeat the command; it continues where it stopped." >&2; exit 1; }
 APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
@@ -35,7 +39,7 @@ TESTS_BEYOND := $(filter-out $(TESTS_IN_CHECK) tests/__pycache__,$(patsubst %/,%
 
 .PHONY: help
 help: ## list the targets
-	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: setup
 setup: $(READY) ## make .venv with the manyhands command in it
@@ -44,11 +48,11 @@ setup: $(READY) ## make .venv with the manyhands command in it
 setup-test: $(READY_TO_TEST) ## add the tools of check and test to .venv
 
 .PHONY: serve
-serve: setup ## start the server
-	@exec $(BIN)/manyhands serve
+serve: setup ## start the server; ARGS='--http 127.0.0.1:8080' passes options
+	@exec $(BIN)/manyhands serve $(ARGS)
 
 .PHONY: demo
-demo: setup-test ## start a server with lively sample work over every protocol, to look at
+demo: setup ## start a server with lively sample work over every protocol, to look at
 	@exec $(BIN)/python examples/demo.py
 
 .PHONY: check
@@ -120,12 +124,12 @@ $(READY): pyproject.toml constraints.txt
 		fi; \
 		"$$python" -m venv --clear $(VENV); \
 	fi
-	$(PIP_INSTALL) hatchling editables
-	$(PIP_INSTALL) --no-build-isolation --editable .
+	@$(PIP_INSTALL) hatchling editables || $(NOT_INSTALLED)
+	@$(PIP_INSTALL) --no-build-isolation --editable . || $(NOT_INSTALLED)
 	@touch $@
 
 $(READY_TO_TEST): $(READY)
-	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[dev]' || $(NOT_INSTALLED)
 	@touch $@
 
 # Installing may end in an error where a package cannot start its daemon. That is no harm, since

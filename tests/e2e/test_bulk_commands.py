@@ -29,7 +29,7 @@ def test_failed_jobs_are_retried_after_the_number_was_agreed_to(served, api, que
 
     agreed = talk(served, "retry", "--queue", queue, "--state", "failed", "--yes")
     assert (agreed.returncode, agreed.stderr) == (0, "")
-    assert agreed.stdout == "retry completed: 3 of 3 jobs.\n"
+    assert agreed.stdout == "Retried 3 of 3 jobs.\n"
     assert counts(api, queue) == {"ready": 3}
 
 
@@ -39,7 +39,7 @@ def test_a_dry_run_tells_the_number_and_does_nothing(served, api, queue):
     told = talk(served, "cancel", "--queue", queue, "--dry-run")
     as_json = talk(served, "cancel", "--queue", queue, "--dry-run", "--json")
 
-    assert told.stdout == "2 jobs would be tried.\n"
+    assert told.stdout == "2 jobs would be cancelled.\n"
     assert json.loads(as_json.stdout) == {"action": "cancel", "expected": 2, "expected_all": True}
     assert counts(api, queue) == {"ready": 2}
 
@@ -69,7 +69,7 @@ def test_operations_are_listed_and_shown(served, api, queue):
     listed = talk(served, "bulk")
     shown = talk(served, "bulk", begun["id"], "--json")
 
-    assert f"{begun['id']}  cancel" in listed.stdout
+    assert f"{begun['id']}  Cancelled" in listed.stdout
     assert json.loads(shown.stdout)["state"] == "completed"
     assert talk(served, "bulk", "nobody").stderr == "manyhands: there is no operation 'nobody'.\n"
 
@@ -208,13 +208,13 @@ def test_on_a_terminal_the_operator_is_asked(served, api, queue):
     os.close(theirs)
     said = b""
     deadline = time.monotonic() + SECONDS_MAX
-    while b"retry 2 jobs?" not in said and time.monotonic() < deadline:
+    while b"Retry 2 jobs?" not in said and time.monotonic() < deadline:
         if select.select([ours], [], [], 0.1)[0]:
             said += os.read(ours, 4096)
     os.write(ours, b"y\n")
     output, _ = process.communicate(timeout=SECONDS_MAX)
     os.close(ours)
 
-    assert b"retry 2 jobs?" in said
-    assert (process.returncode, output.strip()) == (0, b"retry completed: 2 of 2 jobs.")
+    assert b"Retry 2 jobs?" in said
+    assert (process.returncode, output.strip()) == (0, b"Retried 2 of 2 jobs.")
     assert counts(api, queue) == {"ready": 2}

@@ -53,7 +53,7 @@ def test_d36_a_long_payload_is_fed_and_one_that_nobody_reads_is_no_failure(guard
 def test_d36_an_exit_code_is_a_number_and_a_failure_ends_with_the_complaint(guardian):
     ended = child(guardian, "echo why >&2; exit 7").run()
 
-    assert ended == Ended(code=7, failure="exit code 7: why")
+    assert ended == Ended(code=7, failure="exit code 7: why", complaint="why")
 
 
 def test_d39_what_a_command_leaves_running_ends_with_it(guardian, tmp_path):

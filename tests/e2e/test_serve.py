@@ -38,20 +38,27 @@ def test_the_ready_file_names_every_listener_once_they_accept(tmp_path):
         assert told["gearman"] is None
         assert httpx.get(f"http://{told['http']}/readyz").status_code == 200
     assert not served.ready_file.exists()
-    assert f"http\t{told['http']}" in (tmp_path / "stdout").read_text()
+    banner = (tmp_path / "stdout").read_text()
+    assert f"http\t{told['http']}\n" in banner
+    assert f"pages\thttp://{told['http']}/ui/\n" in banner
 
 
-def test_a_listener_that_cannot_bind_ends_the_server_with_a_sentence(tmp_path):
+@pytest.mark.parametrize("listener", ["http", "gearman", "dwork", "wmp", "amqp"])
+def test_a_listener_that_cannot_bind_ends_the_server_with_a_sentence(tmp_path, listener):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
+        others = [name for name in ("http", "gearman", "dwork", "wmp", "amqp") if name != listener]
         ended = run(
-            *("serve", *MEMORY, "--gearman", "off", "--dwork", "off", "--amqp", "off"),
-            *("--http", address),
+            *("serve", *MEMORY, f"--{listener}", address),
+            *(word for name in others for word in (f"--{name}", "off")),
             *("--ready-file", str(tmp_path / "ready")),
         )
 
     assert ended.returncode == 1
-    assert f"http cannot listen on {address}: Address already in use" in ended.stderr
+    assert ended.stderr == (
+        f"manyhands: {listener} cannot listen on {address}: Address already in use; --{listener} "
+        f"HOST:PORT takes another address, --{listener} off starts without it.\n"
+    )
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "ready").exists()
 

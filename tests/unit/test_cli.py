@@ -61,7 +61,7 @@ def test_help_of_serve_names_every_option_that_has_a_choice(capsys):
     [
         (["retry", "--help"], "Run failed jobs again, under the same ids."),
         (["dwork", "status", "--nope"], "Error: No such option: --nope"),
-        (["wmp", "submit"], "Error: Missing argument 'role'."),
+        (["wmp", "submit"], "Error: Missing argument 'ROLE'."),
     ],
 )
 def test_in_a_pipe_help_and_mistakes_are_plain_lines(arguments, line):
@@ -108,8 +108,8 @@ def test_a_wrong_option_ends_serve_with_a_sentence_on_stderr(capsys, served):
 
     assert (code, out, served) == (2, "", [])
     assert err == (
-        'manyhands: flag --ride-ms: ride_ms cannot be "soon" because it is not a whole number; '
-        "use a whole number from 0 to 1000.\n"
+        'manyhands: flag --ride-ms: ride_ms cannot be "soon" because it is not a duration; '
+        "use a duration from 0ms to 1000ms, such as 5ms.\n"
     )
 
 

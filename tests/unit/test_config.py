@@ -15,8 +15,10 @@ from manyhands.config import (
     ConfigError,
     Endpoint,
     Endpoints,
+    Profile,
     as_toml,
     load_config,
+    load_profiles,
     warnings_of,
 )
 
@@ -122,8 +124,8 @@ def test_variables_of_others_and_empty_ones_are_left_alone():
         ("http", "::1:7700", "it is not an address with a port"),
         ("http", "127.0.0.1:70000", "a port is at most 65535"),
         ("http", "[::zz]:1", "there is no IPv6 address in the brackets"),
-        ("ride_ms", "soon", "it is not a whole number"),
-        ("ride_ms", "1.5", "it is not a whole number"),
+        ("ride_ms", "soon", "it is not a duration"),
+        ("ride_ms", "1.5", "it is not a whole number of milliseconds"),
         ("ride_ms", "-1", "it is out of range"),
         ("payload_bytes_max", str(512 * 1024 * 1024 + 1), "it is out of range"),
         ("memory", "much", "it is not a size"),
@@ -372,3 +374,29 @@ def test_origins_of_pages_are_written_with_commas():
     loaded = load_config({"cors_origins": raw}, {}, None)
 
     assert loaded.config.cors_origins == "https://app.example,http://[::1]:5173"
+
+
+def test_profiles_stand_beside_the_options_of_a_file(tmp_path):
+    file = tmp_path / "manyhands.toml"
+    file.write_text('ride_ms = 9\n[profiles.far]\nurl = "https://jobs.example"\ntoken = "t"\n')
+
+    assert load_config({}, {}, file).config.ride_ms == 9
+    assert load_profiles(file) == {"far": Profile("https://jobs.example", "t")}
+    assert repr(load_profiles(file)["far"]) == "Profile(https://jobs.example)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "profiles = 7",
+        "[profiles.far]\ntoken = 't'",
+        "[profiles.far]\nurl = 'u'\ncolour = 'red'",
+        "[profiles.far]\nurl = 'u'\ntoken = 't'\ntoken_file = 'f'",
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_explained(tmp_path, text):
+    file = tmp_path / "manyhands.toml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match="line 1: profiles cannot be used because"):
+        load_config({}, {}, file)

@@ -74,7 +74,7 @@ def backup(
                 raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        damage = _check(target)
+        damage = check_copy(target)
         size = target.stat().st_size
     seconds = (clock.monotonic_ms() - started_ms) / 1000
     if as_json:
@@ -97,7 +97,7 @@ def backup(
         raise SystemExit(1)
 
 
-def _check(target: Path) -> list[str]:
+def check_copy(target: Path) -> list[str]:
     """Sentences about what is damaged in the copy."""
     from manyhands.store.sqlite.inspection import Checker
     from manyhands.store.sqlite.opening import check

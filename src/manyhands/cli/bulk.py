@@ -1,9 +1,8 @@
-"""`manyhands retry`, `cancel`, `move`, `priority`: one action on many jobs of a running server;
-`manyhands bulk` shows the operations.
+"""`manyhands retry`, `cancel`, `move`, `priority`, `expire`: one action on many jobs of a running
+server; `manyhands bulk` shows the operations.
 """
 
 import inspect
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -13,29 +12,87 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from manyhands.cli.http_link import HttpLink, Server, TokenFile
+from manyhands.cli.durations import METAVAR, seconds
+from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.identity import full_ids
 from manyhands.cli.numbers import finite
 from manyhands.cli.stores import AsJson, fail, progress
 from manyhands.model.job import State
 
 _LOOK_SECONDS = 0.2
+_PARTICIPLES = {
+    "retry": "retried",
+    "cancel": "cancelled",
+    "move": "moved",
+    "priority": "reprioritised",
+    "expire": "expired",
+}
 
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids of jobs, instead of a filter.")]
-# The filter: flag, key of the API's filter, kind of value, help.
-_CONDITIONS: dict[str, tuple[str, str, Any, str]] = {
-    "queue": ("--queue", "queue", str | None, "Only jobs of this queue."),
-    "state": ("--state", "state", list[State] | None, "Only jobs in this state; may be repeated."),
-    "tag": ("--tag", "tag", str | None, "Only jobs with this tag."),
-    "worker": ("--worker", "worker", str | None, "Only jobs that this worker holds or held."),
-    "code": ("--code", "failure_code", str | None, "Only jobs that failed with this code."),
-    "failure": ("--failure", "failure", str | None, "Only jobs of this group of failures."),
-    "older_than": (
-        "--older-than",
-        "age_min",
-        float | None,
-        "Only jobs older than this many seconds.",
+_FILTER = "Which jobs"
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids of jobs, or ends of ids, instead of a filter.", metavar="[ID]..."),
+]
+
+
+def _condition(flag: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - of typer
+    return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_FILTER, **more)
+
+
+# The filter: key of the API's filter, and the annotation of the flag.
+_CONDITIONS: dict[str, tuple[str, Any]] = {
+    "queue": (
+        "queue",
+        Annotated[str | None, _condition("--queue", "QUEUE", "Only jobs of this queue.")],
     ),
-    "text": ("--text", "text", str | None, "Only jobs with this text in their payload."),
+    "state": (
+        "state",
+        Annotated[
+            list[State] | None,
+            _condition(
+                "--state",
+                "STATE",
+                f"Only jobs in this state; may be repeated: {', '.join(State)}.",
+            ),
+        ],
+    ),
+    "tag": ("tag", Annotated[str | None, _condition("--tag", "TAG", "Only jobs with this tag.")]),
+    "worker": (
+        "worker",
+        Annotated[
+            str | None,
+            _condition("--worker", "NAME", "Only jobs that this worker holds or held."),
+        ],
+    ),
+    "code": (
+        "failure_code",
+        Annotated[
+            str | None, _condition("--code", "CODE", "Only jobs that failed with this code.")
+        ],
+    ),
+    "failure": (
+        "failure",
+        Annotated[
+            str | None,
+            _condition("--failure", "GROUP", "Only jobs of this group of `manyhands failures`."),
+        ],
+    ),
+    "older_than": (
+        "age_min",
+        Annotated[
+            float | None,
+            _condition(
+                "--older-than", METAVAR, "Only jobs that are older than this.", parser=seconds()
+            ),
+        ],
+    ),
+    "text": (
+        "text",
+        Annotated[
+            str | None,
+            _condition("--text", "TEXT", "Only jobs with this text in their payload."),
+        ],
+    ),
 }
 _HOW: dict[str, tuple[Any, Any]] = {
     "dry_run": (
@@ -46,8 +103,6 @@ _HOW: dict[str, tuple[Any, Any]] = {
         Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")],
         False,
     ),
-    "server": (Server, None),
-    "token_file": (TokenFile, None),
     "as_json": (AsJson, False),
 }
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -60,10 +115,7 @@ def _with_flags(command: _Command) -> _Command:
         for parameter in inspect.signature(command).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    shared = {
-        name: (Annotated[kind, typer.Option(flag, help=text)], None)
-        for name, (flag, _, kind, text) in _CONDITIONS.items()
-    }
+    shared = {name: (annotation, None) for name, (_, annotation) in _CONDITIONS.items()}
     added = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -78,14 +130,14 @@ class _Operation:
     """One operation: counted, confirmed, started, watched."""
 
     def __init__(self, action: str, ids: list[str] | None, flags: dict[str, Any]) -> None:
-        self._link = HttpLink(flags["server"], flags["token_file"])
+        self._link: HttpLink = flags["link"]
         self._flags = flags
         self._body: dict[str, Any] = {"action": action}
         given = _conditions(flags)
         if ids and given:
             fail("name ids or a filter, not both.")
         if ids:
-            self._body["ids"] = ids
+            self._body["ids"] = full_ids(self._link, ids)
         elif given:
             self._body["filter"] = given
         else:
@@ -98,7 +150,7 @@ class _Operation:
         self._body |= {key: value for key, value in more.items() if value is not None}
         preview = self._link.post("/api/bulk", {**self._body, "dry_run": True})
         if self._flags["dry_run"]:
-            self._print(preview, f"{_jobs(preview)} would be tried.")
+            self._print(preview, f"{_jobs(preview)} would be {_PARTICIPLES[self._body['action']]}.")
             return
         if not self._agreed(preview):
             fail("nothing was done.")
@@ -112,7 +164,7 @@ class _Operation:
             return True
         if not sys.stdin.isatty():
             fail(f"{_jobs(preview)}: use --yes to continue without a question.")
-        return typer.confirm(f"{self._body['action']} {_jobs(preview)}?", err=True)
+        return typer.confirm(f"{self._body['action'].capitalize()} {_jobs(preview)}?", err=True)
 
     def _print(self, facts: dict[str, Any], sentence: str) -> None:
         typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)
@@ -121,14 +173,12 @@ class _Operation:
 def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
     """The filter. An empty condition is a mistake: ignoring it would match more jobs."""
     found: dict[str, Any] = {}
-    for name, (flag, key, _, _) in _CONDITIONS.items():
+    for name, (key, _) in _CONDITIONS.items():
         value = flags[name]
         if value is None or value == []:
             continue
         if value == "":
-            fail(f"{flag} is empty.")
-        if isinstance(value, float) and not math.isfinite(value):
-            fail(f"{flag} is not a number of seconds.")
+            fail(f"--{name.replace('_', '-')} is empty.")
         found[key] = value
     return found
 
@@ -163,21 +213,32 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
 
 def summary(bulk: dict[str, Any]) -> str:
     """An operation in one line."""
-    parts = [f"{bulk['action']} {bulk['state']}: {bulk['changed']:,} of {bulk['expected']:,} jobs"]
+    noun = "job" if bulk["expected"] == 1 else "jobs"
+    done = _PARTICIPLES[bulk["action"]].capitalize()
+    parts = [f"{done} {bulk['changed']:,} of {bulk['expected']:,} {noun}"]
     if bulk["passed"]:
         parts.append(f"{bulk['passed']:,} no longer matched")
     parts += [f"{count:,} refused ({why})" for why, count in bulk["refused"].items()]
+    if bulk["state"] != "completed":
+        parts.append("still active" if bulk["state"] == "active" else "then stopped")
     return ", ".join(parts) + "."
 
 
+@connected
 @_with_flags
 def retry(
     ids: Ids = None,
     *,
     into: Annotated[
-        str | None, typer.Option("--into", help="Requeue into this queue instead.")
+        str | None, typer.Option("--into", help="Requeue into this queue instead.", metavar="QUEUE")
     ] = None,
-    delay_ms: Annotated[int, typer.Option(help="Delay in milliseconds before they are ready.")] = 0,
+    delay: Annotated[
+        float,
+        typer.Option(
+            help="Delay before they are ready.", metavar=METAVAR, parser=seconds(), show_default="0"
+        ),
+    ] = 0.0,
+    delay_ms: Annotated[int, typer.Option(help="The same in milliseconds.", hidden=True)] = 0,
     **flags: Any,  # noqa: ANN401 - see `_with_flags`
 ) -> None:
     """Run failed jobs again, under the same ids.
@@ -189,18 +250,21 @@ def retry(
 
       manyhands retry --queue mail --state failed
 
-      manyhands retry --code timeout --older-than 3600 --yes --json
+      manyhands retry --code timeout --older-than 1h --delay 5m --yes --json
 
       manyhands retry 0192f0c1a2b3c4d5e6f708192a3b4c5d
     """
-    _Operation("retry", ids, flags).run(queue=into, delay_ms=delay_ms)
+    _Operation("retry", ids, flags).run(queue=into, delay_ms=delay_ms or round(delay * 1000))
 
 
+@connected
 @_with_flags
 def cancel(
     ids: Ids = None,
     *,
-    reason: Annotated[str | None, typer.Option(help="Reason, shown with each job.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Recorded with each job.", metavar="TEXT")
+    ] = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
     """Cancel unfinished jobs, and the jobs that depend on them.
@@ -214,9 +278,10 @@ def cancel(
     _Operation("cancel", ids, flags).run(reason=reason)
 
 
+@connected
 @_with_flags
 def move(
-    into: Annotated[str, typer.Option("--into", help="The target queue.")],
+    into: Annotated[str, typer.Option("--into", help="The target queue.", metavar="QUEUE")],
     ids: Ids = None,
     **flags: Any,  # noqa: ANN401
 ) -> None:
@@ -229,10 +294,14 @@ def move(
     _Operation("move", ids, flags).run(queue=into)
 
 
+@connected
 @_with_flags
 def priority(
     to: Annotated[
-        float, typer.Option("--to", callback=finite, help="The new priority; higher goes first.")
+        float,
+        typer.Option(
+            "--to", callback=finite, help="The new priority; higher goes first.", metavar="NUMBER"
+        ),
     ],
     ids: Ids = None,
     **flags: Any,  # noqa: ANN401
@@ -246,14 +315,34 @@ def priority(
     _Operation("priority", ids, flags).run(priority=to)
 
 
+@connected
+@_with_flags
+def expire(
+    ids: Ids = None,
+    **flags: Any,  # noqa: ANN401
+) -> None:
+    """End leases at once, as if they had expired: for workers that hang.
+
+    The jobs are retried as their attempts allow; the worker that held one can no longer change it.
+
+    Examples:
+
+      manyhands expire 8cd39c41b2aa
+
+      manyhands expire --worker encoder-7 --yes
+    """
+    _Operation("expire", ids, flags).run()
+
+
+@connected
 def bulk(
     operation: Annotated[
-        str | None, typer.Argument(help="Id of an operation; without it, all are listed.")
+        str | None,
+        typer.Argument(help="Id of an operation; without it, all are listed.", metavar="[ID]"),
     ] = None,
     *,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop it.")] = False,
-    server: Server = None,
-    token_file: TokenFile = None,
+    link: HttpLink,
     as_json: AsJson = False,
 ) -> None:
     """List operations on many jobs, watch one, or stop it.
@@ -264,7 +353,6 @@ def bulk(
 
       manyhands bulk 3f2a9c5d7e1b4860 --cancel
     """
-    link = HttpLink(server, token_file)
     if operation == "" or (operation is None and cancel):
         fail("which operation? `manyhands bulk` lists them.")
     if operation is None:

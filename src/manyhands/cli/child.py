@@ -31,6 +31,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     code: int | None  # None: ended by a signal, or could not be started
     signal: int | None = None
     failure: str | None = None  # None: it succeeded
+    complaint: str = ""  # the end of its standard error, if it failed
     out: bytes = b""
     timed_out: bool = False
 
@@ -152,6 +153,7 @@ class Child:
             code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             failure=f"{ended}: {text}" if text else ended,
+            complaint=text,
             out=out,
             timed_out=self._timed_out,
         )

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from manyhands.cli.http_link import DEFAULT_URL, TokenFile
+from manyhands.cli.durations import METAVAR, seconds
+from manyhands.cli.http_link import TokenFile
 from manyhands.cli.numbers import finite
+from manyhands.cli.profiles import DEFAULT_URL
 from manyhands.cli.stores import AsJson, fail, progress
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,
@@ -42,7 +44,13 @@ Location = Annotated[
 ]
 Patience = Annotated[
     float,
-    typer.Option("--patience", min=0, help="Seconds to wait for a server that has gone away."),
+    typer.Option(
+        "--patience",
+        help="Time to wait for a server that has gone away.",
+        metavar=METAVAR,
+        parser=seconds(),
+        show_default="1d",
+    ),
 ]
 Http = Annotated[
     str | None,
@@ -569,9 +577,10 @@ def work(  # noqa: PLR0913 - each is a flag
         float,
         typer.Option(
             "--lease",
-            min=0,
-            max=86_400,
-            help="Seconds of silence after which the server hands out the tasks again; heartbeats "
+            metavar=METAVAR,
+            parser=seconds(0, 86_400),
+            show_default="2m",
+            help="Silence after which the server hands out the tasks again; heartbeats "
             "are sent every third of it; 0 is never.",
         ),
     ] = 120.0,
@@ -588,8 +597,8 @@ def work(  # noqa: PLR0913 - each is a flag
     session, and any process it leaves running there is ended with it.
 
     Ctrl-C (SIGINT): running commands finish, no more are started; a second one ends them. SIGTERM
-    and SIGHUP, as Slurm sends at a time limit or scancel: running commands have --grace seconds to
-    finish, then they get SIGTERM and --kill-after seconds later SIGKILL. Unfinished tasks go back
+    and SIGHUP, as Slurm sends at a time limit or scancel: running commands have --grace to finish,
+    then they get SIGTERM and --kill-after later SIGKILL. Unfinished tasks go back
     to the server; they have not failed, and it costs no attempt.
 
     If the server goes away, commands continue, and their results are reported when it is back.

@@ -11,6 +11,7 @@ import typer
 
 from manyhands.cli.bulk import watch
 from manyhands.cli.http_link import HttpLink
+from manyhands.cli.profiles import destination
 from manyhands.cli.stores import fail
 from manyhands.model.job import State
 
@@ -28,7 +29,7 @@ def show_tasks(
     as_json: bool,
 ) -> int:
     """Prints a table on a terminal, plain lines elsewhere; returns how many there were."""
-    link = HttpLink(http, token_file)
+    link = HttpLink(destination(http, token_file=token_file))
     rows = []
     for row in _tasks(link, queue, states):
         rows.append(_facts(row))
@@ -49,7 +50,7 @@ def retry_tasks(
     http: str | None, token_file: Path | None, queue: str, names: Sequence[str], *, as_json: bool
 ) -> None:
     """Retries the tasks of these names, or all that failed."""
-    link = HttpLink(http, token_file)
+    link = HttpLink(destination(http, token_file=token_file))
     if names:
         latest = {name: _latest(link, queue, name) for name in names}
         wrong = [

@@ -16,8 +16,67 @@ from manyhands.config import (
     Option,
     load_config,
 )
+from manyhands.config.kinds import (
+    Broker,
+    Choice,
+    Duration,
+    FilePath,
+    FunctionName,
+    Listen,
+    ListenMany,
+    Networks,
+    Origins,
+    ServerName,
+    Size,
+    StoreName,
+    Whole,
+)
 
 Flag = str | bool | None
+
+# How the help groups the options: by the first of these that a name begins with.
+_PANELS = {
+    "Addresses": ("http", "gearman", "dwork", "wmp", "amqp", "amqps", "server_name"),
+    "Storage": (
+        "data",
+        "store",
+        "retention_",
+        "result_retention_",
+        "disk_",
+        "payload_bytes_max",
+        "memory",
+    ),
+    "Access": (
+        "tokens",
+        "tokens_file",
+        "read_only",
+        "insecure",
+        "tls_",
+        "trusted_proxies",
+        "cors_",
+    ),
+    "Process and logs": ("log_", "ready_file", "pid_file", "drain_"),
+    "Gearman": ("gearman_", "job_retries", "exceptions"),
+    "dwork": ("dwork_",),
+    "WMP": ("wmp_",),
+    "AMQP": ("amqp_",),
+    "qless": ("qless_",),
+    "Tuning": ("loop", "commit_pace_", "ride_", "check_invariants"),
+}
+_ORDER = list(_PANELS)
+_METAVARS: dict[type, str] = {
+    Broker: "URL",
+    Duration: "DURATION",
+    FilePath: "PATH",
+    FunctionName: "MODULE:NAME",
+    Listen: "HOST:PORT|off",
+    ListenMany: "[NAME=]HOST:PORT,…|off",
+    Networks: "NETWORKS",
+    Origins: "ORIGINS",
+    ServerName: "NAME",
+    Size: "SIZE",
+    Whole: "NUMBER",
+}
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -29,9 +88,10 @@ def with_config_flags(command: _Command) -> _Command:
         for parameter in inspect.signature(command).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
+    given = sorted(OPTIONS.values(), key=lambda option: _ORDER.index(panel_of(option.name)))
     added = [
         _file_parameter(),
-        *(_option_parameter(option) for option in OPTIONS.values() if not option.secret),
+        *(_option_parameter(option) for option in given if not option.secret),
     ]
     # Typer reads its options from the signature, so they are added there.
     command.__dict__["__signature__"] = inspect.Signature([*named, *added])
@@ -69,18 +129,46 @@ def _file_parameter() -> inspect.Parameter:
 
 
 def _option_parameter(option: Option) -> inspect.Parameter:
+    panel = panel_of(option.name)
     if isinstance(option.default, bool):
         names = f"{option.flag}/--no-{option.flag.removeprefix('--')}"
-        switch = typer.Option(names, help=option.help, show_default=False)
+        text = f"{option.help} (default {'on' if option.default else 'off'})"
+        switch = typer.Option(names, help=text, show_default=False, rich_help_panel=panel)
         return _parameter(option.name, Annotated[bool | None, switch])
+    facts = [f"default {option.default}"]
+    if not isinstance(option.kind, Choice | StoreName) and option.example != str(option.default):
+        facts.append(f"example {option.example}")
     # Values stay text here, so that a wrong one gets the same sentence wherever it was given.
     value = typer.Option(
         option.flag,
-        help=f"{option.help} (default {option.default}, example {option.example})",
-        metavar="VALUE",
+        help=f"{option.help} ({', '.join(facts)})",
+        metavar=_metavar(option),
         show_default=False,
+        rich_help_panel=panel,
     )
     return _parameter(option.name, Annotated[str | None, value])
+
+
+def panel_of(name: str) -> str:
+    """The group of an option. A name stands for itself, or for all that begin with it."""
+    for panel, names in _PANELS.items():
+        if name in names:
+            return panel
+    return next(
+        panel
+        for panel, names in _PANELS.items()
+        if any(start.endswith("_") and name.startswith(start) for start in names)
+    )
+
+
+def _metavar(option: Option) -> str:
+    """The words that are accepted, or what kind of value it is."""
+    kind = option.kind
+    if isinstance(kind, Choice):
+        return "|".join(kind.words)
+    if isinstance(kind, StoreName):
+        return "sqlite|memory"
+    return _METAVARS[type(kind)]
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:

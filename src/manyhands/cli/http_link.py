@@ -1,43 +1,88 @@
-"""The native API of a running server, for the operator's commands."""
+"""The native API of a running server, for commands."""
 
+import functools
 import http.client
-import os
+import inspect
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import typer
 
+from manyhands.cli.profiles import DEFAULT_URL, Destination, destination
 from manyhands.cli.stores import fail
-from manyhands.config import TOKEN_VARIABLE, URL_VARIABLE
+from manyhands.config import PROFILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 
 _SECONDS = 60.0
-Server = Annotated[
+_PANEL = "Server"
+Url = Annotated[
     str | None,
     typer.Option(
+        "--url",
         "--server",
         "-s",
-        help=f"The server's HTTP address (default: {URL_VARIABLE}, then http://127.0.0.1:7700).",
+        help=f"The server's HTTP address (default: {URL_VARIABLE}, then {DEFAULT_URL}).",
         metavar="URL",
+        rich_help_panel=_PANEL,
+    ),
+]
+TokenText = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        help="Token for a server that requires one; other users of this machine can see it.",
+        metavar="TOKEN",
+        rich_help_panel=_PANEL,
     ),
 ]
 TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
-        help=f"File with the token for a server that requires one (default: {TOKEN_VARIABLE}).",
+        help=f"File with the token (default: {TOKEN_VARIABLE}).",
         metavar="FILE",
+        rich_help_panel=_PANEL,
     ),
 ]
-DEFAULT_URL = "http://127.0.0.1:7700"
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        help=f"Server and token of this name in the configuration file (default: "
+        f"{PROFILE_VARIABLE}).",
+        metavar="NAME",
+        rich_help_panel=_PANEL,
+    ),
+]
+_FLAGS: dict[str, Any] = {
+    "url": Url,
+    "token": TokenText,
+    "token_file": TokenFile,
+    "profile": ProfileName,
+}
+
+
+class UnansweredError(Exception):
+    """There was no answer, or not one of a manyhands server. Its text is a sentence."""
+
+
+class RefusedError(Exception):
+    """The server refused. Its text is a sentence."""
+
+    def __init__(self, status: int, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.code = code
 
 
 class HttpLink:
-    """Requests to one server. An error ends the command with a sentence."""
+    """Requests to one server. ``ask`` raises; all others end the command with a sentence."""
 
-    def __init__(self, server: str | None, token_file: Path | None) -> None:
-        named = server or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    def __init__(self, place: Destination, seconds: float = _SECONDS) -> None:
+        named = place.url
         try:
             url = urlsplit(named if "://" in named else f"http://{named}")
             port = url.port
@@ -45,55 +90,154 @@ class HttpLink:
             fail(f"{named} is not the address of an HTTP server.")
         if url.scheme not in ("http", "https") or not url.hostname:
             fail(f"{named} is not the address of an HTTP server.")
-        self._name = f"{url.scheme}://{url.netloc}"
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(url.hostname, port, timeout=_SECONDS)
+        self.place = place
+        self.name = f"{url.scheme}://{url.netloc}"
+        self.is_secure = url.scheme == "https"
+        self._seconds = seconds
+        kind = http.client.HTTPSConnection if self.is_secure else http.client.HTTPConnection
+        self._connection = kind(url.hostname, port, timeout=seconds)
         self._headers: dict[str, str | bytes] = {"Content-Type": "application/json"}
-        token = _token(token_file)
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}".encode()
+        if place.token is not None:
+            self._headers["Authorization"] = f"Bearer {place.token}".encode()
+        self._ahead_ms: int | None = None
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever the API returns
+    def twin(self) -> "HttpLink":
+        """Another connection to the same server."""
+        return HttpLink(self.place, self._seconds)
+
+    def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - whatever the API returns
         """The results of a query."""
-        return self._ask("GET", path, None)["results"]
+        return self.page(path, **query)["results"]
 
-    def page(self, path: str) -> dict[str, Any]:
+    def page(self, path: str, **query: object) -> dict[str, Any]:
         """The results of a listing, and the cursor of the next page."""
-        return self._ask("GET", path, None)
+        return self._or_fail("GET", path, None, query)
+
+    def every(self, path: str, **query: object) -> list[Any]:
+        """The results of all pages of a listing that is ordered by name."""
+        found: list[Any] = []
+        after: str | None = None
+        while True:
+            page = self.page(path, after=after, **query)
+            found += page["results"]
+            after = page.get("next")
+            if after is None:
+                return found
 
     def post(self, path: str, body: object) -> Any:  # noqa: ANN401
         """The results of a command."""
-        return self._ask("POST", path, msgspec.json.encode(body))["results"]
+        return self._or_fail("POST", path, body, {})["results"]
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def put(self, path: str, body: object) -> Any:  # noqa: ANN401
+        """The results of a setting."""
+        return self._or_fail("PUT", path, body, {})["results"]
+
+    def delete(self, path: str) -> Any:  # noqa: ANN401
+        """The results of a removal."""
+        return self._or_fail("DELETE", path, None, {})["results"]
+
+    def now(self) -> int:
+        """The server's time, in milliseconds: this machine's clock may differ."""
+        from manyhands.dispatch.clock import Clock
+
+        if self._ahead_ms is None:
+            about = self.get("/api/about")
+            self._ahead_ms = about["started_at"] + about["uptime_ms"] - Clock().now()
+        return Clock().now() + self._ahead_ms
+
+    def _or_fail(
+        self, method: str, path: str, body: object, query: Mapping[str, object]
+    ) -> dict[str, Any]:
         try:
-            self._connection.request(method, path, body, self._headers)
+            answer: dict[str, Any] = self.ask(method, path, body, query)
+        except UnansweredError as error:
+            fail(str(error))
+        except RefusedError as error:
+            fail(f"{error}.")
+        return answer
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        seconds: float | None = None,
+        decode: Callable[[bytes], Any] = msgspec.json.decode,
+    ) -> Any:  # noqa: ANN401 - what ``decode`` gives
+        """The answer. Raises UnansweredError and RefusedError."""
+        given = {key: value for key, value in (query or {}).items() if value is not None}
+        whole = f"{path}?{urlencode(given)}" if given else path
+        text = None if body is None else msgspec.json.encode(body)
+        self._connection.timeout = seconds or self._seconds
+        try:
+            self._connection.request(method, whole, text, {**self._headers, **(headers or {})})
             response = self._connection.getresponse()
-            answer = msgspec.json.decode(response.read())
+            data = response.read()
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            fail(f"{self._name} does not answer: {reason}.")
-        except msgspec.DecodeError:
-            fail(f"{self._name} is not a manyhands server.")
+            raise UnansweredError(f"{self.name} does not answer: {reason}.") from None
         finally:
             # A server closes an idle connection, for example while the user is being asked.
             self._connection.close()
-        if not isinstance(answer, dict) or "results" not in answer:
-            fail(f"{self._name} is not a manyhands server.")
-        if answer.get("error"):
-            fail(f"{answer['error']['message']}.")
-        return answer
+        return self._read(response.status, data, decode)
 
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE, "")
-    else:
+    def _read(self, status: int, data: bytes, decode: Callable[[bytes], Any]) -> Any:  # noqa: ANN401
+        stranger = UnansweredError(f"{self.name} is not a manyhands server.")
         try:
-            token = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            fail(f"file {file} cannot be read: {reason}.")
-    if not token.isprintable():
-        fail("a token is one line of printable characters.")
-    return token or None
+            answer = (decode if status == http.HTTPStatus.OK else msgspec.json.decode)(data)
+        except msgspec.MsgspecError:
+            raise stranger from None
+        if isinstance(answer, dict) and "results" not in answer:
+            raise stranger
+        if status == http.HTTPStatus.OK or (
+            isinstance(answer, dict) and answer["results"] is not None
+        ):
+            return answer
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if not isinstance(error, dict):
+            raise stranger
+        if status == http.HTTPStatus.UNAUTHORIZED:
+            raise RefusedError(
+                status,
+                error["code"],
+                f"{self.name} requires a valid token: use --token-file, {TOKEN_VARIABLE} or a "
+                f"profile",
+            )
+        raise RefusedError(status, error["code"], error["message"].rstrip("."))
+
+    def hang_up(self) -> None:
+        """Closes the sending side, from any thread, while another one waits for an answer. The
+        server gives back what it did not send; what it has sent can still be read.
+        """
+        connected = self._connection.sock
+        if connected is not None and not self.is_secure:
+            try:
+                connected.shutdown(socket.SHUT_WR)
+            except OSError:
+                return  # it is closed already
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the flags that name a server to a command, which gets ``link`` in their place."""
+    own = [
+        parameter
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "link"
+    ]
+
+    @functools.wraps(command)
+    def with_link(**given: Any) -> None:  # noqa: ANN401 - as the command declares
+        flags = {name: given.pop(name) for name in _FLAGS}
+        command(link=HttpLink(destination(**flags)), **given)
+
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _FLAGS.items()
+    ]
+    # Typer reads its options from the signature.
+    with_link.__dict__["__signature__"] = inspect.Signature([*own, *added])
+    with_link.__annotations__ = {}
+    return with_link

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.numbers import finite
 from manyhands.cli.stores import AsJson, fail
 from manyhands.cli.worker_flags import (
@@ -19,14 +20,13 @@ from manyhands.cli.worker_flags import (
     Seconds,
     TaskTimeout,
 )
-from manyhands.model import limits
 
 if TYPE_CHECKING:
     from manyhands.client.wmp_submitter import Answer, Submitter
 
 wmp = typer.Typer(
     help="Submit jobs and work on them, over WMP (ZeroMQ).",
-    epilog="Example: manyhands wmp submit mail 'to: all' --wait 60",
+    epilog="Example: manyhands wmp submit mail 'to: all' --wait 1m",
     no_args_is_help=True,
 )
 
@@ -36,12 +36,15 @@ Manager = Annotated[
 Wait = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, max=86_400, callback=finite, help="Seconds to wait for the job to finish."
+        "--wait",
+        help="Time to wait for the job to finish.",
+        metavar=METAVAR,
+        parser=seconds(0, 86_400),
+        show_default="0",
     ),
 ]
 _MANAGER = "127.0.0.1:7714"
 _SECONDS = 30.0
-_DELAY_MAX = limits.TIME_MS_MAX // 1000
 
 
 @contextlib.contextmanager
@@ -85,7 +88,10 @@ def submit(  # noqa: PLR0913 - each is a flag
     delay: Annotated[
         float,
         typer.Option(
-            min=0, max=_DELAY_MAX, callback=finite, help="Delay in seconds before it is ready."
+            help="Delay before it is ready.",
+            metavar=METAVAR,
+            parser=seconds(),
+            show_default="0",
         ),
     ] = 0.0,
     key: Annotated[
@@ -108,7 +114,7 @@ def submit(  # noqa: PLR0913 - each is a flag
 
       manyhands wmp submit mail 'to: everybody' --priority 5
 
-      manyhands wmp submit resize - --key photo-17 --wait 60 < photo.jpg
+      manyhands wmp submit resize - --key photo-17 --wait 1m < photo.jpg
     """
     data = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     with _submitter(manager, timeout) as submitter:
@@ -144,7 +150,7 @@ def fetch(
 
     Example:
 
-      manyhands wmp fetch 0192f0c8d1d57c3f8e1b2a3c4d5e6f70 --wait 60
+      manyhands wmp fetch 0192f0c8d1d57c3f8e1b2a3c4d5e6f70 --wait 1m
     """
     with _submitter(manager, timeout) as submitter:
         answer = submitter.fetch(job, wait)
@@ -206,9 +212,10 @@ def work(  # noqa: PLR0913 - each is a flag
         float,
         typer.Option(
             "--patience",
-            min=0,
-            max=86_400,
-            help="Seconds to wait at the end for unreachable managers, to report to them.",
+            help="Time to wait at the end for unreachable managers, to report to them.",
+            metavar=METAVAR,
+            parser=seconds(0, 86_400),
+            show_default="1d",
         ),
     ] = 86_400.0,
     as_json: AsJson = False,
@@ -222,8 +229,8 @@ def work(  # noqa: PLR0913 - each is a flag
     it. When a job is cancelled, its command is ended.
 
     Ctrl-C (SIGINT): running commands finish, no more are started; a second one ends them. SIGTERM
-    and SIGHUP, as Slurm sends at a time limit or scancel: running commands have --grace seconds to
-    finish, then they get SIGTERM and --kill-after seconds later SIGKILL. Unfinished jobs go back to
+    and SIGHUP, as Slurm sends at a time limit or scancel: running commands have --grace to finish,
+    then they get SIGTERM and --kill-after later SIGKILL. Unfinished jobs go back to
     their manager; they have not failed, and it costs no attempt.
 
     Examples:

@@ -5,18 +5,25 @@ from typing import Annotated, Final
 
 import typer
 
-from manyhands.cli.numbers import finite
+from manyhands.cli.durations import METAVAR, seconds
 
 Seconds = Annotated[
     float,
     typer.Option(
-        "--timeout", min=0.01, max=86_400, callback=finite, help="Seconds to wait for a reply."
+        "--timeout",
+        help="Time to wait for a reply.",
+        metavar=METAVAR,
+        parser=seconds(0.01, 86_400),
+        show_default="30s",
     ),
 ]
 TaskTimeout = Annotated[
     float | None,
     typer.Option(
-        "--task-timeout", min=0.01, help="Seconds after which a command is ended as failed."
+        "--task-timeout",
+        help="Time after which a command is ended as failed.",
+        metavar=METAVAR,
+        parser=seconds(0.01),
     ),
 ]
 Logs = Annotated[
@@ -33,14 +40,20 @@ KILL_AFTER_SECONDS: Final = 10.0
 Grace = Annotated[
     float,
     typer.Option(
-        "--grace", min=0, help="Seconds that running commands get to finish after SIGTERM."
+        "--grace",
+        help="Time that running commands get to finish after SIGTERM.",
+        metavar=METAVAR,
+        parser=seconds(),
+        show_default="10s",
     ),
 ]
 KillAfter = Annotated[
     float,
     typer.Option(
         "--kill-after",
-        min=0,
-        help="Seconds between SIGTERM and SIGKILL to a command that is ended.",
+        help="Time between SIGTERM and SIGKILL to a command that is ended.",
+        metavar=METAVAR,
+        parser=seconds(),
+        show_default="10s",
     ),
 ]

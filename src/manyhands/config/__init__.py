@@ -10,14 +10,17 @@ from manyhands.config.kinds import (
     Plain,
 )
 from manyhands.config.options import LISTENERS, OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.profiles import Profile
 from manyhands.config.reader import (
     FILE_VARIABLE,
+    PROFILE_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
     ConfigError,
     LoadedConfig,
     as_toml,
     load_config,
+    load_profiles,
     read_tokens_file,
     warnings_of,
 )
@@ -27,6 +30,7 @@ __all__ = [
     "FILE_VARIABLE",
     "LISTENERS",
     "OPTIONS",
+    "PROFILE_VARIABLE",
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
     "VARIABLE_PREFIX",
@@ -41,10 +45,12 @@ __all__ = [
     "LoadedConfig",
     "Option",
     "Plain",
+    "Profile",
     "Role",
     "Token",
     "as_toml",
     "load_config",
+    "load_profiles",
     "read_tokens_file",
     "warnings_of",
 ]

@@ -11,6 +11,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from manyhands.config.durations import in_unit
+
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
 SERVER_NAME_BYTES_MAX: Final = 24
 _SERVER_NAME: Final = re.compile(rf"[A-Za-z0-9.-]{{1,{SERVER_NAME_BYTES_MAX}}}")
@@ -135,6 +137,32 @@ class Whole(msgspec.Struct, frozen=True):
         if not self.minimum <= raw <= self.maximum:
             raise WrongValueError("it is out of range")
         return raw
+
+
+class Duration(Whole, frozen=True, kw_only=True):
+    """A whole number of a unit, or a duration with units of its own, such as `5m`."""
+
+    unit: str  # the one that a bare number counts in
+
+    @property
+    def accepted(self) -> str:
+        least, most = (f"{bound}{self.unit}" for bound in (self.minimum, self.maximum))
+        durations = f"a duration from {least} to {most}, such as {_UNIT_EXAMPLES[self.unit]}"
+        return f"{durations}, or none" if self.or_none else durations
+
+    def read(self, raw: object) -> int | None:
+        if not isinstance(raw, str) or raw == "none" or re.fullmatch(r"-?[0-9]+", raw):
+            return super().read(raw)
+        found = in_unit(raw, self.unit)
+        if found is None:
+            raise WrongValueError("it is not a duration")
+        if found != int(found):
+            raise WrongValueError(f"it is not a whole number of {_UNIT_NAMES[self.unit]}")
+        return super().read(int(found))
+
+
+_UNIT_EXAMPLES: Final = {"ms": "5ms", "s": "90s or 5m", "h": "12h or 2d", "d": "7d or 4w"}
+_UNIT_NAMES: Final = {"ms": "milliseconds", "s": "seconds", "h": "hours", "d": "days"}
 
 
 class Size(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from manyhands.config.kinds import (
     Broker,
     BrokerAddress,
     Choice,
+    Duration,
     Endpoint,
     Endpoints,
     FilePath,
@@ -94,7 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = Address("127.0.0.1", 7700)
     gearman: Annotated[
         Address | None,
-        About(Listen(), "Address for Gearman clients and workers.", "127.0.0.1:4730"),
+        About(Listen(), "Address for Gearman clients and workers.", "127.0.0.1:4731"),
     ] = Address("127.0.0.1", 4730)
     gearman_error_packets: Annotated[
         bool,
@@ -140,9 +141,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     dwork_lease_seconds: Annotated[
         int,
         About(
-            Whole(0, 366 * 24 * 3600),
-            "Seconds of silence after which a dwork worker loses its tasks; 0 is never.",
-            "3600",
+            Duration(0, 366 * 24 * 3600, unit="s"),
+            "Silence after which a dwork worker loses its tasks, in seconds or as 1h; 0 is never.",
+            "1h",
         ),
     ] = 0
     dwork_steal_max: Annotated[
@@ -167,14 +168,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     wmp: Annotated[
         Address | None,
-        About(Listen(), "Address for WMP over ZeroMQ.", "127.0.0.1:7714"),
+        About(Listen(), "Address for WMP over ZeroMQ.", "127.0.0.1:7715"),
     ] = Address("127.0.0.1", 7714)
     wmp_lease_seconds: Annotated[
         int,
         About(
-            Whole(1, 366 * 24 * 3600),
-            "Seconds of silence after which a WMP worker loses its job.",
-            "300",
+            Duration(1, 366 * 24 * 3600, unit="s"),
+            "Silence after which a WMP worker loses its job, in seconds or as 5m.",
+            "5m",
         ),
     ] = 60
     wmp_wake: Annotated[
@@ -195,7 +196,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     amqp: Annotated[
         Address | None,
-        About(Listen(), "Address for AMQP consumers of events.", "127.0.0.1:5673"),
+        About(Listen(), "Address for AMQP consumers of events.", "127.0.0.1:5672"),
     ] = Address("127.0.0.1", 5673)
     amqps: Annotated[
         Address | None,
@@ -354,16 +355,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     drain_seconds: Annotated[
         int,
-        About(Whole(0, 3600), "Maximum time to answer requests in flight before exit.", "30"),
+        About(
+            Duration(0, 3600, unit="s"),
+            "Maximum time to answer requests in flight before exit.",
+            "30s",
+        ),
     ] = 10
     commit_pace_ms: Annotated[
         int,
-        About(Whole(0, 1000), "Minimum interval between commits while many clients wait.", "2"),
+        About(
+            Duration(0, 1000, unit="ms"),
+            "Minimum interval between commits while many clients wait.",
+            "2",
+        ),
     ] = 1
     ride_ms: Annotated[
         int,
         About(
-            Whole(0, 1000),
+            Duration(0, 1000, unit="ms"),
             "Maximum delay of a change that no client waits for, to share the next commit.",
             "10",
         ),
@@ -393,7 +402,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64
     retention_days: Annotated[
         int,
-        About(Whole(0, 36500), "Days that a finished job stays on record.", "30"),
+        About(Duration(0, 36500, unit="d"), "Days that a finished job stays on record.", "30"),
     ] = 7
     retention_count: Annotated[
         int,
@@ -423,7 +432,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     result_retention_hours: Annotated[
         int | None,
         About(
-            Whole(0, 876_000, or_none=True),
+            Duration(0, 876_000, or_none=True, unit="h"),
             "Hours that a result is kept; none keeps it as long as its job.",
             "24",
         ),

@@ -21,6 +21,7 @@ from manyhands.config.kinds import (
     as_plain,
 )
 from manyhands.config.options import OPTIONS, VARIABLE_PREFIX, Config, Option
+from manyhands.config.profiles import Profile, read_profiles
 from manyhands.config.tokens import Token, Tokens
 
 # Names the TOML file itself, so it is not a key of that file.
@@ -28,7 +29,10 @@ FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
 # Read by commands that talk to a running server, not by the server itself.
 URL_VARIABLE: Final = "MANYHANDS_URL"
 TOKEN_VARIABLE: Final = "MANYHANDS_TOKEN"  # noqa: S105 - its name, no token
-_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE)
+PROFILE_VARIABLE: Final = "MANYHANDS_PROFILE"
+_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, PROFILE_VARIABLE)
+# A table of the file beside the options.
+_PROFILES: Final = "profiles"
 # A Kubernetes service called `manyhands` sets the first in every container of its namespace; `dwork
 # work` and `wmp work` set the others for the commands that they run.
 _FOREIGN_VARIABLE: Final = re.compile(
@@ -118,7 +122,23 @@ def as_toml(plain: object) -> str:
     return str(plain)
 
 
-def _read_file(file: Path) -> dict[str, tuple[object, str]]:
+def load_profiles(file: Path) -> dict[str, Profile]:
+    """The profiles in a file. Raises `ConfigError`."""
+    table, text = _read_toml(file)
+    return _read_profiles(table, text, file)
+
+
+def _read_profiles(table: Mapping[str, Any], text: str, file: Path) -> dict[str, Profile]:
+    try:
+        return read_profiles(table.get(_PROFILES, {}))
+    except WrongValueError as error:
+        raise ConfigError(
+            f"file {file} line {_line_of(_PROFILES, text)}: profiles cannot be used because "
+            f"{error}; a profile has a url, and a token or a token_file."
+        ) from None
+
+
+def _read_toml(file: Path) -> tuple[dict[str, Any], str]:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -126,11 +146,18 @@ def _read_file(file: Path) -> dict[str, tuple[object, str]]:
     except UnicodeDecodeError:
         raise ConfigError(f"file {file} is not UTF-8 text, as TOML has to be.") from None
     try:
-        table = tomllib.loads(text)
+        return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"file {file} is not valid TOML: {error}.") from None
+
+
+def _read_file(file: Path) -> dict[str, tuple[object, str]]:
+    table, text = _read_toml(file)
+    _read_profiles(table, text, file)
     raws: dict[str, tuple[object, str]] = {}
     for key, raw in table.items():
+        if key == _PROFILES:
+            continue
         source = f"file {file} line {_line_of(key, text)}"
         if key not in OPTIONS:
             raise _unknown(source, key, OPTIONS)

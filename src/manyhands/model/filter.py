@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from manyhands.model import limits
+from manyhands.model.identity import is_job_id
 from manyhands.model.job import State
 
 _AGE_SECONDS_MAX: Final = limits.TIME_MS_MAX / 1000
@@ -32,6 +33,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     unique_key: bytes | None = None
     name: str | None = None
     header: tuple[str, str] | None = None  # a name and a value
+    id_tail: str | None = None  # the last digits of its id
     submitted_before: int | None = None
     submitted_after: int | None = None
     failure: str | None = None  # the id of a group of failures
@@ -69,6 +71,14 @@ def _read_header(name: str) -> Callable[[str, int], tuple[str, str]]:
     return lambda value, _now: (name, value)
 
 
+def _read_tail(value: str, _now: int) -> str:
+    """The end of an id: what people copy from a list."""
+    tail = value.lower()
+    if not is_job_id(tail):
+        raise FilterError(f"the end of an id has hexadecimal digits; not “{value[:200]}”")
+    return tail
+
+
 def _read_age(value: str | float, now: int) -> int:
     """The instant at which a job of that age was submitted."""
     try:
@@ -98,6 +108,7 @@ CONDITIONS: Final = {
     "unique_key": Condition("unique_key", "its unique key", _read_key),
     "name": Condition("name", "the whole name"),
     "task": Condition("header", "the task in its headers", _read_header("task")),
+    "id_tail": Condition("id_tail", "the last digits of its id", _read_tail),
     "age_min": Condition("submitted_before", "seconds since it was submitted", _read_age),
     "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
     "failure": Condition("failure", "a group of failures, by its id"),

@@ -5,6 +5,7 @@ the loop, with bounds on what a peer makes the server hold.
 import asyncio
 import contextlib
 import math
+import os
 import resource
 import socket
 import ssl
@@ -96,7 +97,22 @@ class TcpListener:
         self.loop = asyncio.get_running_loop()
 
     async def start(self) -> str:
+        """Binds and listens; returns the bound address. Raises OSError with a sentence."""
         raise_open_files_limit()
+        try:
+            await self._listen()
+        except OSError as error:
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+            flag = f"--{self.name.partition(' ')[0]}"
+            raise OSError(
+                f"{self.name} cannot listen on {self.address}: {reason}; {flag} HOST:PORT takes "
+                f"another address, {flag} off starts without it."
+            ) from None
+        self.backplane.condition.on_failure.append(self.fall_silent)
+        return str(self.bound())
+
+    async def _listen(self) -> None:
         host, port = self.address.host, self.address.port
         where: dict[str, Any] = {"host": host, "port": port}
         if host == "::" and socket.has_dualstack_ipv6():
@@ -113,8 +129,6 @@ class TcpListener:
             ssl=self.tls,
             ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
         )
-        self.backplane.condition.on_failure.append(self.fall_silent)
-        return str(self.bound())
 
     def bound(self) -> Address:
         """The address to connect to."""

@@ -3,7 +3,6 @@ session. What waits for a peer is bounded.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -93,12 +92,7 @@ class RouterSocket:
     async def start(self, session: Session) -> Address:
         """Binds and listens; returns the bound address."""
         self.session = session
-        try:
-            bound = await self._listener.start()
-        except OSError as error:
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror
-            raise OSError(f"{self.name} cannot listen on {self._address}: {reason}") from None
+        bound = await self._listener.start()
         self._backplane.dispatcher.on_batch.append(self._on_batch)
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
         return Address(self._address.host, int(bound.rpartition(":")[2]))

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from manyhands.config.files import open_draft
 
-_FOLDER: Final = "artifacts"
-_FOLDER_MODE: Final = 0o700  # as secret as payloads
+FOLDER: Final = "artifacts"
+FOLDER_MODE: Final = 0o700  # as secret as payloads
 PIECE_BYTES: Final = 256 * 1024
 _LABEL_BYTES_MAX: Final = 4096  # names and types are far below
 
@@ -95,7 +95,7 @@ class Artifacts:
             # A memory store has no directory: then files live as long as this object.
             self._temporary = tempfile.TemporaryDirectory()
             data = Path(self._temporary.name)
-        self._root = data / _FOLDER
+        self._root = data / FOLDER
 
     def _place(self, task_id: str, run_id: int, name: str) -> Path:
         digest = hashlib.sha256(name.encode()).hexdigest()
@@ -174,7 +174,7 @@ class Artifacts:
 def _make_folders(place: Path) -> None:
     """Makes the folders of all artifacts, of the task and of the run."""
     for folder in reversed(place.parents[:3]):
-        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
 
 def _copy(path: Path, place: Path) -> int:

@@ -13,9 +13,13 @@ def print_banner(
     config: Config, addresses: dict[str, str | None], facts: dict[str, str | int]
 ) -> None:
     """Prints a table on a terminal, plain lines in a pipe."""
+    http = addresses.get("http")
+    pages = f"http://{http}/ui/" if http is not None else None
     if not sys.stdout.isatty():
         for name, address in addresses.items():
             print(f"{name}\t{address or 'off'}", flush=True)  # noqa: T201 - this is the output
+        if pages is not None:
+            print(f"pages\t{pages}", flush=True)  # noqa: T201
         return
     console = Console()
     table = Table(title=f"manyhands {__version__}", title_justify="left", title_style="bold")
@@ -30,4 +34,6 @@ def print_banner(
             table.add_row(name, address)
     place = str(config.data) if facts["kind"] == "sqlite" else "memory only: gone when it stops"
     console.print(table)
+    if pages is not None:
+        console.print(f"[dim]pages[/] [bold link={pages}]{pages}[/]")
     console.print(f"[dim]store[/] {place}   [dim]stop with[/] Ctrl-C")

@@ -1,7 +1,6 @@
 """The HTTP listener: which part of the server answers a request, and how errors are answered."""
 
 import asyncio
-import os
 from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Final
@@ -106,11 +105,7 @@ class HttpListener(TcpListener):
     async def start(self) -> str:
         """Binds, then accepts."""
         self._sweep()
-        try:
-            address = await super().start()
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise OSError(f"http cannot listen on {self.address}: {reason}") from None
+        address = await super().start()
         names = (self.address.host, self._server_name)
         self._defences = Defences(self.bound(), names, self._site.cors.origins)
         self._qless.answering.defences = self._defences

@@ -94,6 +94,12 @@ MEANINGS: Final = (
         sql="jobs.submitted_at > ?",
     ),
     Meaning(
+        field="id_tail",
+        holds=lambda job, tail: job.job_id.endswith(tail),
+        sql="substr(jobs.job_id, -length(?)) = ?",
+        values=lambda tail: (tail, tail),
+    ),
+    Meaning(
         field="worker",
         holds=_has_worker,
         # A plain search first: it is quick, and passes only records that contain the worker's name.

@@ -85,6 +85,7 @@ CONDITION_VALUES = {
     "realm": sometimes(REALMS),
     "unique_key": sometimes(KEYS),
     "name": sometimes(NAMES),
+    "id_tail": sometimes("0123456789abcdef"),
     "submitted_before": sometimes(TIMES),
     "submitted_after": sometimes(TIMES),
     "failure": sometimes([group_of(failure).group_id for failure in FAILURES]),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from manyhands.config import Config, Endpoint, Endpoints
+from manyhands.config.kinds import DWORK_QUEUE
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
@@ -54,7 +55,7 @@ class DworkHub:
         self._live = dispatcher.store.live
         self._ids = ids
         self.socket = RouterSocket(
-            backplane, endpoint.address, f"dwork {endpoint.name}", config.payload_bytes_max
+            backplane, endpoint.address, _name(endpoint.name), config.payload_bytes_max
         )
         self.send = self.socket.send
         self.send_alone = self.socket.send_alone
@@ -213,3 +214,8 @@ class _Records:
             for _, _, then in asked:
                 then(found)
         self._running = None
+
+
+def _name(queue: str) -> str:
+    """The listener's name; of several, each is called by its queue."""
+    return "dwork" if queue == DWORK_QUEUE else f"dwork {queue}"

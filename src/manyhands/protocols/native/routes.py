@@ -47,6 +47,7 @@ _SEARCH: Final = (
     Parameter("unique_key", str),
     Parameter("name", str),
     Parameter("task", str, "The task in its headers."),
+    Parameter("id_tail", str, "The last digits of its id."),
     Parameter("age_min", _Age, "Minimum seconds since submission."),
     Parameter("age_max", _Age, "Maximum seconds since submission."),
     Parameter("failure", str, "The group of its failure."),

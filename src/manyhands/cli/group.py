@@ -1,0 +1,93 @@
+"""Commands that are loaded when they are used, so that each starts as fast as if it were alone."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import typer
+from msgspec import Struct
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+# What a value is, instead of the type that reads it.
+_METAVARS = {
+    "str": "TEXT",
+    "int": "NUMBER",
+    "int range": "NUMBER",
+    "float": "NUMBER",
+    "float range": "NUMBER",
+    "path": "PATH",
+}
+
+
+class Lazy(Struct, frozen=True):
+    """A command, or a group of them: where it is, under which heading and how it is listed."""
+
+    panel: str
+    name: str
+    place: str  # module:attribute
+    help: str
+
+
+class LazyGroup(TyperGroup):
+    """A group that also has the commands of a table."""
+
+    table: Sequence[Lazy] = ()
+    markup: Any = None  # that of the whole program
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - as in the base
+        """All names, in the order of the table."""
+        return list(dict.fromkeys((*(row.name for row in self.table), *self.commands)))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """The command, to be listed; ``resolve_command`` loads the one that is used."""
+        row = self._row(cmd_name)
+        if row is None or row.name in self.commands:
+            return super().get_command(ctx, cmd_name)
+        return TyperCommand(
+            name=row.name,
+            help=row.help,
+            rich_help_panel=row.panel,
+            rich_markup_mode=self.markup,
+        )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """As usual; a wrong name is compared with all that there are."""
+        row = self._row(args[0])
+        if row is not None:
+            self.commands.setdefault(row.name, self.load(row))
+        else:
+            for other in self.table:
+                self.commands.setdefault(other.name, self.get_command(ctx, other.name))
+        return super().resolve_command(ctx, args)
+
+    def load(self, row: Lazy) -> Any:  # noqa: ANN401
+        """The command itself."""
+        module, _, attribute = row.place.partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            found.rich_markup_mode = self.markup
+            built: Any = get_group(found)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=self.markup)
+            alone.command(name=row.name)(found)
+            built = get_command(alone)
+        built.name = row.name
+        _name_values(built)
+        return built
+
+    def _row(self, name: str) -> Lazy | None:
+        return next((row for row in self.table if row.name == name), None)
+
+
+def _name_values(command: Any) -> None:  # noqa: ANN401
+    """Gives every value a name for the help that says what it is."""
+    for parameter in command.params:
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            if parameter.param_type_name == "argument":
+                several = "..." if parameter.nargs != 1 else ""
+                parameter.metavar = (parameter.name or "").upper() + several
+            else:
+                parameter.metavar = _METAVARS.get(parameter.type.name)
+    for below in getattr(command, "commands", {}).values():
+        _name_values(below)

@@ -1,0 +1,268 @@
+"""`manyhands job`: everything about one job."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from msgspec import Raw
+
+from manyhands.cli.content import as_bytes
+from manyhands.cli.durations import METAVAR, seconds
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
+from manyhands.cli.output import (
+    STATE_STYLES,
+    STATE_WORDS,
+    ago,
+    moment,
+    plain,
+    print_json,
+    print_styled,
+    readable,
+    span,
+)
+from manyhands.cli.stores import AsJson, fail
+
+_SHOWN_BYTES: Final = 2_000
+_FINISHED: Final = ("completed", "failed", "cancelled")
+
+
+class Contents(msgspec.Struct):
+    """The parts of an answer that are shown as bytes."""
+
+    encoding: str
+    payload: Raw
+    result_encoding: str
+    result: Raw
+
+    def payload_bytes(self) -> bytes:
+        """The payload."""
+        return as_bytes(self.payload, self.encoding)
+
+    def result_bytes(self) -> bytes:
+        """The result."""
+        return as_bytes(self.result, self.result_encoding)
+
+
+class _Answer(msgspec.Struct):
+    results: Contents
+
+
+def contents_of(link: HttpLink, job_id: str) -> Contents:
+    """Payload and result of a job."""
+    from manyhands.cli.identity import job_path
+
+    decode = msgspec.json.Decoder(_Answer).decode
+    try:
+        return link.ask("GET", job_path(job_id), decode=decode).results  # type: ignore[no-any-return]
+    except UnansweredError as error:
+        fail(str(error))
+    except RefusedError as error:
+        fail(f"{error}.")
+
+
+@connected
+def job(
+    job_id: Annotated[
+        str,
+        typer.Argument(
+            help="Its id, the end of it (at least 6 digits), a handle or a UUID.", metavar="ID"
+        ),
+    ],
+    *,
+    link: HttpLink,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait", help="Wait so long for its end first.", metavar=METAVAR, parser=seconds()
+        ),
+    ] = None,
+    result: Annotated[
+        bool, typer.Option("--result", help="Print only the result, byte by byte.")
+    ] = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="Print only the payload, byte by byte.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job: its story, why it waits, its payload and its result.
+
+    With --result it exits 1 unless the job is completed.
+
+    Examples:
+
+      manyhands job 8cd39c41b2aa
+
+      manyhands job 8cd39c41b2aa --wait 5m --result > out.png
+    """
+    from manyhands.cli.identity import find_job
+    from manyhands.cli.waiting import wait_for_end
+
+    found = find_job(link, job_id)
+    if wait is not None and found["state"] not in _FINISHED:
+        wait_for_end(link, found["id"], wait)
+        found = find_job(link, found["id"])
+    if as_json:
+        print_json(found)
+        return
+    contents = contents_of(link, found["id"])
+    if result or payload:
+        _print_bytes(contents, found, result=result)
+        return
+    if sys.stdout.isatty():
+        _Story(found, contents, link.now()).print()
+    else:
+        for line in _Story(found, contents, link.now()).lines():
+            typer.echo(line)
+
+
+def _print_bytes(contents: Contents, found: Mapping[str, Any], *, result: bool) -> None:
+    if not result:
+        write_bytes(contents.payload_bytes())
+        return
+    if found["state"] != "completed":
+        state = STATE_WORDS.get(found["state"], found["state"])
+        typer.echo(f"manyhands: job {found['id']} is {state}; it has no result.", err=True)
+        raise SystemExit(1)
+    write_bytes(contents.result_bytes())
+
+
+def write_bytes(data: bytes) -> None:
+    """Writes the bytes as they are; on a terminal the prompt begins a new line."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    if sys.stdout.isatty() and not data.endswith(b"\n"):
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+class _Story:
+    """A job, part by part."""
+
+    def __init__(self, job: Mapping[str, Any], contents: Contents, now: int) -> None:
+        self._job = job
+        self._contents = contents
+        self._now = now
+
+    def print(self) -> None:
+        """For a terminal."""
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.text import Text
+
+        console = Console(highlight=False)
+        state = self._job["state"]
+        console.print(
+            Text.assemble(
+                (plain(self._job["queue"]), "bold"),
+                " · ",
+                (self._job["id"], "dim"),
+                "   ",
+                (f" {STATE_WORDS.get(state, state)} ", f"{STATE_STYLES[state]} reverse"),
+            )
+        )
+        for title, lines in self._parts():
+            console.print()
+            print_styled(title, "bold")
+            for line in lines:
+                console.print(Padding(Text(line), (0, 0, 0, 2)))
+
+    def lines(self) -> Iterator[str]:
+        """For a pipe."""
+        yield f"id\t{self._job['id']}"
+        yield f"queue\t{plain(self._job['queue'])}"
+        yield f"state\t{self._job['state']}"
+        for title, lines in self._parts():
+            for line in lines:
+                yield f"{title.lower()}\t{line}"
+
+    def _parts(self) -> Iterator[tuple[str, list[str]]]:
+        job = self._job
+        yield "Facts", list(self._facts())
+        if job["waits"]:
+            yield "Why it waits", [readable(wait["sentence"]) for wait in job["waits"]]
+        yield "Story", list(self._story())
+        failure = job["failure"]
+        if failure is not None:
+            text = readable(failure["message"]).splitlines()
+            yield f"Failure {plain(failure['code'])}".rstrip(), text or ["(no message)"]
+        payload = self._contents.payload_bytes()
+        yield f"Payload ({self._contents.encoding}, {len(payload):,} bytes)", _shown(payload)
+        if job["state"] == "completed":
+            result = self._contents.result_bytes()
+            yield (
+                f"Result ({self._contents.result_encoding}, {len(result):,} bytes)",
+                _shown(result),
+            )
+
+    def _facts(self) -> Iterator[str]:
+        job = self._job
+        origin = job["origin"]
+        by = f" {plain(origin['name'])}" if origin["name"] else ""
+        yield f"submitted {ago(job['submitted_at'], self._now)} over {origin['realm']}{by}"
+        if job["name"]:
+            yield f"name {plain(job['name'])}"
+        if job["tags"]:
+            yield f"tags {plain(', '.join(job['tags']))}"
+        if job["priority"]:
+            yield f"priority {job['priority']:g}"
+        if job["depends_on"]:
+            yield f"depends on {', '.join(map(plain, job['depends_on']))}"
+        progress = job.get("progress")
+        if progress:
+            yield f"progress {progress['numerator']} of {progress['denominator'] or '?'}"
+        if job["deadline_at"] is not None:
+            yield f"deadline {moment(job['deadline_at'])}"
+
+    def _story(self) -> Iterator[str]:
+        """Everything that happened, in order."""
+        job = self._job
+        moments = [(job["submitted_at"], "submitted")]
+        for attempt in job["attempts"]:
+            lasted = span(attempt["ended_at"] - attempt["claimed_at"])
+            why = attempt["reason"].replace("_", " ")
+            said = f": {readable(attempt['failure']).strip()}" if attempt["failure"] else ""
+            moments.append(
+                (
+                    attempt["claimed_at"],
+                    f"attempt {attempt['number']} by {_worker(attempt)}, {why} after {lasted}"
+                    f"{_indented(said)}",
+                )
+            )
+        if job["lease"] is not None:
+            lease = job["lease"]
+            moments.append((lease["claimed_at"], f"attempt {lease['number']} by {_worker(lease)}"))
+        moments += [
+            (entry["at"], f"{entry['what']} {entry['detail']}".strip()) for entry in job["history"]
+        ]
+        if job["finished_at"] is not None:
+            reason = f": {job['reason'].replace('_', ' ')}" if job["reason"] else ""
+            moments.append((job["finished_at"], f"{job['state']}{reason}"))
+        for at, what in sorted(moments, key=lambda one: one[0]):
+            yield f"{moment(at)}  {what}"
+
+
+def _worker(lease: Mapping[str, Any]) -> str:
+    holder = lease["holder"]
+    return f"{plain(holder['name'] or holder['address'])} ({holder['realm']})"
+
+
+def _indented(text: str) -> str:
+    """Further lines of a text stand below the first."""
+    return text.replace("\n", "\n" + " " * 31)
+
+
+def _shown(data: bytes) -> list[str]:
+    """The beginning of a content, as text if it is text."""
+    if not data:
+        return ["(empty)"]
+    part = data[:_SHOWN_BYTES]
+    more = [f"… {len(data) - len(part):,} more bytes"] if len(part) < len(data) else []
+    try:
+        text = part.decode()
+    except UnicodeDecodeError:
+        if not more or b"\0" in part:
+            return [part[at : at + 16].hex(" ") for at in range(0, min(len(part), 256), 16)] + more
+        text = part.decode(errors="replace")
+    return readable(text).splitlines() + more

@@ -1,0 +1,113 @@
+"""A server at one moment, as `status` and `top` show it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from manyhands.cli.attention import Note, notes
+from manyhands.cli.http_link import HttpLink
+from manyhands.cli.output import Cell, Column, number, plural, span
+
+_GROUPS_COUNT: Final = 20
+STATES: Final = ("ready", "leased", "delayed", "blocked", "failed", "completed", "cancelled")
+COLUMNS: Final = (
+    Column("QUEUE", folds=True),
+    Column("READY", right=True),
+    Column("RUNNING", right=True),
+    Column("DELAYED", right=True),
+    Column("BLOCKED", right=True),
+    Column("FAILED", right=True),
+    Column("COMPLETED", right=True),
+    Column("OLDEST", right=True),
+    Column("WORKERS"),
+)
+
+
+class Picture(Struct, frozen=True):
+    """Answers of the API that belong together."""
+
+    about: dict[str, Any]
+    queues: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    failures: list[dict[str, Any]]
+    minute: dict[str, Any]  # the last whole minute
+    readiness: str  # why the server is not ready, or nothing
+
+    def notes(self) -> list[Note]:
+        """What needs attention."""
+        return notes(self.queues, self.workers, self.failures, self.readiness)
+
+    def totals(self) -> dict[str, int]:
+        """Jobs by state, over all queues."""
+        return {state: sum(queue["counts"][state] for queue in self.queues) for state in STATES}
+
+    def headline(self) -> str:
+        """The server in one line."""
+        about = self.about
+        return (
+            f"manyhands {about['version']} on {about['server_name']}, up "
+            f"{span(about['uptime_ms'])}, {plural(len(self.queues), 'queue')}, "
+            f"{plural(len(self.workers), 'busy worker')}, "
+            f"{self.minute['completed'] / 60:,.1f} jobs/s completed in the last minute"
+        )
+
+
+def take_picture(link: HttpLink) -> Picture:
+    """Asks the server for everything."""
+    steps = link.get("/api/history", range="1h")
+    # The last step is the minute that has only begun.
+    whole = steps[-2] if len(steps) > 1 else steps[-1]
+    return Picture(
+        link.get("/api/about"),
+        link.every("/api/queues"),
+        link.every("/api/workers"),
+        link.get("/api/failures", order="latest", count=_GROUPS_COUNT),
+        whole,
+        _readiness(link),
+    )
+
+
+def _readiness(link: HttpLink) -> str:
+    found = link.get("/readyz")
+    return "" if found["ready"] else ", ".join(found["missing"]) or "it is starting"
+
+
+def queue_row(queue: Mapping[str, Any]) -> list[Cell]:
+    """A queue as a row of the table."""
+    counts = queue["counts"]
+    oldest = queue["oldest_ready_age_ms"]
+    return [
+        Cell(queue["name"], "bold" if counts["ready"] or counts["leased"] else ""),
+        number(counts["ready"], "cyan"),
+        number(counts["leased"], "yellow"),
+        number(counts["delayed"], "blue"),
+        number(counts["blocked"], "magenta"),
+        number(counts["failed"], "bold red"),
+        number(counts["completed"], "green"),
+        Cell(span(oldest), "" if oldest else "dim"),
+        _workers_cell(queue),
+    ]
+
+
+def _workers_cell(queue: Mapping[str, Any]) -> Cell:
+    counts = queue["counts"]
+    if queue["paused"]:
+        return Cell("paused", "yellow")
+    if counts["leased"]:
+        return Cell("busy", "green")
+    if queue["awaited"]:
+        return Cell("waiting", "green")
+    return Cell("none", "bold red") if counts["ready"] else Cell("none", "dim")
+
+
+def busiest(queues: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Queues with most to do first, then by name."""
+    return sorted(
+        queues,
+        key=lambda queue: (
+            -(queue["counts"]["ready"] + queue["counts"]["leased"]),
+            -queue["counts"]["failed"],
+            queue["name"],
+        ),
+    )

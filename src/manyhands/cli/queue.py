@@ -1,0 +1,326 @@
+"""`manyhands queue`: lists, shows, pauses and configures queues."""
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from manyhands.cli.durations import METAVAR, seconds
+from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.output import plural, print_json, print_styled, print_table, readable, span
+from manyhands.cli.stores import AsJson, fail
+from manyhands.config.durations import read_ms
+
+queue = typer.Typer(
+    help="List, show, pause, resume, configure and delete queues.",
+    epilog="Example: manyhands queue set mail --concurrency 4 --rate 100/1s",
+    no_args_is_help=True,
+)
+
+Name = Annotated[str, typer.Argument(help="The queue's name.", metavar="QUEUE")]
+Names = Annotated[list[str], typer.Argument(help="Names of queues.", metavar="QUEUE...")]
+_RATE: Final = re.compile(r"(\d{1,12})/(.+)")
+# Settings that hold milliseconds, in the order in which they are shown.
+_IN_MS: Final = frozenset({"lease_ms", "attempt_ms_max", "grace_ms", "record_ms"})
+
+
+def _path(name: str) -> str:
+    if not name:
+        fail("the name of a queue is empty.")
+    return f"/api/queues/{quote(name, safe='')}"
+
+
+@queue.command(name="list")
+@connected
+def list_queues(
+    pattern: Annotated[
+        str, typer.Argument(help="Part of the name.", metavar="[TEXT]", show_default=False)
+    ] = "",
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """List all queues by name.
+
+    Examples:
+
+      manyhands queue list
+
+      manyhands queue list mail --json
+    """
+    from manyhands.cli.picture import COLUMNS, queue_row
+
+    rows = [row for row in link.every("/api/queues") if pattern in row["name"]]
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif not rows and sys.stdout.isatty():
+        typer.echo("There is no such queue." if pattern else "There are no queues.")
+    else:
+        print_table(COLUMNS, [queue_row(row) for row in rows])
+
+
+@queue.command()
+@connected
+def show(
+    name: Name,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Show one queue: its jobs, its speed in the last hour, its settings.
+
+    Example:
+
+      manyhands queue show mail
+    """
+    found = link.get(_path(name))
+    total = link.page("/api/history", range="1h", queue=name)["total"]
+    if as_json:
+        print_json({**found, "last_hour": total})
+        return
+    counts = found["counts"]
+    print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
+    lines = [f"{state.replace('leased', 'running')}\t{counts[state]}" for state in counts]
+    lines.append(f"oldest ready\t{span(found['oldest_ready_age_ms'])}")
+    lines.append(f"workers waiting\t{'yes' if found['awaited'] else 'no'}")
+    lines.append(
+        f"last hour\t{total['submitted']} submitted, {total['completed']} completed, "
+        f"{total['failed']} failed, {total['failed_attempts']} failed attempts"
+    )
+    for word, key in (("waited", "wait_ms"), ("ran", "run_ms")):
+        if total[key]:
+            lines.append(f"{word}\tp50 {span(total[key]['p50'])}, p95 {span(total[key]['p95'])}")
+    lines += [f"{key}\t{text}" for key, text in _policy_lines(found["policy"])]
+    width = 18 if sys.stdout.isatty() else 0
+    for line in lines:
+        key, _, text = line.partition("\t")
+        typer.echo(f"  {key:<{width}}{readable(text)}" if width else readable_row(key, text))
+
+
+def readable_row(key: str, text: str) -> str:
+    """A line of a pipe."""
+    return f"{key}\t{readable(text)}"
+
+
+def _policy_lines(policy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Settings by the names of their flags, where they have one."""
+    flags = {key: word for word, key in _SETTINGS.items()}
+    lines: list[tuple[str, str]] = []
+    for key, value in policy.items():
+        if value is None:
+            continue
+        if key in _IN_MS:
+            text = span(value)
+        elif key == "rate":
+            text = f"{value['count']}/{span(value['per_ms'])}"
+        elif key == "backoff":
+            text = (
+                f"{span(value['first_ms'])}, then times {value['factor']:g}, at most "
+                f"{span(value['ms_max'])}"
+            )
+        else:
+            text = str(value).lower()
+        lines.append((flags.get(key, key), text))
+    return lines
+
+
+@queue.command()
+@connected
+def pause(
+    names: Names,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Hand out no more jobs of these queues; submits still work.
+
+    Example:
+
+      manyhands queue pause mail reports
+    """
+    _set_paused(link, names, paused=True, as_json=as_json)
+
+
+@queue.command()
+@connected
+def resume(
+    names: Names,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Hand out the jobs of these queues again.
+
+    Example:
+
+      manyhands queue resume mail
+    """
+    _set_paused(link, names, paused=False, as_json=as_json)
+
+
+def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool) -> None:
+    # A queue that does not exist would be created: a misspelt name must not go unnoticed.
+    known = [link.get(_path(name)) for name in names]
+    for found in known:
+        link.put(_path(found["name"]), {"paused": paused})
+        if as_json:
+            print_json({"name": found["name"], "paused": paused})
+        elif paused:
+            held = plural(found["counts"]["ready"], "ready job")
+            typer.echo(readable(f"{found['name']} is paused; {held} held back."))
+        else:
+            typer.echo(readable(f"{found['name']} is resumed."))
+
+
+def _rate(text: str) -> dict[str, int]:
+    found = _RATE.fullmatch(text)
+    per = found[2] if found is not None else ""
+    ms = read_ms(per if per[:1].isdigit() else f"1{per}") if found is not None else None
+    if found is None or not ms:
+        raise typer.BadParameter(f"{text!r} is not a rate: use COUNT/DURATION, such as 100/1m.")
+    return {"count": int(found[1]), "per_ms": round(ms)}
+
+
+def _setting(flag: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - of typer
+    return typer.Option(flag, help=text, metavar=metavar, show_default=False, **more)
+
+
+def _duration(flag: str, text: str) -> Any:  # noqa: ANN401
+    return _setting(flag, METAVAR, text, parser=seconds())
+
+
+@queue.command(name="set")
+@connected
+def set_queue(  # noqa: PLR0913 - each is a flag
+    name: Name,
+    *,
+    link: HttpLink,
+    attempts: Annotated[
+        int | None,
+        _setting("--attempts", "NUMBER", "Maximum number of attempts; -1 is unlimited.", min=-1),
+    ] = None,
+    backoff: Annotated[
+        float | None, _duration("--backoff", "Pause before the first retry; later ones double.")
+    ] = None,
+    backoff_max: Annotated[
+        float | None, _duration("--backoff-max", "Longest pause between retries.")
+    ] = None,
+    lease: Annotated[float | None, _duration("--lease", "Term of a lease; 0 is no expiry.")] = None,
+    attempt_max: Annotated[
+        float | None, _duration("--attempt-max", "Longest attempt, even if it is renewed.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, _setting("--concurrency", "NUMBER", "Running jobs at once.", min=0)
+    ] = None,
+    rate: Annotated[
+        dict[str, int] | None,
+        _setting("--rate", "COUNT/DURATION", "Jobs handed out in this time.", parser=_rate),
+    ] = None,
+    jobs_max: Annotated[
+        int | None,
+        _setting("--jobs-max", "NUMBER", "Unfinished jobs; more are refused.", min=0),
+    ] = None,
+    keep: Annotated[float | None, _duration("--keep", "How long finished jobs are kept.")] = None,
+    keep_count: Annotated[
+        int | None, _setting("--keep-count", "NUMBER", "How many finished jobs are kept.", min=0)
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        _setting("--unset", "FLAG", "Remove a setting, such as rate; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Configure a queue, created if it is new; settings that are not named stay as they are.
+
+    Examples:
+
+      manyhands queue set mail --attempts 10 --backoff 30s --backoff-max 1h
+
+      manyhands queue set mail --concurrency 4 --rate 100/1m
+
+      manyhands queue set mail --unset rate
+    """
+    from manyhands.cli.http_link import RefusedError, UnansweredError
+
+    given = {
+        "attempts_max": attempts,
+        "lease_ms": _ms(lease),
+        "attempt_ms_max": _ms(attempt_max),
+        "concurrency_max": concurrency,
+        "rate": rate,
+        "jobs_max": jobs_max,
+        "record_ms": _ms(keep),
+        "records_max": keep_count,
+    }
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    try:
+        policy = link.ask("GET", _path(name))["results"]["policy"]
+    except RefusedError as error:
+        if error.code != "unknown_queue":
+            fail(f"{error}.")
+        policy = {}
+    except UnansweredError as error:
+        fail(str(error))
+    if backoff is not None or backoff_max is not None:
+        pauses = dict(policy.get("backoff") or {})
+        if backoff is not None:
+            pauses["first_ms"] = _ms(backoff)
+        if backoff_max is not None:
+            pauses["ms_max"] = _ms(backoff_max)
+        changes["backoff"] = pauses
+    removed = [_SETTINGS.get(word) or fail(f"--unset {word}: use one of {', '.join(_SETTINGS)}.")
+               for word in unset or []]  # fmt: skip
+    if not changes and not removed:
+        fail("nothing to set; see `manyhands queue set --help`.")
+    policy = {**policy, **changes}
+    for key in removed:
+        policy.pop(key, None)
+    link.put(_path(name), {"policy": policy})
+    found = link.get(_path(name))
+    if as_json:
+        print_json(found)
+        return
+    settings = ", ".join(f"{key} {text}" for key, text in _policy_lines(found["policy"]))
+    typer.echo(readable(f"{name}: {settings or 'no settings'}"))
+
+
+_SETTINGS: Final = {
+    "attempts": "attempts_max",
+    "backoff": "backoff",
+    "lease": "lease_ms",
+    "attempt-max": "attempt_ms_max",
+    "concurrency": "concurrency_max",
+    "rate": "rate",
+    "jobs-max": "jobs_max",
+    "keep": "record_ms",
+    "keep-count": "records_max",
+}
+
+
+def _ms(value: float | None) -> int | None:
+    return None if value is None else round(value * 1000)
+
+
+@queue.command()
+@connected
+def delete(
+    name: Name,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a queue and its settings; one with unfinished jobs is refused.
+
+    Example:
+
+      manyhands queue delete mail
+    """
+    found = link.delete(_path(name))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(readable(f"{name} is deleted."))

@@ -1,0 +1,245 @@
+"""`manyhands schedule`: jobs that are submitted again and again."""
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from manyhands.cli.content import as_content
+from manyhands.cli.durations import METAVAR, seconds
+from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.output import (
+    NOTHING,
+    Cell,
+    Column,
+    ago,
+    moment,
+    number,
+    print_json,
+    print_table,
+    readable,
+    short_id,
+    span,
+)
+from manyhands.cli.stores import AsJson, fail
+
+schedule = typer.Typer(
+    help="List, show, set and delete schedules.",
+    epilog="Example: manyhands schedule set nightly reports --cron '0 3 * * *'",
+    no_args_is_help=True,
+)
+Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")]
+_COLUMNS: Final = (
+    Column("SCHEDULE", folds=True),
+    Column("QUEUE", folds=True),
+    Column("WHEN"),
+    Column("NEXT", right=True),
+    Column("FIRED", right=True),
+    Column("LAST JOB"),
+)
+
+
+def _path(name: str) -> str:
+    if not name:
+        fail("the name of a schedule is empty.")
+    return f"/api/schedules/{quote(name, safe='')}"
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    if row["interval_ms"] is not None:
+        return f"every {span(row['interval_ms'])}"
+    return f"{row['cron']} {row['time_zone']}"
+
+
+@schedule.command(name="list")
+@connected
+def list_schedules(
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """List schedules, and when each submits its next job.
+
+    Example:
+
+      manyhands schedule list
+    """
+    rows = link.every("/api/schedules")
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    live = sys.stdout.isatty()
+    if live and not rows:
+        typer.echo("There are no schedules. See `manyhands schedule set --help`.")
+        return
+    now = link.now() if live else 0
+    print_table(
+        _COLUMNS,
+        [
+            [
+                Cell(row["id"], "bold"),
+                row["queue"],
+                _when(row),
+                Cell("paused", "yellow")
+                if row["paused"]
+                else Cell(ago(row["next_at"], now) if live else str(row["next_at"])),
+                number(row["fired_count"]),
+                short_id(row["last_job_id"]) if row["last_job_id"] else NOTHING,
+            ]
+            for row in rows
+        ],
+    )
+
+
+@schedule.command()
+@connected
+def show(
+    name: Name,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Show one schedule.
+
+    Example:
+
+      manyhands schedule show nightly
+    """
+    found = _found(link, name)
+    if as_json:
+        print_json(found)
+        return
+    facts = {
+        "schedule": found["id"],
+        "queue": found["queue"],
+        "when": _when(found),
+        "next": "paused" if found["paused"] else moment(found["next_at"]),
+        "fired": str(found["fired_count"]),
+        "last job": found["last_job_id"] or NOTHING,
+        "catches up": str(found["backlog_max"]),
+        "one at a time": "yes" if found["unique"] else "no",
+        "priority": f"{found['priority']:g}",
+        "tags": ", ".join(found["tags"]) or NOTHING,
+        "limits": ", ".join(found["limits"]) or NOTHING,
+        "payload": _as_text(found["payload"]),
+    }
+    for key, text in facts.items():
+        line = f"{key:<15}{readable(text)}" if sys.stdout.isatty() else f"{key}\t{readable(text)}"
+        typer.echo(line)
+
+
+def _as_text(value: object) -> str:
+    import msgspec
+
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _found(link: HttpLink, name: str) -> dict[str, Any]:
+    rows = link.every("/api/schedules")
+    found = next((row for row in rows if row["id"] == name), None)
+    if found is None:
+        fail(f"there is no schedule {name}; `manyhands schedule list` shows all.")
+    return found  # type: ignore[no-any-return]
+
+
+@schedule.command(name="set")
+@connected
+def set_schedule(  # noqa: PLR0913 - each is a flag
+    name: Name,
+    queue: Annotated[str, typer.Argument(help="The queue to submit to.", metavar="QUEUE")],
+    payload: Annotated[
+        str, typer.Argument(help="Data for the worker; - is standard input.", show_default=False)
+    ] = "",
+    *,
+    link: HttpLink,
+    every: Annotated[
+        float | None,
+        typer.Option(
+            "--every", help="A job each time this has passed.", metavar=METAVAR, parser=seconds()
+        ),
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option("--cron", help="Minute, hour, day, month, day of the week.", metavar="LINE"),
+    ] = None,
+    time_zone: Annotated[
+        str,
+        typer.Option("--time-zone", help="For --cron, such as Europe/Berlin.", metavar="ZONE"),
+    ] = "UTC",
+    catch_up: Annotated[
+        int,
+        typer.Option(
+            "--catch-up",
+            min=0,
+            help="Missed jobs to submit after an outage, for --every.",
+            metavar="NUMBER",
+        ),
+    ] = 1,
+    unique: Annotated[
+        bool, typer.Option("--unique", help="Skip while its last job is unfinished.")
+    ] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Submit nothing for now.")] = False,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", "-t", help="A tag for its jobs; may be repeated.", metavar="TAG"),
+    ] = None,
+    priority: Annotated[
+        float, typer.Option("--priority", "-p", help="Higher goes first.", metavar="NUMBER")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Create or replace a schedule.
+
+    Examples:
+
+      manyhands schedule set nightly reports '{"all": true}' --cron '0 3 * * *' --time-zone Europe/Berlin
+
+      manyhands schedule set pulse health --every 30s --unique
+    """  # noqa: E501 - an example is one line
+    if (every is None) == (cron is None):
+        fail("a schedule needs --every or --cron, and not both.")
+    body: dict[str, Any] = {
+        "queue": queue,
+        "backlog_max": catch_up,
+        "unique": unique,
+        "paused": paused,
+        "priority": priority,
+        "tags": tag or [],
+    }
+    data = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
+    if data:
+        body["payload"], body["encoding"] = as_content(data)
+    if every is not None:
+        body["interval_ms"] = round(every * 1000)
+    else:
+        body |= {"cron": cron, "time_zone": time_zone}
+    found = link.put(_path(name), body)
+    if as_json:
+        print_json(found)
+    else:
+        next_at = f"the next job is due {moment(found['next_at'])}"
+        typer.echo(readable(f"{name}: {'it is paused' if paused else next_at}."))
+
+
+@schedule.command()
+@connected
+def delete(
+    name: Name,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a schedule; the jobs that it has submitted stay.
+
+    Example:
+
+      manyhands schedule delete nightly
+    """
+    found = link.delete(_path(name))
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(readable(f"{name} is deleted."))

@@ -1,0 +1,101 @@
+"""`manyhands status`: how things are, at a glance."""
+
+import sys
+from typing import Annotated, Final
+
+import typer
+from msgspec.structs import asdict
+
+from manyhands.cli.attention import Note, gathered
+from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.output import (
+    Cell,
+    Column,
+    Row,
+    print_json,
+    print_styled,
+    print_table,
+    readable,
+)
+from manyhands.cli.stores import AsJson
+
+_SHOWN_MAX: Final = 20
+
+
+@connected
+def status(
+    *,
+    link: HttpLink,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every queue, not only the busiest twenty.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the queues and what needs attention; exits 1 if something needs a person.
+
+    Exit codes: 0 all is well, 1 something needs a person (or the server does not answer), 2 wrong
+    arguments. In a pipe, each queue is a line with tabs: name, ready, running, delayed, blocked,
+    failed, completed, oldest wait, workers; what needs attention goes to standard error.
+
+    Examples:
+
+      manyhands status
+
+      manyhands status --json | jq .attention
+
+      manyhands status > /dev/null || page-somebody
+    """
+    from manyhands.cli.picture import COLUMNS, busiest, queue_row, take_picture
+
+    picture = take_picture(link)
+    found = picture.notes()
+    if as_json:
+        print_json(
+            {
+                "version": picture.about["version"],
+                "uptime_ms": picture.about["uptime_ms"],
+                "totals": picture.totals(),
+                "last_minute": picture.minute,
+                "attention": [asdict(note) for note in found],
+                "queues": picture.queues,
+            }
+        )
+    else:
+        live = sys.stdout.isatty()
+        if live:
+            print_styled(picture.headline(), "dim")
+            typer.echo()
+        queues = busiest(picture.queues)
+        shown = queues[:_SHOWN_MAX] if live and not everything else queues
+        if shown:
+            print_table(COLUMNS, [queue_row(queue) for queue in shown])
+        elif live:
+            typer.echo("There are no queues yet. Submit a job: manyhands submit mail 'hello'")
+        if len(shown) < len(queues):
+            print_styled(f"… and {len(queues) - len(shown):,} more: --all shows them", "dim")
+        _print_notes(gathered(found), live=live)
+    if found:
+        raise SystemExit(1)
+
+
+def _print_notes(found: list[Note], *, live: bool) -> None:
+    if not live:
+        for note in found:
+            words = ": ".join(part for part in (note.what, note.about, note.detail) if part)
+            typer.echo(readable(words), err=True)
+        return
+    typer.echo()
+    if not found:
+        print_styled("✓ Nothing needs attention.", "green")
+        return
+    columns = (Column("NEEDS ATTENTION"), Column("WHAT", folds=True), Column(""), Column("TRY"))
+    rows: list[Row] = [
+        [
+            Cell(note.what, "bold red" if note.level == "bad" else "yellow"),
+            note.about,
+            note.detail,
+            Cell(note.remedy, "dim"),
+        ]
+        for note in found
+    ]
+    print_table(columns, rows)

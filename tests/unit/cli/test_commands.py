@@ -1,0 +1,116 @@
+"""The table of commands, their help, and the completion of shells."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from manyhands import __version__
+from manyhands.cli import COMMANDS, app, main
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    printed = capsys.readouterr()
+    return int(left.value.code or 0), printed.out, printed.err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_explains_itself_with_an_example(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+
+    code, out, _ = run(capsys, command.name, "-h")
+
+    assert code == 0
+    assert f"manyhands {command.name}" in out.partition("xample")[2]
+
+
+def test_the_values_of_flags_are_named_by_what_they_are(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    group = get_command(app)
+
+    def explained(words: list[str]) -> str:
+        return run(capsys, *words, "-h")[1]
+
+    for row in COMMANDS:
+        loaded = group.load(row)
+        names = list(getattr(loaded, "commands", ())) or [""]
+        for name in names:
+            out = explained([row.name, *([name] if name else [])])
+            assert "range>" not in out
+            assert "<str>" not in out
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_the_help_lists_every_command(capsys, flag):
+    code, out, _ = run(capsys, flag)
+
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("  ")][3:-1] == [
+        command.name for command in COMMANDS
+    ]
+
+
+def test_the_version_is_one_line(capsys):
+    assert run(capsys, "--version") == (0, f"manyhands {__version__}\n", "")
+
+
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(capsys):
+    code, _, err = run(capsys, "staus")
+
+    assert code == 2
+    assert "No such command 'staus'. Did you mean 'status'" in err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_gets_a_script(capsys, shell):
+    code, out, _ = run(capsys, "completion", shell)
+
+    assert code == 0
+    assert f"_MANYHANDS_COMPLETE=complete_{shell}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("manyhands que", ["queue"]),
+        ("manyhands queue re", ["resume"]),
+        ("manyhands submit --wa", ["--wait"]),
+        ("manyhands completion b", ["bash"]),
+    ],
+)
+def test_a_shell_completes_commands_and_flags(words, completed):
+    found = subprocess.run(
+        [sys.executable, "-m", "manyhands"],
+        env={
+            **os.environ,
+            "_MANYHANDS_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert found.stdout.split() == completed
+
+
+def test_a_command_loads_no_other():
+    script = (
+        "import sys\n"
+        "from manyhands.cli import main\n"
+        "try: main(['submit', '--help'])\n"
+        "except SystemExit: pass\n"
+        "others = {'rich', 'apsw', 'asyncio', 'manyhands.cli.serve', 'manyhands.cli.dwork'}\n"
+        "sys.exit(' '.join(others & set(sys.modules)) or 0)\n"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert found.returncode == 0, found.stderr
