@@ -1,6 +1,7 @@
 """Commands that are loaded when they are used, so that each starts as fast as if it were alone."""
 
 from collections.abc import Sequence
+from copy import copy
 from importlib import import_module
 from typing import Any
 
@@ -118,5 +119,9 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
                 parameter.metavar = (parameter.name or "").upper() + several
             else:
                 parameter.metavar = _METAVARS.get(parameter.type.name)
+        if parameter.param_type_name == "argument":
+            # The name says it all; the help with boxes would add the type.
+            parameter.type = copy(parameter.type)
+            parameter.type.get_metavar = lambda *_, **__: ""
     for below in getattr(command, "commands", {}).values():
         _name_values(below)
