@@ -262,8 +262,10 @@ def test_a_pattern_that_cannot_be_is_explained(served):
 
 
 def test_workers_are_listed_and_a_hung_one_loses_its_job(served, api, queue):
-    job_id = submitted(served, queue)
-    api.results("claim", queue=queue, worker="hangs", term_ms=0)
+    before, job_id = submitted(served, queue), submitted(served, queue)
+    [held] = api.results("claim", queue=queue, worker="hangs", id=before)
+    api.results("release", id=before, token=held["token"])
+    api.results("claim", queue=queue, worker="hangs", term_ms=0, id=job_id)
 
     [row] = [row for row in lines(served, "workers") if row[0] == "hangs"]
     ended = talk(served, "expire", "--worker", "hangs", "--yes")

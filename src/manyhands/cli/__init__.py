@@ -6,6 +6,7 @@ once.
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -126,13 +127,21 @@ COMMANDS: Final = (
         "Carry messages between WMP workers and managers.",
     ),
 )
+_WIDE_COLUMNS: Final = 110
 # Set by the shell while it completes a command line.
 COMPLETION_VARIABLE: Final = "_MANYHANDS_COMPLETE"
 
 
 class _Commands(LazyGroup):
     table = COMMANDS
-    markup: Literal["rich"] | None = "rich" if sys.stdout.isatty() and sys.stderr.isatty() else None
+    # Boxes take room: where there is little, names of flags would be cut.
+    markup: Literal["rich"] | None = (
+        "rich"
+        if sys.stdout.isatty()
+        and sys.stderr.isatty()
+        and shutil.get_terminal_size().columns >= _WIDE_COLUMNS
+        else None
+    )
 
 
 app = typer.Typer(

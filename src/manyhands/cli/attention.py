@@ -1,6 +1,7 @@
 """What needs a person, found in the answers of the API. Times are the server's."""
 
 from collections.abc import Iterable, Mapping
+from shlex import quote
 from typing import Any, Final
 
 from msgspec import Struct
@@ -48,13 +49,15 @@ def _of_queue(queue: Mapping[str, Any]) -> Iterable[Note]:
     if not ready:
         return
     if queue["paused"]:
-        yield Note("warn", "paused", name, f"{jobs} held back", f"manyhands queue resume {name}")
+        yield Note(
+            "warn", "paused", name, f"{jobs} held back", f"manyhands queue resume {quote(name)}"
+        )
     elif not counts["leased"] and not queue["awaited"] and waited_ms > _UNATTENDED_MS:
         detail = f"{jobs}, and no worker takes {'it' if ready == 1 else 'them'}"
-        yield Note("bad", "no workers", name, detail, f"manyhands work {name} --command …")
+        yield Note("bad", "no workers", name, detail, f"manyhands work {quote(name)} --command …")
     elif waited_ms > _LATE_MS:
         detail = f"the oldest of {jobs} has waited {span(waited_ms)}"
-        yield Note("warn", "slow", name, detail, f"manyhands queue show {name}")
+        yield Note("warn", "slow", name, detail, f"manyhands queue show {quote(name)}")
 
 
 def _of_worker(worker: Mapping[str, Any]) -> Iterable[Note]:
@@ -62,7 +65,7 @@ def _of_worker(worker: Mapping[str, Any]) -> Iterable[Note]:
     if lapsed:
         name = worker["name"] or worker["address"]
         detail = f"{plural(lapsed, 'lease')} expired without a report"
-        yield Note("bad", "silent worker", name, detail, f"manyhands expire --worker {name}")
+        yield Note("bad", "silent worker", name, detail, f"manyhands expire --worker {quote(name)}")
 
 
 def _of_failures(group: Mapping[str, Any]) -> Iterable[Note]:

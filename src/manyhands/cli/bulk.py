@@ -139,6 +139,8 @@ class _Operation:
         if ids:
             self._body["ids"] = full_ids(self._link, ids)
         elif given:
+            if action == "expire":
+                given.setdefault("state", [State.LEASED])  # others have no lease to end
             self._body["filter"] = given
         else:
             fail("which jobs? Name ids, or a filter such as --queue; see --help.")

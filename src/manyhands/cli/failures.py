@@ -1,5 +1,6 @@
 """`manyhands failures`: what went wrong, in groups."""
 
+import shutil
 import sys
 from typing import Annotated, Final
 
@@ -21,6 +22,8 @@ from manyhands.cli.output import (
 from manyhands.cli.stores import AsJson
 
 _COUNT: Final = 20
+_TREND: Final = 2  # a column that is left out where there is little room
+_WIDE_COLUMNS: Final = 110
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = (
     Column("JOBS", right=True),
@@ -83,7 +86,11 @@ def failures(
         ]
         for group in groups
     ]
-    print_table(_COLUMNS, rows)
+    columns = list(_COLUMNS)
+    if live and shutil.get_terminal_size().columns < _WIDE_COLUMNS:
+        del columns[_TREND]
+        rows = [[*row[:_TREND], *row[_TREND + 1 :]] for row in rows]
+    print_table(columns, rows)
     if live and page["groups"] > len(groups):
         more = page["groups"] - len(groups)
         print_styled(f"… and {plural(more, 'group')} more: -n {page['groups']}", "dim")

@@ -1,6 +1,7 @@
 """Commands that are loaded when they are used, so that each starts as fast as if it were alone."""
 
 from collections.abc import Sequence
+from copy import copy
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +30,23 @@ class Lazy(Struct, frozen=True):
     help: str
 
 
+class SectionedCommand(TyperCommand):
+    """A command whose plain help has its options under headings, as the one with boxes has."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - types of typer's
+        """Writes a list for each heading, in the order of their first options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panel = getattr(parameter, "rich_help_panel", None) or usual
+                sections.setdefault(panel, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 class LazyGroup(TyperGroup):
     """A group that also has the commands of a table."""
 
@@ -51,6 +69,18 @@ class LazyGroup(TyperGroup):
             rich_markup_mode=self.markup,
         )
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """Writes a list of commands for each heading."""
+        limit = formatter.width - 6 - max(len(row.name) for row in self.table)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            panel = command.rich_help_panel or "Commands"
+            sections.setdefault(panel, []).append((name, command.get_short_help_str(limit)))
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
         """As usual; a wrong name is compared with all that there are."""
         row = self._row(args[0])
@@ -70,7 +100,7 @@ class LazyGroup(TyperGroup):
             built: Any = get_group(found)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode=self.markup)
-            alone.command(name=row.name)(found)
+            alone.command(name=row.name, cls=SectionedCommand)(found)
             built = get_command(alone)
         built.name = row.name
         _name_values(built)
@@ -89,5 +119,9 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
                 parameter.metavar = (parameter.name or "").upper() + several
             else:
                 parameter.metavar = _METAVARS.get(parameter.type.name)
+        if parameter.param_type_name == "argument":
+            # The name says it all; the help with boxes would add the type.
+            parameter.type = copy(parameter.type)
+            parameter.type.get_metavar = lambda *_, **__: ""
     for below in getattr(command, "commands", {}).values():
         _name_values(below)

@@ -86,7 +86,8 @@ def jobs(
         rows = link.get("/api/jobs", id_tail=words[0].lower()) or link.get("/api/jobs", **wanted)
         more = False
     elif job_id is not None:
-        given = next(word for word in words if word.startswith("id:")).removeprefix("id:")
+        given = next((word for word in words if word.startswith("id:")), words[0])
+        given = given.removeprefix("id:")
         rows, more = [find_job(link, given.strip('"'))], False
     else:
         if count is None:

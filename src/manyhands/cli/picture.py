@@ -49,7 +49,7 @@ class Picture(Struct, frozen=True):
             f"manyhands {about['version']} on {about['server_name']}, up "
             f"{span(about['uptime_ms'])}, {plural(len(self.queues), 'queue')}, "
             f"{plural(len(self.workers), 'busy worker')}, "
-            f"{self.minute['completed'] / 60:,.1f} jobs/s completed in the last minute"
+            f"{self.minute['completed'] / 60:,.1f} jobs/s"
         )
 
 

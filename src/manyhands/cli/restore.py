@@ -50,7 +50,9 @@ def restore(
         lock = DirectoryLock(found.data)
         try:
             target, artifacts = found.data / schema.FILE_NAME, found.data / FOLDER
-            for place in (target, artifacts):
+            # A journal would belong to the database that was there before.
+            before = [*found.data.glob("manyhands.db*"), *found.data.glob("manyhands.*journal*")]
+            for place in (*sorted(before), artifacts):
                 if os.path.lexists(place):
                     raise StoreError(
                         f"{place} already exists. Move it away, or name another directory with "

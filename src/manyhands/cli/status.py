@@ -9,9 +9,6 @@ from msgspec.structs import asdict
 from manyhands.cli.attention import Note, gathered
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.output import (
-    Cell,
-    Column,
-    Row,
     print_json,
     print_styled,
     print_table,
@@ -88,14 +85,9 @@ def _print_notes(found: list[Note], *, live: bool) -> None:
     if not found:
         print_styled("✓ Nothing needs attention.", "green")
         return
-    columns = (Column("NEEDS ATTENTION"), Column("WHAT", folds=True), Column(""), Column("TRY"))
-    rows: list[Row] = [
-        [
-            Cell(note.what, "bold red" if note.level == "bad" else "yellow"),
-            note.about,
-            note.detail,
-            Cell(note.remedy, "dim"),
-        ]
-        for note in found
-    ]
-    print_table(columns, rows)
+    print_styled("Needs attention", "bold")
+    for note in found:
+        words = ": ".join(part for part in (note.about, note.detail) if part)
+        print_styled(f"  {note.what:<13}  {words}", "red" if note.level == "bad" else "yellow")
+        if note.remedy:
+            print_styled(f"  {'':<13}  {note.remedy}", "dim")

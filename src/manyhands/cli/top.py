@@ -35,6 +35,8 @@ _SORT_NAMES: Final = {word: key for key, (word, _) in _SORTS.items()}
 _NOTES_MAX: Final = 6
 _HEAD_LINES: Final = 4  # above the queues
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
+_RARE: Final = 4  # the blocked jobs: the column that is left out where there is little room
+_WIDE_COLUMNS: Final = 100
 _KEYS_BYTES: Final = 1_024
 # An arrow is several characters that arrive together.
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
@@ -228,9 +230,14 @@ class Screen:
             for note in found[:_NOTES_MAX]
         ] or [Text("✓ Nothing needs attention.", style="green")]
         if self._trouble:
-            notes = [Text(f"! {self._trouble} Trying again …", style="bold white on red")]
+            notes = [
+                Text(f"! {self._trouble.rstrip('.')}; trying again …", style="bold white on red")
+            ]
         room = max(1, console.height - _HEAD_LINES - len(notes) - 3)
         columns, rows = self._table(room)
+        if console.width < _WIDE_COLUMNS:
+            columns = [*columns[:_RARE], *columns[_RARE + 1 :]]
+            rows = [[*row[:_RARE], *row[_RARE + 1 :]] for row in rows]
         below = len(self._rows) - self._first_row - len(rows)
         more = Text(f"… {below} more below" if below > 0 else "", style="dim")
         keys = Text(_HELP, style="reverse", no_wrap=True, overflow="crop")

@@ -57,9 +57,10 @@ def test_jobs_that_wait_for_long_although_there_are_workers_are_worth_a_look():
 
 
 def test_a_paused_queue_is_worth_a_look_only_while_it_holds_jobs_back():
-    [note] = notes([a_queue(ready=3, paused=True, age_ms=99_000)], [], [])
+    [note] = notes([a_queue("it's", ready=3, paused=True, age_ms=99_000)], [], [])
 
-    assert words(note) == [("warn", "paused", "q", "3 jobs held back")]
+    assert words(note) == [("warn", "paused", "it's", "3 jobs held back")]
+    assert note.remedy == """manyhands queue resume 'it'"'"'s'"""
 
 
 def test_recent_failures_are_told_by_the_line_that_tells():
