@@ -67,6 +67,7 @@ COMPILED: Final = (
     "store/index/namespaces.py",
     "store/sqlite/writer/packer.py",
     "store/index/ready.py",
+    "store/index/retrying.py",
     "store/sqlite/rows.py",
     "store/index/tables.py",
     "protocols/gearman/codec.py",

@@ -94,6 +94,23 @@ def test_a_queue_is_paused_and_resumed_in_place(looking, api, queue):
     assert not api.get(f"queues/{queue}")["paused"]
 
 
+def test_a_second_click_at_the_same_place_hits_the_same_button(looking, api, queue):
+    names = [f"{queue}-{letter}" for letter in "abc"]
+    for name in names:
+        api.results("submit", queue=name, payload=1)
+    page = looking.at("queues?q=" + queue)
+    looking.live()
+    place = looking.button(f"Pause queue {names[1]}").bounding_box()
+    x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
+
+    page.mouse.click(x, y)
+    expect(page.get_by_text(f"Queue {names[1]} is paused.")).to_be_visible()
+    page.mouse.click(x, y)
+
+    expect(page.get_by_text(f"Queue {names[1]} is resumed.")).to_be_visible()
+    assert [api.get(f"queues/{name}")["paused"] for name in names] == [False] * 3
+
+
 def test_queues_are_found_while_typing(looking, api, queue):
     api.results("submit", queue=queue, payload=1)
     page = looking.at("queues")

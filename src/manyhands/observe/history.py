@@ -6,6 +6,7 @@ that. Spans of ten minutes are combined from what was written.
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,12 +25,14 @@ from manyhands.model.history import (
     StoredSample,
     merged,
 )
+from manyhands.model.job import FINISHED
 from manyhands.observe.tallies import Tallies
 
 _log = structlog.get_logger("manyhands.history")
 
 # How old the counts of the present minute may be on disk.
 _WRITE_MS: Final = 10_000
+_RATE_SECONDS: Final = 10  # over which the present rate is measured
 _HOUR_MS: Final = 60 * MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -72,11 +75,15 @@ class History:
         self._written_at = self._minute_at
         self._coarse_at: int | None = None  # spans before this one are put together
         self._joining: asyncio.Task[None] | None = None
+        # When, and how many jobs had ended by then: the last seconds.
+        self._ends: deque[tuple[int, int]] = deque(maxlen=_RATE_SECONDS + 1)
 
     # Writing.
 
     def look(self, now: int) -> None:
         """Once a second."""
+        entered = self._tallies.entered
+        self._ends.append((now, sum(entered[state] for state in FINISHED)))
         minute_at = _floor(now, MINUTE_MS)
         if minute_at != self._minute_at or now - self._written_at >= _WRITE_MS:
             self.write(now)
@@ -166,6 +173,27 @@ class History:
         start = end - wanted.length_ms
         rows = await asyncio.to_thread(self._rows, wanted, start, end, queue)
         return _points(rows, self._present(queue), wanted, start, now)
+
+    def rate(self) -> float:
+        """Jobs that ended, a second, in the last seconds."""
+        if len(self._ends) < 2:
+            return 0.0
+        (since, before), (until, after) = self._ends[0], self._ends[-1]
+        return (after - before) * 1000 / max(1, until - since)
+
+    async def recent(self, minutes: int) -> dict[str, Sample]:
+        """What happened in each queue in the last minutes and in the current one."""
+        since = self._minute_at - minutes * MINUTE_MS
+        rows = await asyncio.to_thread(self._store.samples, MINUTE_MS, since, self._minute_at)
+        found: dict[str, Sample] = {}
+        for row in rows:
+            if row.queue != ALL_QUEUES:
+                found.setdefault(row.queue, Sample()).add(row.sample)
+        for current in (self._minute, self._tallies.current):
+            for queue, sample in current.items():
+                if queue != ALL_QUEUES:
+                    found.setdefault(queue, Sample()).add(sample)
+        return found
 
     def _rows(self, wanted: Range, start: int, end: int, queue: str) -> list[StoredSample]:
         rows = list(self._store.samples(wanted.stored_ms, start, end, queue))

@@ -1,13 +1,16 @@
 """Operations on many jobs, requested by a form: counted, confirmed, then watched while they run."""
 
+import asyncio
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from manyhands.model.failures import headline
 from manyhands.model.filter import Filter, Order
 from manyhands.model.job import State
 from manyhands.operate.bulk import POSSIBLE, BulkError, usual_states
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
+from manyhands.store.contract import FailureQuestion
 from manyhands.ui import words
 from manyhands.ui.graph import DEPENDANTS_MAX, dependants_of_all
 from manyhands.ui.job import read_priority
@@ -122,7 +125,9 @@ class BulkForm:
             where = f" to queue {words.shown(bulk.to_queue or '')}"
         elif bulk.action is BulkAction.PRIORITY:
             where = f" to {bulk.priority:g}"
-        if bulk.filter is not None:
+        if bulk.filter is not None and bulk.filter.failure is not None:
+            told += await self._group(bulk.filter)
+        elif bulk.filter is not None:
             told.append(f"Only jobs that are {_or(bulk.filter.states)} and match the search.")
         if bulk.action is BulkAction.CANCEL:
             told.append(self._dependants(bulk))
@@ -140,6 +145,22 @@ class BulkForm:
             self._back,
             told,
         )
+
+    async def _group(self, wanted: Filter) -> list[str]:
+        """What the jobs of a group of failures have in common, and in which queues they are."""
+        question = FailureQuestion(
+            now=self._visit.now, group_id=wanted.failure, queue=wanted.queue, count_max=1
+        )
+        found = await asyncio.to_thread(self._sources.store.failures, question)
+        if not found.groups:
+            return []
+        row = found.groups[0]
+        name = words.shown(headline(row.group.code, row.group.line), 200)
+        queues = [f"{words.shown(queue)} ({words.number(count)})" for queue, count in row.queues]
+        told = [f"They failed with “{name}”.", f"Queues: {', '.join(queues)}."]
+        if wanted.queue is not None:
+            told[1] = f"Only those of queue {words.shown(wanted.queue)}."
+        return told
 
     def _dependants(self, bulk: Bulk) -> str:
         """What happens to the dependants, with their number if the jobs are known."""

@@ -24,7 +24,8 @@ from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.obstacles import Wait
 from manyhands.model.payload import Encoding, guess_encoding
 from manyhands.model.replies import Refusal
-from manyhands.ui import graph, timeline, words
+from manyhands.model.traces import own_frame
+from manyhands.ui import graph, listings, timeline, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.content import content, file_name
 from manyhands.ui.page import Confirm, Done, File, Page, Shown
@@ -36,6 +37,7 @@ _PARTIALS_MAX: Final = 50
 _PARTIAL_LENGTH: Final = 2_000
 _REASON_NAME_LENGTH: Final = 80
 _QUEUES_OFFERED: Final = 200
+_ASKED_FIRST: Final = (State.COMPLETED, State.CANCELLED)
 _Action = Callable[["JobPage", Visit, Form, Job], Awaitable[Done | Confirm | Shown]]
 
 
@@ -98,6 +100,8 @@ class JobPage(Page):
             "reasons": why_waiting(self.sources.dispatcher, job),
             "told": _told,
             "budget": budget,
+            "error": listings.last_error(job),
+            "frame": "" if job.failure is None else own_frame(job.failure.message),
             "contents": self._contents(visit, job),
             "partials": [_partial(row) for row in partials[-_PARTIALS_MAX:]],
             "partials_kept": len(partials),
@@ -124,8 +128,10 @@ class JobPage(Page):
         """The contents of the job, each in its chosen view."""
         given: list[tuple[str, str, bytes, Encoding]] = []
         if job.failure is not None and job.failure.payload:
-            data = job.failure.payload
-            given.append(("failure", "Sent with the failure", data, guess_encoding(data)))
+            data, encoding = job.failure.payload, job.failure.encoding
+            if encoding is Encoding.BINARY:
+                encoding = guess_encoding(data)
+            given.append(("failure", "Sent with the failure", data, encoding))
         if job.result is not None:
             given.append(("result", "Result", job.result, job.result_encoding))
         given.append(("payload", "Payload", job.payload, job.encoding))
@@ -153,7 +159,9 @@ class JobPage(Page):
     async def _do(self, visit: Visit, job: Job, command: Command, sentence: str) -> Done:
         return await carry_out(visit, command, sentence, f"/ui/job/{job.job_id}")
 
-    async def _retry(self, visit: Visit, _form: Form, job: Job) -> Done:
+    async def _retry(self, visit: Visit, form: Form, job: Job) -> Done | Confirm:
+        if job.state in _ASKED_FIRST and not form.confirmed:
+            return self._confirm_again(visit, form, job)
         sentence = "The job is requeued."
         return await self._do(visit, job, Requeue(job_id=job.job_id), sentence)
 
@@ -185,11 +193,28 @@ class JobPage(Page):
         command = Move(job_id=job.job_id, queue=job.queue)
         return await self._do(visit, job, command, "The job no longer waits.")
 
-    async def _move(self, visit: Visit, form: Form, job: Job) -> Done | Shown:
+    def _confirm_again(self, visit: Visit, form: Form, job: Job, queue: str = "") -> Confirm:
+        """Work that was done, or called off, is not begun again by one click."""
+        where = f" in queue {words.shown(queue)}" if queue else ""
+        consequence = "Its dependants are not affected."
+        if job.state is State.COMPLETED:
+            consequence = "What it did is done a second time, and its result is replaced."
+        ago = words.ago(job.finished_at, visit.now)
+        return Confirm(
+            f"Run job {job.job_id} again{where}?",
+            "Run it again",
+            tuple(form.items()),
+            f"/ui/job/{job.job_id}",
+            (f"It was {job.state} {ago}.", consequence),
+        )
+
+    async def _move(self, visit: Visit, form: Form, job: Job) -> Done | Confirm | Shown:
         queue = form.text("queue")
         if not queue:
             visit.problems["queue"] = "Enter the name of a queue."
             return await self._shown(visit, job)
+        if job.state in _ASKED_FIRST and not form.confirmed:
+            return self._confirm_again(visit, form, job, queue)
         sentence = f"The job is now in queue {words.shown(queue)}."
         if job.state in FINISHED:
             command: Command = Requeue(job_id=job.job_id, queue=queue)

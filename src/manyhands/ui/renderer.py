@@ -54,6 +54,7 @@ class Renderer:
             instant=words.instant,
             clock=words.clock,
             anchor=anchor,
+            running=lambda state: "running" if state == State.LEASED else str(state),
             protocol=lambda realm: PROTOCOLS.get(realm, realm),
         )
         environment.globals.update(

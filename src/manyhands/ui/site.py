@@ -171,7 +171,7 @@ class Ui:
             await self._go_on(visit, found)
         elif isinstance(found, Confirm):
             values = {"confirm": found, "action": visit.here}
-            await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
+            await self._send(visit, Shown("confirm.html", values, "Confirm", ""), page.name)
         else:  # it shows mistakes, which a refresh would remove
             await self._send(visit, replace(found, topic=""), page.name)
 

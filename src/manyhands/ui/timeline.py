@@ -7,6 +7,7 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 
 from manyhands.model.events import Event
+from manyhands.model.failures import headline
 from manyhands.model.job import (
     FINISHED,
     SUBMITTED,
@@ -18,6 +19,7 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.model.reasons import Reason, in_words
+from manyhands.model.traces import telling_line
 from manyhands.ui import words
 
 # Shown by the leases themselves, or by the job's start and end.
@@ -82,7 +84,7 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
         detail = in_words(job.reason, job.detail)
         detail = detail if detail != job.state.value else ""
         if job.failure is not None and job.state is State.FAILED:
-            detail = _line(f"{job.failure.code}: {job.failure.message}".rstrip(": "))
+            detail = headline(job.failure.code, telling_line(job.failure.message))
         found.append(Entry(job.entered_at, job.state.value, job.state.capitalize(), detail))
     elif job.state is not State.LEASED:
         found.append(_entered(job.entered_at, job.state, job.reason, job.run_at))
@@ -101,7 +103,7 @@ def _attempt(attempt: Attempt) -> Entry:
         attempt.claimed_at,
         attempt.reason.value if attempt.reason in _PLAIN_ENDS else "ended",
         f"Lease {attempt.number} {attempt.reason}",
-        _line(attempt.failure),
+        attempt.failure.split("\n", 1)[0],
         attempt.holder,
         attempt.ended_at - attempt.claimed_at,
     )
@@ -110,10 +112,6 @@ def _attempt(attempt: Attempt) -> Entry:
 def _origin(job: Job) -> str:
     who = job.origin.name or job.origin.address
     return f"by {who}" if who else ""
-
-
-def _line(text: str) -> str:
-    return text.split("\n", 1)[0].rstrip(": ")
 
 
 def trail(job: Job) -> list[Stop]:

@@ -34,12 +34,13 @@ WORKERS = ("w1", 'w"2', "w\\3", "ü", "w")
 REALMS = ("native", "gearman")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n'2", "n")
-TEXTS = ("needle", "\x00", "ü", "need")
+TEXTS = ("needle", "\x00", "ü", "need", "it broke a", "boo", "n'", "the\nw")
 PAYLOADS = (b"", b"needle", b"a \x00 b", "über".encode(), b"hay" * 1_000, b"needle" * 1_000)
 FAILURES = (
     Failure("boom", "it broke"),
     Failure("boom", "it broke again"),
     Failure("x'", "it broke"),
+    Failure("", "ü needle in \x00 the\nwheel"),
 )
 TIMES = range(1, 5)
 
@@ -63,7 +64,7 @@ def jobs(draw):
         finished_at=9 if state in FINISHED else None,
         lease=draw(leases) if state is State.LEASED else None,
         attempts=tuple(draw(st.lists(attempts, max_size=2))),
-        failure=draw(st.sampled_from((None, *FAILURES))) if state in FINISHED else None,
+        failure=draw(st.sampled_from((None, *FAILURES))),
         unique_key=draw(st.sampled_from((None, *KEYS))) if state in FINISHED else None,
         name=draw(st.sampled_from((None, *NAMES))) if state in FINISHED else None,
         namespace="space",
@@ -88,6 +89,7 @@ CONDITION_VALUES = {
     "failure": sometimes([group_of(failure).group_id for failure in FAILURES]),
     "failure_code": sometimes(("boom", "x'", "boo")),
     "text": sometimes(TEXTS),
+    "retrying": sometimes((True, False)),
 }
 filters = st.builds(Filter, **CONDITION_VALUES)
 # One condition by itself holds more often than many together.

@@ -30,6 +30,7 @@ class FilterBody(Struct, forbid_unknown_fields=True, kw_only=True):
     failure: str | None = None
     failure_code: str | None = None
     text: str | None = None
+    retrying: bool | None = None
 
     def filter(self, now: int) -> Filter:
         """The filter at the given time."""

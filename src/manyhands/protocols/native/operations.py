@@ -151,11 +151,11 @@ class FailItem(_Proven, kw_only=True):
     delay_ms: Whole | None = None
 
     def command(self) -> Command:
-        payload, _ = read_payload(self.payload, self.encoding)
+        payload, encoding = read_payload(self.payload, self.encoding)
         return Fail(
             job_id=read_id(self.id),
             proof=ByToken(self.token),
-            failure=Failure(self.code, self.message, payload),
+            failure=Failure(self.code, self.message, payload, encoding),
             retry=self.retry,
             delay_ms=self.delay_ms,
         )

@@ -132,7 +132,10 @@ class ApiQueries:
     def _queue(self, known: QueueFacts) -> answers.Queue:
         awaited = self._dispatcher.sleepers.is_wanted(known.queue.name)
         ready_at, now = known.oldest_ready_at(), self._sources.clock.now()
-        return builders.queue(known.queue, known.counts, ready_at, now, awaited=awaited)
+        retrying = sum(self._sources.store.live.retrying_counts(known.queue.name).values())
+        return builders.queue(
+            known.queue, known.counts, ready_at, now, awaited=awaited, retrying=retrying
+        )
 
     async def workers(self, exchange: Exchange) -> None:
         """All workers that hold a lease, by protocol and name."""

@@ -49,7 +49,8 @@ _SEARCH: Final = (
     Parameter("age_max", _Age, "Maximum seconds since submission."),
     Parameter("failure", str, "The group of its failure."),
     Parameter("failure_code", str),
-    Parameter("text", str, "Text contained in its payload."),
+    Parameter("text", str, "Text contained in its payload, name or failure; or the end of its id."),
+    Parameter("retrying", bool, "Whether it failed and is tried again."),
     Parameter("order", Literal["newest", "oldest"]),
     _AFTER,
     _COUNT,
@@ -201,7 +202,7 @@ _REPORTS: Final = (
     _look(
         "failures",
         ApiOperating.failures,
-        "Failed jobs by group of failures.",
+        "Jobs that failed or are being retried, by group of failures.",
         answers.Grouped[list[answers.FailureGroup]],
         _QUEUE,
         Parameter("order", Literal["count", "latest"]),
