@@ -19,7 +19,7 @@ from manyhands.dispatch.session import QueueSummary, Settle
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.model.commands import Command, LookByKey
 from manyhands.model.events import Signal
-from manyhands.model.job import Job
+from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Reply
 from manyhands.net.backplane import Backplane
@@ -593,9 +593,9 @@ class Connection(asyncio.Protocol):
     def has_work(self, queues: Sequence[str]) -> bool:
         return self._dispatcher.has_work(queues)
 
-    def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
+    def sleep(self, queues: Iterable[str], wake: Callable[[], None], holder: Holder) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda _queue: wake())
+        self._sleeper = Sleeper(queues, lambda _queue: wake(), holder)
         self._dispatcher.sleepers.sleep(self._sleeper)
 
     def stay_awake(self) -> None:

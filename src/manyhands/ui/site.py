@@ -33,6 +33,7 @@ from manyhands.ui.visit import (
     Visit,
     back_to,
 )
+from manyhands.ui.worker import WorkerPage
 from manyhands.ui.workers import Workers
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, HungUpError, headers_of
@@ -50,6 +51,7 @@ PAGES: Final[tuple[type[Page], ...]] = (
     FailuresPage,
     Events,
     Workers,
+    WorkerPage,
     Schedules,
     Limits,
     Audit,

@@ -131,7 +131,7 @@ class Line:
     def has_work(self, queues) -> bool:
         return self.room.dispatcher.has_work(queues)
 
-    def sleep(self, queues, wake) -> None:
+    def sleep(self, queues, wake, holder) -> None:  # noqa: ARG002
         self.stay_awake()
         self._sleeper = Sleeper(queues, lambda _queue: wake())
         self.room.dispatcher.sleepers.sleep(self._sleeper)

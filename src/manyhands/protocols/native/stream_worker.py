@@ -98,7 +98,8 @@ class WorkerSide:
     def _sleep(self) -> None:
         """Sleeps for work or, without idle slots, waits for work that no sleeper wants."""
         if self._slots:
-            self._peer.sleep(self._queues, self._called)
+            holder = Holder(REALM, self.name, self.address)
+            self._peer.sleep(self._queues, self._called, holder)
         elif self._ahead:
             self._hub.await_surplus(self, self._queues)
 
