@@ -212,7 +212,7 @@ def test_a_mistake_in_an_operation_is_told_and_nothing_is_done(http, api, fields
 
 def test_an_unknown_operation_is_refused(http):
     assert send(http, "jobs", action="explode", all="yes").status_code == 400
-    assert http.get("/ui/jobs/bulk/nothing").status_code == 404
+    assert http.get("/ui/bulk/nothing").status_code == 404
     assert http.get("/ui/jobs/nothing").status_code == 404
 
 

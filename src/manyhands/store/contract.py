@@ -104,12 +104,13 @@ class StoredEvent(Struct, frozen=True):
 
 
 class PartialResult(Struct, frozen=True):
-    """A stored piece of a result."""
+    """A stored piece of a result, or a line of the job's log."""
 
     number: int
     at: int
     payload: bytes
     warning: bool
+    is_log: bool = False
 
 
 class QueueFacts(Protocol):

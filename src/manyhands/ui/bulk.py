@@ -15,7 +15,7 @@ from manyhands.ui import words
 from manyhands.ui.graph import DEPENDANTS_MAX, dependants_of_all
 from manyhands.ui.job import read_priority
 from manyhands.ui.page import Confirm, Done, Shown, url
-from manyhands.ui.query import Query, read_query
+from manyhands.ui.query import Query, read_query, written
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
@@ -61,7 +61,7 @@ class BulkForm:
         try:
             if self._form.confirmed:
                 bulk = await self._sources.bulk.begin(bulk)
-                return Done(url(f"jobs/bulk/{bulk.bulk_id}"), "The operation has started.")
+                return Done(url(f"bulk/{bulk.bulk_id}"), "")  # the page shows how far it is
             return await self._confirm(bulk)
         except BulkError as error:
             return Done(self._back, f"Refused: {error}.", failed=True)
@@ -180,23 +180,43 @@ class BulkForm:
         """Stops a running operation."""
         if self._sources.bulk.cancel(bulk_id) is None:
             raise Problem(404, "unknown_bulk", "there is no such operation")
-        return Done(url(f"jobs/bulk/{bulk_id}"), "It stops after the current slice of jobs.")
+        return Done(url(f"bulk/{bulk_id}"), "It stops after the current slice of jobs.")
 
 
 def _or(states: tuple[State, ...]) -> str:
     return " or ".join(", ".join(states).rsplit(", ", 1))
 
 
-def bulk_shown(sources: Sources, bulk_id: str) -> Shown:
+async def described(sources: Sources, bulk: Bulk) -> dict[str, Any]:
+    """What an operation does to which jobs, for people."""
+    wanted = bulk.filter
+    search = "" if wanted is None else written(wanted)
+    what = search
+    if wanted is not None and wanted.failure is not None:
+        question = FailureQuestion(now=bulk.created_at, group_id=wanted.failure, count_max=1)
+        found = await asyncio.to_thread(sources.store.failures, question)
+        if found.groups:
+            group = found.groups[0].group
+            what = search.replace(
+                f"failure:{wanted.failure}", f"failed with “{headline(group.code, group.line)}”"
+            )
+    return {
+        "looked_at": bulk.changed + bulk.passed + sum(bulk.refused.values()),
+        "verb": _BUTTONS.get(bulk.action, bulk.action.value.capitalize()),
+        "done": _DONE[bulk.action],
+        "what": what or ("jobs that were chosen one by one" if bulk.job_ids else ""),
+        "search": search,
+    }
+
+
+async def bulk_shown(sources: Sources, bulk_id: str) -> Shown:
     """The page of one operation."""
     bulk = sources.store.bulks.get(bulk_id)
     if bulk is None:
         raise Problem(404, "unknown_bulk", "there is no such operation; old ones are forgotten")
     values: dict[str, Any] = {
         "bulk": bulk,
-        "looked_at": bulk.changed + bulk.passed + sum(bulk.refused.values()),
         "is_active": bulk.state is BulkState.ACTIVE,
-        "verb": _BUTTONS.get(bulk.action, bulk.action.value),
-        "done": _DONE[bulk.action],
+        **await described(sources, bulk),
     }
     return Shown("bulk.html", values, "Operation", "any")

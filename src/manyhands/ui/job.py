@@ -33,11 +33,10 @@ from manyhands.ui.visit import Form, Visit
 from manyhands.web.envelope import Problem
 
 _ENTRIES_MAX: Final = 60
-_PARTIALS_MAX: Final = 50
+_PARTIALS_MAX: Final = 100
 _PARTIAL_LENGTH: Final = 2_000
 _REASON_NAME_LENGTH: Final = 80
 _QUEUES_OFFERED: Final = 200
-_ASKED_FIRST: Final = (State.COMPLETED, State.CANCELLED)
 _Action = Callable[["JobPage", Visit, Form, Job], Awaitable[Done | Confirm | Shown]]
 
 
@@ -84,6 +83,8 @@ class JobPage(Page):
         partials: list[Any] = []
         if job.partials_count:
             partials = list(await asyncio.to_thread(self.sources.store.partials, job.job_id))
+        wanted = visit.text("log").encode()
+        shown = [row for row in partials if wanted in row.payload]
         around = await graph.gather(self.sources.store, job)
         story = timeline.entries(job, self.sources.dispatcher.events.of_job(job.job_id), visit.now)
         entries, left_out = timeline.newest_first(story, _ENTRIES_MAX)
@@ -103,8 +104,10 @@ class JobPage(Page):
             "error": listings.last_error(job),
             "frame": "" if job.failure is None else own_frame(job.failure.message),
             "contents": self._contents(visit, job),
-            "partials": [_partial(row) for row in partials[-_PARTIALS_MAX:]],
-            "partials_kept": len(partials),
+            "log": [_partial(row) for row in shown[-_PARTIALS_MAX:]],
+            "log_found": len(shown),
+            "log_kept": len(partials),
+            "log_text": visit.text("log"),
             "graph": graph.draw(around) if around is not None else None,
             "entries": entries,
             "left_out": left_out,
@@ -160,7 +163,7 @@ class JobPage(Page):
         return await carry_out(visit, command, sentence, f"/ui/job/{job.job_id}")
 
     async def _retry(self, visit: Visit, form: Form, job: Job) -> Done | Confirm:
-        if job.state in _ASKED_FIRST and not form.confirmed:
+        if job.state is State.COMPLETED and not form.confirmed:
             return self._confirm_again(visit, form, job)
         sentence = "The job is requeued."
         return await self._do(visit, job, Requeue(job_id=job.job_id), sentence)
@@ -194,11 +197,9 @@ class JobPage(Page):
         return await self._do(visit, job, command, "The job no longer waits.")
 
     def _confirm_again(self, visit: Visit, form: Form, job: Job, queue: str = "") -> Confirm:
-        """Work that was done, or called off, is not begun again by one click."""
+        """Work that was done is not done again by one click."""
         where = f" in queue {words.shown(queue)}" if queue else ""
-        consequence = "Its dependants are not affected."
-        if job.state is State.COMPLETED:
-            consequence = "What it did is done a second time, and its result is replaced."
+        consequence = "What it did is done a second time, and its result is replaced."
         ago = words.ago(job.finished_at, visit.now)
         return Confirm(
             f"Run job {job.job_id} again{where}?",
@@ -213,7 +214,7 @@ class JobPage(Page):
         if not queue:
             visit.problems["queue"] = "Enter the name of a queue."
             return await self._shown(visit, job)
-        if job.state in _ASKED_FIRST and not form.confirmed:
+        if job.state is State.COMPLETED and not form.confirmed:
             return self._confirm_again(visit, form, job, queue)
         sentence = f"The job is now in queue {words.shown(queue)}."
         if job.state in FINISHED:
@@ -289,6 +290,7 @@ def _partial(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a PartialResult
         "number": row.number,
         "at": row.at,
         "warning": row.warning,
+        "kind": "warning" if row.warning else "log" if row.is_log else "data",
         "shown": brief,
         "cut": cut,
         "size": shown.size,

@@ -14,8 +14,8 @@ from manyhands.model.replies import Refusal
 from manyhands.store.contract import Counted
 from manyhands.store.contract import Page as Found
 from manyhands.ui import listings
-from manyhands.ui.bulk import BulkForm, bulk_shown, choices
-from manyhands.ui.page import Confirm, Done, Page, Shown, url
+from manyhands.ui.bulk import BulkForm, choices
+from manyhands.ui.page import Confirm, Done, Moved, Page, Shown, url
 from manyhands.ui.query import QUALIFIERS, RETRYING, Query, read_query, with_state
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
@@ -32,9 +32,9 @@ class Jobs(Page):
     name = "jobs"
     title = "Jobs"
 
-    async def show(self, visit: Visit) -> Shown:
+    async def show(self, visit: Visit) -> Shown | Moved:
         if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
-            return bulk_shown(self.sources, visit.rest[1])
+            return Moved(url(f"bulk/{visit.rest[1]}"))  # where it was before
         if visit.rest and visit.rest != [""]:
             raise Problem(404, "not_found", "there is no such page")
         return await self._shown(visit)
@@ -132,8 +132,6 @@ class Jobs(Page):
     async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
         """Runs an operation on the selected jobs, or on all that the search finds."""
         given = BulkForm(self.sources, visit, form)
-        if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
-            return await given.stop(visit.rest[1])
         answer = await given.answer()
         if answer is not None:
             return answer

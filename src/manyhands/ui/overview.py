@@ -8,12 +8,15 @@ from manyhands.model.history import Sample, merged, quantile
 from manyhands.model.job import State
 from manyhands.observe.history import RANGES
 from manyhands.ui.attention import RECENT_MINUTES, Attention
-from manyhands.ui.charts import charts
+from manyhands.ui.charts import Chart, Frame, backlog, latency, stacked, throughput
 from manyhands.ui.page import Page, Shown, url
+from manyhands.ui.renderer import PROTOCOLS
 from manyhands.ui.visit import Visit
 from manyhands.web.sources import Sources
 
 _QUEUES_SHOWN: Final = 5
+_BY: Final = ("outcome", "queue", "protocol")
+_SECOND: Final = {"latency": latency, "backlog": backlog}
 
 
 class Overview(Page):
@@ -31,6 +34,13 @@ class Overview(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.sources.history.read(span)
         total = merged(point.sample for point in points)
+        frame = Frame(points, RANGES[span].step_ms, visit.now)
+        by = visit.chosen("by", _BY)
+        second = visit.chosen("second", tuple(_SECOND))
+
+        def here(**changed: str) -> str:
+            return url("", **{"range": span, "by": by, "second": second, **changed})
+
         totals, retrying = self._totals()
         notes = self._attention.notes(visit.now)
         values = {
@@ -44,14 +54,38 @@ class Overview(Page):
             "holding": self.live.workers_count(),
             "asleep": self.sources.dispatcher.sleepers.count,
             "range": span,
-            "ranges": [(url("", range=word), word, None, word == span) for word in RANGES],
-            "charts": charts(points, RANGES[span].step_ms, visit.now),
+            "ranges": [(here(range=word), word, None, word == span) for word in RANGES],
+            "charts": [await self._ends(frame, span, by), _SECOND[second](frame)],
+            "choices": [
+                [(here(by=word), f"by {word}", None, word == by) for word in _BY],
+                [(here(second=word), word, None, word == second) for word in _SECOND],
+            ],
             "total": total,
             "wait_p95": quantile(total.wait, 0.95),
             "run_p95": quantile(total.run, 0.95),
             "protocols": self.sources.traffic.rows(),
         }
         return Shown("overview.html", values, self.title)
+
+    async def _ends(self, frame: Frame, span: str, by: str) -> Chart:
+        """What ended, by outcome or by queue; or what was handed out, by protocol."""
+        if by == "protocol":
+            minutes = self.sources.history.handed_out(frame.instants, RANGES[span].step_ms)
+            named = {PROTOCOLS.get(realm, realm): counts for realm, counts in minutes.items()}
+            return stacked(frame, "Jobs handed out per minute, by protocol", named)
+        if by == "queue":
+            recent = self._attention.recent
+            busiest = sorted(recent, key=lambda name: -recent[name].completed)[:_QUEUES_SHOWN]
+            counts: dict[str, list[int]] = {}
+            rest = [point.sample.completed for point in frame.points]
+            for name in busiest:
+                points = await self.sources.history.read(span, name)
+                counts[name] = [point.sample.completed for point in points][-len(rest) :]
+                rest = [max(0, one - two) for one, two in zip(rest, counts[name], strict=False)]
+            if any(rest):
+                counts["other queues"] = rest
+            return stacked(frame, "Jobs completed per minute, by queue", counts)
+        return throughput(frame)
 
     def _totals(self) -> tuple[dict[State, int], dict[State, int]]:
         """Jobs by state, and how many of them are being retried."""

@@ -5,6 +5,7 @@ A mistake gets a sentence and does not affect the other conditions.
 """
 
 import re
+from base64 import urlsafe_b64decode
 from typing import Final
 
 from msgspec import Struct
@@ -54,6 +55,8 @@ RETRYING: Final = "retrying"
 _BARE_ID: Final = re.compile(
     r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|H:[^\s\"]+:[0-9a-f]+", re.IGNORECASE
 )
+# A Taskcluster task's id: a UUID in base64.
+_SLUG: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 # Other names that people use for protocols.
 _REALMS: Final = {"qless": "http", "api": "native"}
 
@@ -95,8 +98,27 @@ def read_query(text: str, now: int) -> Query:
         reading.set(text=" ".join(reading.words))
         if len(words) == 1 and _BARE_ID.fullmatch(words[0]):
             job_id = _digits(words[0])
+        elif len(words) == 1 and _SLUG.fullmatch(words[0]):
+            job_id = urlsafe_b64decode(f"{words[0]}==").hex()
     bare = job_id is not None and reading.job_id is None
     return Query(reading.filter, job_id, bare, tuple(reading.problems), text)
+
+
+def written(wanted: Filter) -> str:
+    """A filter as it is written into the search field; ages are left out."""
+    words: list[str] = []
+    for name, condition in _CONDITIONS.items():
+        value = getattr(wanted, condition.field)
+        if name == "state" and value:
+            words.append(f"state:{','.join(value)}")
+        elif value is not None and value != ():
+            text = value.decode(errors="replace") if isinstance(value, bytes) else value
+            words.append(f"{name}:{quoted(text)}")
+    if wanted.retrying:
+        words.append(f"is:{RETRYING}")
+    if wanted.text is not None:
+        words.append(quoted(wanted.text))
+    return " ".join(words)
 
 
 def with_state(text: str, state: str | None) -> str:

@@ -11,7 +11,7 @@ from manyhands.observe.history import RANGES
 from manyhands.store.contract import QueueFacts
 from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
-from manyhands.ui.charts import charts
+from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
 from manyhands.ui.queue_settings import FIELDS, read_policy, shown_policy
 from manyhands.ui.queues import switch
@@ -121,12 +121,13 @@ class QueuePage(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.sources.history.read(span, name)
         total = merged(point.sample for point in points)
+        frame = Frame(points, RANGES[span].step_ms, visit.now)
         return {
             "range": span,
             "ranges": [
                 (url("queue", name=name, range=word), word, None, word == span) for word in RANGES
             ],
-            "charts": charts(points, RANGES[span].step_ms, visit.now),
+            "charts": [throughput(frame), latency(frame), backlog(frame)],
             "total": total,
             "durations": [_spread("Wait", total.wait), _spread("Run", total.run)],
         }

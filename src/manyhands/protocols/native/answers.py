@@ -283,6 +283,15 @@ class Partial(Struct, frozen=True):
     payload: Value
 
 
+class LogEntry(Struct, frozen=True):
+    """Something that a worker reported about a job while it worked on it."""
+
+    number: Some
+    at: Instant
+    kind: Literal["log", "warning", "data"]
+    payload: Value
+
+
 # Queues, workers, events, settings.
 
 
