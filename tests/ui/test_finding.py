@@ -183,3 +183,20 @@ def test_a_log_is_kept_in_order_and_is_no_partial_result(api, queue):
     assert len(api.get(f"jobs/{job['id']}/log?text=over")) == 1
     assert len(api.get(f"jobs/{job['id']}/log?after=2")) == 1
     assert [row["number"] for row in api.get(f"jobs/{job['id']}/partials")] == [2]
+
+
+def test_a_row_stays_under_the_pointer_and_new_ones_are_counted(looking, api, queue):
+    job_id = api.results("submit", queue=queue, payload=1)["id"]
+    page = looking.at(f"jobs?q=queue:{queue}")
+    looking.live()
+    row = page.locator(f"#j-{job_id}")
+    row.hover()
+    place = row.bounding_box()
+
+    api.results("submit", items=[{"queue": queue, "payload": n} for n in range(3)])
+    expect(page.locator("#news")).to_have_text("3 new")
+
+    assert row.bounding_box() == place
+    page.locator("#news").click()
+    expect(page.locator("tbody tr")).to_have_count(4)
+    expect(page.locator("#news")).to_be_hidden()

@@ -83,7 +83,7 @@ def test_jobs_are_found_by_every_qualifier(http, filled):
     assert listed(http, '"plain text"') == [filled["tagged"]]
     assert listed(http, "protocol:gearman") == []
     assert listed(http, "age>1h") == []
-    assert len(listed(http, "age<1h protocol:native")) == 10
+    assert len(listed(http, "age<1h protocol:native")) == 11
     assert listed(http, "queue:" + json.dumps(HOSTILE, ensure_ascii=False)) == [filled["hostile"]]
 
 

@@ -25,7 +25,7 @@ class Find(Page):
         text = visit.text("q")
         query = read_query(text, visit.now)
         exact = await self._exact(query, text, visit.now)
-        if exact is not None:
+        if exact is not None and not visit.is_refresh:
             return Moved(exact)
         if text and (query.problems or query.filter != Filter(text=query.filter.text)):
             return Moved(url("jobs", q=text))
@@ -58,7 +58,11 @@ class Find(Page):
             jobs = [listings.row(job, visit.now) for job in page.jobs]
             complete = page.complete and page.next is None
             ends = [row for row in jobs if row["id"].endswith(folded)]
-            if complete and len(jobs) == len(ends) == 1 and not queues and not workers:
+            if (
+                complete
+                and len(jobs) == len(ends) == 1
+                and not (queues or workers or visit.is_refresh)
+            ):
                 return Moved(f"/ui/job/{jobs[0]['id']}")
         values = {
             "q": text,
@@ -69,4 +73,4 @@ class Find(Page):
             "rows": jobs,
             "complete": complete,
         }
-        return Shown("find.html", values, self.title, "")
+        return Shown("find.html", values, self.title)

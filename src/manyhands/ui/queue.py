@@ -13,7 +13,7 @@ from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
-from manyhands.ui.queue_settings import FIELDS, read_policy, shown_policy
+from manyhands.ui.queue_settings import FIELDS, GROUPS, read_policy, shown_policy
 from manyhands.ui.queues import switch
 from manyhands.ui.visit import Form, Visit
 from manyhands.web.envelope import Problem
@@ -50,7 +50,7 @@ class QueuePage(Page):
         if tab == "stats":
             values |= await self._stats(visit, known)
         elif tab == "settings":
-            values |= {"fields": FIELDS, "given": shown_policy(known.queue.policy)}
+            values |= {"groups": GROUPS, "given": shown_policy(known.queue.policy)}
         elif tab != "recurring":
             values |= await self._jobs(visit, known, tab)
         return self._shown(known, values)
@@ -170,7 +170,7 @@ class QueuePage(Page):
                 visit, command, f"The settings of queue {words.shown(name)} are changed.", to
             )
         given = {field.name: form.text(field.name) for field in FIELDS}
-        values = self._values(known, "settings") | {"fields": FIELDS, "given": given}
+        values = self._values(known, "settings") | {"groups": GROUPS, "given": given}
         return self._shown(known, values)
 
 

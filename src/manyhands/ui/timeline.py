@@ -40,6 +40,7 @@ class Entry(Struct, frozen=True):
     holder: Holder | None = None
     lasted_ms: int | None = None
     until_at: int | None = None  # the expected end, if it is still happening
+    ended_at: int | None = None  # the end, if it took a while
 
 
 class Stop(Struct, frozen=True):
@@ -68,7 +69,7 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
             found.append(_entered(event.at, event.state, event.reason))
     lease = job.lease
     if lease is not None:
-        what = f"Lease {lease.number}" + (" lapsed" if lease.lapsed else "")
+        what = f"Attempt {lease.number}" + (" lapsed" if lease.lapsed else "")
         found.append(
             Entry(
                 lease.claimed_at,
@@ -102,10 +103,11 @@ def _attempt(attempt: Attempt) -> Entry:
     return Entry(
         attempt.claimed_at,
         attempt.reason.value if attempt.reason in _PLAIN_ENDS else "ended",
-        f"Lease {attempt.number} {attempt.reason}",
+        f"Attempt {attempt.number} {attempt.reason}",
         attempt.failure.split("\n", 1)[0],
         attempt.holder,
         attempt.ended_at - attempt.claimed_at,
+        ended_at=attempt.ended_at,
     )
 
 

@@ -64,6 +64,9 @@ def test_the_page_is_readable_and_loads_nothing(q):
     assert "POST /0.2.0/task/new" in page.text
     assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
     assert "<script" not in page.text
+    assert "<code>results</code>" in page.text
+    assert "`" not in page.text
+    assert page.text.index("POST /api/submit") < page.text.index("POST /add/{queue}")
 
 
 def check_answer(q: Qless, path: str, query: str = "") -> dict:
@@ -103,7 +106,7 @@ def test_every_condition_of_a_search_is_described():
     told = [found["name"] for found in document()["paths"]["/api/jobs"]["get"]["parameters"]]
 
     conditions = "state queue tag worker realm unique_key name age_min age_max failure failure_code"
-    assert told == [*conditions.split(), "text", "order", "after", "count"]
+    assert told == [*conditions.split(), "text", "retrying", "order", "after", "count"]
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("hexadecimal", False), ("any", True)])
