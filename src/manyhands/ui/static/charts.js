@@ -100,7 +100,7 @@
       scales: { y: scale },
       axes: [
         { ...axis, values: instants, space: 60 },
-        { ...axis, size: 62, splits: numbers.log ? powers : undefined, incrs: numbers.unit === "ms" && !numbers.log ? MS_STEPS : undefined, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : tick ? shown(tick) : "0")) },
+        { ...axis, size: 62, splits: numbers.log ? powers : undefined, incrs: numbers.unit === "ms" && !numbers.log ? MS_STEPS : undefined, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : !tick ? "0" : numbers.log && tick >= 1e3 && tick <= 1e5 ? `${tick / 1e3} s` : shown(tick))) },
       ],
       series: [
         {},
