@@ -79,7 +79,7 @@ def orders(demo: Demo) -> None:
     """Submits, at times in bursts."""
     demo.call("/api/limits/database", {"concurrency_max": 3}, "PUT")
     demo.call(
-        "/api/queues/orders.ship", {"policy": {"rate": {"count": 20, "per_ms": 10_000}}}, "PUT"
+        "/api/queues/orders.ship", {"policy": {"rate": {"count": 40, "per_ms": 10_000}}}, "PUT"
     )
     every = {"queue": "reports", "interval_ms": 20_000, "payload": {"report": "sales"}}
     demo.call("/api/schedules/sales-report", every, "PUT")

@@ -8,8 +8,10 @@ import apsw
 import pytest
 
 from manyhands.model.commands import ByToken, Fail
+from manyhands.model.failures import earlier_group_of
 from manyhands.model.job import Failure
 from manyhands.operate.artifacts import Artifacts
+from manyhands.store.contract import FailureQuestion
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.writer import journal
@@ -270,3 +272,29 @@ def test_a_backup_of_a_damaged_record_says_so(tmp_path):
     assert ended.returncode == 1
     assert f"the result of job {damaged.finished} does not match its checksum" in ended.stderr
     assert (tmp_path / "copy.db").exists()
+
+
+def test_a_failure_that_an_earlier_version_grouped_by_its_first_line_is_no_damage(tmp_path):
+    opened = Opened("sqlite", tmp_path / "data")
+    opened.submit("failing")
+    (job,) = opened.claim("failing")
+    failure = Failure("boom", 'Traceback (most recent call last):\n  File "a.py", line 1\nGone: x')
+    opened.ask(Fail(job_id=job.job_id, proof=ByToken(job.lease.token), failure=failure))
+    opened.commit()
+    opened.close()
+    earlier = earlier_group_of(failure)
+    change(opened.directory, "UPDATE failures SET group_id = ?", earlier.group_id)
+    change(
+        opened.directory,
+        "UPDATE failure_groups SET group_id = ?, line = ?",
+        earlier.group_id,
+        earlier.line,
+    )
+
+    ended = checked(opened.directory)
+
+    assert ended.returncode == 0, ended.stdout
+    again = Opened("sqlite", tmp_path / "data")
+    (group,) = again.store.failures(FailureQuestion(now=again.now)).groups
+    assert (group.group.line, group.count) == ("Traceback (most recent call last):", 1)
+    again.close()

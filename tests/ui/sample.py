@@ -39,6 +39,14 @@ def fill(api: Api) -> dict[str, str]:
     api.results("cancel", ids=[fourth["id"]])
     ids["cancelled"] = fourth["id"]
     api.http.put("/api/limits/database", json={"concurrency_max": 2})
+    submit(queue="again", payload={"try": 1})
+    [again] = api.results("claim", queue="again", worker="worker-2", term_ms=3_600_000)
+    trace = 'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in run\nDBDown: gone'
+    proof = {"id": again["id"], "token": again["token"]}
+    api.results("log", **proof, message="connecting to the database")
+    api.results("partial", **proof, payload="half of it", warning=True)
+    api.results("fail", **proof, code="error", message=trace, delay_ms=3_600_000)
+    ids["retrying"] = again["id"]
     # On a leap day alone: it must not submit anything while tests count jobs.
     nightly = {"queue": "reports", "cron": "0 3 29 2 *", "payload": {"all": True}}
     api.http.put("/api/schedules/nightly", json=nightly)

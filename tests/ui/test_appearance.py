@@ -22,13 +22,17 @@ PAGES = {
     "queue-failed": "queue?name=work&tab=failed",
     "queue-settings": "queue?name=mail&tab=settings",
     "queue-recurring": "queue?name=mail&tab=recurring",
+    "queue-retrying": "queue?name=again&tab=retrying",
     "workers": "workers",
+    "worker": "worker?realm=native&name=worker-1",
+    "find": "find?q=w",
+    "operations": "bulk",
     "schedules": "schedules?id=nightly",
     "limits": "limits",
     "audit": "audit",
     "about": "about",
 }
-EMPTY = ("overview", "queues", "workers", "schedules", "limits", "audit")
+EMPTY = ("overview", "queues", "workers", "schedules", "limits", "audit", "operations")
 
 
 @pytest.fixture(scope="module")

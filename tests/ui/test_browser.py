@@ -94,6 +94,23 @@ def test_a_queue_is_paused_and_resumed_in_place(looking, api, queue):
     assert not api.get(f"queues/{queue}")["paused"]
 
 
+def test_a_second_click_at_the_same_place_hits_the_same_button(looking, api, queue):
+    names = [f"{queue}-{letter}" for letter in "abc"]
+    for name in names:
+        api.results("submit", queue=name, payload=1)
+    page = looking.at("queues?q=" + queue)
+    looking.live()
+    place = looking.button(f"Pause queue {names[1]}").bounding_box()
+    x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
+
+    page.mouse.click(x, y)
+    expect(page.get_by_text(f"Queue {names[1]} is paused.")).to_be_visible()
+    page.mouse.click(x, y)
+
+    expect(page.get_by_text(f"Queue {names[1]} is resumed.")).to_be_visible()
+    assert [api.get(f"queues/{name}")["paused"] for name in names] == [False] * 3
+
+
 def test_queues_are_found_while_typing(looking, api, queue):
     api.results("submit", queue=queue, payload=1)
     page = looking.at("queues")
@@ -142,24 +159,24 @@ def test_settings_are_saved_and_mistakes_stay_in_their_fields(looking, api):
     assert api.get("queues/mail")["policy"] == {"attempts_max": 9}
 
 
-def test_an_empty_queue_is_forgotten_after_a_question(looking, api, queue):
+def test_an_empty_queue_is_deleted_after_a_question(looking, api, queue):
     api.http.put(f"/api/queues/{queue}", json={"paused": False})
     page = looking.at(f"queue?name={queue}&tab=settings")
 
-    page.get_by_role("button", name="Forget…").click()
-    expect(page.get_by_text(f"Forget queue {queue}?")).to_be_visible()
-    page.get_by_role("button", name="Forget the queue").click()
+    page.get_by_role("button", name="Delete queue…").click()
+    expect(page.get_by_text(f"Delete queue {queue}?")).to_be_visible()
+    page.get_by_role("button", name="Delete the queue").click()
 
-    expect(page.get_by_text(f"Queue {queue} is forgotten.")).to_be_visible()
+    expect(page.get_by_text(f"Queue {queue} is deleted.")).to_be_visible()
     assert api.http.get(f"/api/queues/{queue}").status_code == 404
 
 
-def test_a_queue_in_use_is_not_forgotten(looking, api, queue):
+def test_a_queue_in_use_is_not_deleted(looking, api, queue):
     api.results("submit", queue=queue, payload=1)
     page = looking.at(f"queue?name={queue}&tab=settings")
 
-    page.get_by_role("button", name="Forget…").click()
-    page.get_by_role("button", name="Forget the queue").click()
+    page.get_by_role("button", name="Delete queue…").click()
+    page.get_by_role("button", name="Delete the queue").click()
 
     expect(page.locator(".toast")).to_contain_text("Refused:")
     assert api.get(f"queues/{queue}")["counts"]["ready"] == 1
@@ -170,13 +187,12 @@ def test_workers_are_seen_with_what_they_hold_and_lose_it_after_a_question(looki
     [job] = api.results("claim", queue=queue, worker="tired-worker", term_ms=3_600_000)
     page = looking.at("workers?q=tired")
     row = page.get_by_role("row").filter(has_text="tired-worker")
-    expect(row.locator('td[data-label="Leases"]')).to_have_text("1")
+    expect(row.locator('td[data-label="Holding for"]')).to_have_text(re.compile(r"\d+ m?s"))
     expect(row.locator('td[data-label="Lease ends"]')).to_contain_text("in ")
-    row.locator("summary").click()
     expect(row.get_by_role("link", name=job["id"][-12:])).to_be_visible()
 
-    looking.button("Take away… the jobs of worker tired-worker").click()
-    page.get_by_role("button", name="Take 1 job away").click()
+    looking.button("Release jobs… of worker tired-worker").click()
+    page.get_by_role("button", name="Release 1 job").click()
 
     expect(page.get_by_text("1 job of worker tired-worker are ready again.")).to_be_visible()
     assert api.get(f"queues/{queue}")["counts"]["ready"] == 1

@@ -17,6 +17,7 @@ PAGES = {
     "job-ready": "job/{ready}",
     "job-leased": "job/{leased}",
     "job-failed": "job/{failed}",
+    "job-retrying": "job/{retrying}",
     "job-blocked": "job/{blocked}",
     "job-completed": "job/{completed}",
     "job-binary": "job/{binary}",
@@ -228,7 +229,7 @@ def test_chosen_jobs_are_cancelled_after_a_question(looking, api, queue):
     page.get_by_label(f"Choose job {ids[0]}").uncheck()
     expect(page.get_by_text("2 chosen")).to_be_visible()
     page.get_by_label("What to do").select_option("cancel")
-    looking.button("Continue…").click()
+    looking.button("Apply…").click()
 
     expect(page.get_by_text("Cancel 2 jobs?")).to_be_visible()
     looking.button("Cancel 2 jobs").click()
@@ -245,7 +246,7 @@ def test_a_whole_search_is_moved_and_the_way_there_is_shown(looking, api, queue)
     page.get_by_label("all 60 that match").check()
     page.get_by_label("What to do").select_option("move")
     page.get_by_label("Queue to move to").fill(f"{queue}-2")
-    looking.button("Continue…").click()
+    looking.button("Apply…").click()
     looking.button("Move 60 jobs").click()
 
     expect(page.get_by_text("60 of 60")).to_be_visible()
@@ -258,9 +259,9 @@ def test_an_operation_works_without_scripts(browser, served, api, queue):
     page = window.at(f"jobs?q=queue:{queue}")
     page.get_by_label(f"Choose job {job_id}").check()
     page.get_by_label("What to do").select_option("cancel")
-    window.button("Continue…").click()
+    window.button("Apply…").click()
     window.button("Cancel 1 job").click()
-    expect(page.get_by_text("The operation has started.")).to_be_visible()
+    expect(page.get_by_role("heading", name="Cancel 1 job")).to_be_visible()
     wait_until(lambda: api.get(f"jobs/{job_id}")["state"] == "cancelled")
     window.at(f"job/{job_id}")
     expect(page.locator(".job-head .badge")).to_have_text("cancelled")

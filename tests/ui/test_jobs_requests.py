@@ -84,7 +84,7 @@ def test_jobs_are_found_by_every_qualifier(http, filled):
     assert listed(http, '"plain text"') == [filled["tagged"]]
     assert listed(http, "protocol:gearman") == []
     assert listed(http, "age>1h") == []
-    assert len(listed(http, "age<1h protocol:native")) == 10
+    assert len(listed(http, "age<1h protocol:native")) == 11
     assert listed(http, "queue:" + json.dumps(HOSTILE, ensure_ascii=False)) == [filled["hostile"]]
 
 
@@ -213,7 +213,7 @@ def test_a_mistake_in_an_operation_is_told_and_nothing_is_done(http, api, fields
 
 def test_an_unknown_operation_is_refused(http):
     assert send(http, "jobs", action="explode", all="yes").status_code == 400
-    assert http.get("/ui/jobs/bulk/nothing").status_code == 404
+    assert http.get("/ui/bulk/nothing").status_code == 404
     assert http.get("/ui/jobs/nothing").status_code == 404
 
 

@@ -22,6 +22,8 @@ PAGES = [
     "schedules",
     "limits",
     "events",
+    "bulk",
+    "find?q=mail-nothing",
     "audit",
     "about",
 ]
@@ -292,12 +294,12 @@ def test_a_schedule_with_mistakes_is_told_under_its_fields(http):
     assert "is not a cron line" in wrong.text
 
 
-def test_the_jobs_of_a_worker_can_be_taken_away(http, api):
+def test_the_jobs_of_a_worker_can_be_released(http, api):
     api.results("submit", queue="taken", payload=1)
     api.results("claim", queue="taken", worker="silent")
 
     asked = send(http, "workers", action="depart", realm="native", worker="silent")
-    assert "Take 1 job away from worker silent?" in asked.text
+    assert "Release 1 job of worker silent?" in asked.text
     send(http, "workers", action="depart", realm="native", worker="silent", confirmed="yes")
 
     assert api.get("queues/taken")["counts"]["ready"] == 1

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from manyhands.model.commands import Command
-from manyhands.model.job import Job, State
+from manyhands.model.job import Holder, Job, State
 from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany
 
 Settle = Callable[[Reply], None]
@@ -90,9 +90,11 @@ class Peer(Backing, Protocol):
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would get a job."""
 
-    def sleep(self, queues: Iterable[str], wake: Callable[[], None], hands: int = 1) -> None:
-        """Sleeps until there is work in one of the queues; without queues, until it names one.
-        ``hands`` is the number of jobs that it can take.
+    def sleep(
+        self, queues: Iterable[str], wake: Callable[[], None], holder: Holder, hands: int = 1
+    ) -> None:
+        """Sleeps until there is work in one of the queues; without queues, until it names one. The
+        holder is the worker that sleeps; ``hands`` is the number of jobs that it can take.
         """
 
     def stay_awake(self) -> None:

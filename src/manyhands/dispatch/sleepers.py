@@ -5,6 +5,9 @@ woken sleeper is removed from the list; it has to sleep again by itself.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import islice
+
+from manyhands.model.job import Holder
 
 
 class Sleeper:
@@ -12,16 +15,21 @@ class Sleeper:
     list means no queue. ``hands`` is the number of jobs that it can take.
     """
 
-    __slots__ = ("anywhere", "asleep", "hands", "queues", "wake")
+    __slots__ = ("anywhere", "asleep", "hands", "holder", "queues", "wake")
 
     def __init__(
-        self, queues: Iterable[str] | None, wake: Callable[[str], None], hands: int = 1
+        self,
+        queues: Iterable[str] | None,
+        wake: Callable[[str], None],
+        holder: Holder | None = None,
+        hands: int = 1,
     ) -> None:
         self.queues = () if queues is None else tuple(queues)
         self.anywhere = queues is None
         self.wake = wake  # called with the queue that has work
         self.hands = hands
         self.asleep = False
+        self.holder = holder  # the worker, if it is known; for display
 
 
 class Sleepers:
@@ -30,6 +38,7 @@ class Sleepers:
     def __init__(self) -> None:
         self._asleep: dict[str, dict[Sleeper, None]] = {}
         self.anywhere: dict[Sleeper, None] = {}  # those who do any work
+        self._known: dict[Sleeper, None] = {}  # those whose worker is known
         self.count = 0
 
     def sleep(self, sleeper: Sleeper) -> None:
@@ -38,6 +47,8 @@ class Sleepers:
             return
         sleeper.asleep = True
         self.count += 1
+        if sleeper.holder is not None:
+            self._known[sleeper] = None
         if sleeper.anywhere:
             self.anywhere[sleeper] = None
         for queue in sleeper.queues:
@@ -49,6 +60,7 @@ class Sleepers:
             return
         sleeper.asleep = False
         self.count -= 1
+        self._known.pop(sleeper, None)
         self.anywhere.pop(sleeper, None)
         for queue in sleeper.queues:
             found = self._asleep.get(queue)
@@ -60,6 +72,10 @@ class Sleepers:
     def is_wanted(self, queue: str) -> bool:
         """Whether this queue has a sleeper."""
         return queue in self._asleep or bool(self.anywhere)
+
+    def known(self, count_max: int) -> list[Sleeper]:
+        """Sleepers whose worker is known, the longest asleep first."""
+        return list(islice(self._known, count_max))
 
     def queues(self) -> list[str]:
         """Queues that have a sleeper."""

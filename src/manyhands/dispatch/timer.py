@@ -120,6 +120,7 @@ class Timekeeper:
 
     def prolong(self, outage_ms: int) -> None:
         """The server stalled, or its clock was set: leases keep their remaining time (rule 7)."""
-        _log.warning("leases prolonged", milliseconds=outage_ms)
-        self._ask(Prolong(outage_ms))
+        if outage_ms:
+            _log.warning("leases prolonged", milliseconds=outage_ms)
+            self._ask(Prolong(outage_ms))
         self.arm_next()  # by the clock as it is now

@@ -21,16 +21,19 @@ _AHEAD_BASE: Final = -(1 << 62)
 
 
 class Partial:
-    """A piece of a result to keep."""
+    """A piece of a result, or a line of a job's log, to keep."""
 
-    __slots__ = ("at", "job_id", "number", "payload", "warning")
+    __slots__ = ("at", "is_log", "job_id", "number", "payload", "warning")
 
-    def __init__(self, job: Job, at: int, payload: bytes, *, warning: bool) -> None:
+    def __init__(
+        self, job: Job, at: int, payload: bytes, *, warning: bool, is_log: bool = False
+    ) -> None:
         self.job_id = job.job_id
         self.number = job.partials_count
         self.at = at
         self.payload = payload
         self.warning = warning
+        self.is_log = is_log
 
 
 class _Tracked:

@@ -26,6 +26,7 @@ from manyhands.model.job import (
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import QueuePolicy, Reentry
 from manyhands.model.reasons import BY_VALUE, LOST_CODE, Reason
+from manyhands.model.traces import telling_line
 
 _COMPLETE: Final = Trigger.COMPLETED
 _COMPLETED: Final = EndReason.COMPLETED
@@ -158,7 +159,7 @@ def fail_and_retry(effects: Effects, job: Job, failure: Failure, delay_ms: int |
     used = job.attempts_used + 1
     job = replace(
         job,
-        attempts=ended_attempts(job, lease, now, EndReason.FAILED, first_line(failure)),
+        attempts=ended_attempts(job, lease, now, EndReason.FAILED, shown_line(failure)),
         attempts_used=used,
         failure=failure,
         progress=None,
@@ -181,7 +182,7 @@ def fail_for_good(
     """Fails the job, whatever is left of its budget."""
     lease = job.lease
     if lease is not None:
-        attempts = ended_attempts(job, lease, effects.now, ended, first_line(failure))
+        attempts = ended_attempts(job, lease, effects.now, ended, shown_line(failure))
         job = replace(job, attempts=attempts)
     return _end_failed(effects, job, failure, reason, lease)
 
@@ -312,6 +313,6 @@ def drop_waiters(effects: Effects, job: Job, gone: tuple[str, ...]) -> None:
         cancel(effects, job, Reason.ABANDONED)
 
 
-def first_line(failure: Failure) -> str:
+def shown_line(failure: Failure) -> str:
     """The line of a failure that a list of attempts shows."""
-    return (failure.message or failure.code).partition("\n")[0][:200]
+    return (telling_line(failure.message) or failure.code)[:200]

@@ -191,7 +191,9 @@ def decide_report(command: Report, effects: Effects) -> Reply:
 
 
 def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
-    """A piece of the result: kept with the job, and sent to its waiters."""
+    """A piece of the result: kept with the job, and sent to its waiters. A line of the log is only
+    kept.
+    """
     job = held(effects, command.job_id, command.proof, None)
     if isinstance(job, Refusal):
         return job
@@ -202,9 +204,12 @@ def decide_send_partial(command: SendPartial, effects: Effects) -> Reply:
     effects.put(job)
     if len(command.payload) <= limits.PARTIAL_BYTES_MAX:
         # A larger piece still reaches the waiters; it is only left out of the record.
-        piece = Partial(job, effects.now, command.payload, warning=command.warning)
+        piece = Partial(
+            job, effects.now, command.payload, warning=command.warning, is_log=command.is_log
+        )
         effects.set().partials.append(piece)
-    effects.signal("warning" if command.warning else "partial", job, command.payload)
+    if not command.is_log:
+        effects.signal("warning" if command.warning else "partial", job, command.payload)
     return Changed(job)
 
 

@@ -196,12 +196,15 @@ class Report(Struct, frozen=True, gc=False, kw_only=True):
 
 
 class SendPartial(Struct, frozen=True, gc=False, kw_only=True):
-    """Sends a piece of the result, or a warning, to the waiters."""
+    """Sends a piece of the result, or a warning, to the waiters; or writes a line into the job's
+    log, which is not sent to anybody.
+    """
 
     job_id: str
     proof: Proof
     payload: bytes
     warning: bool = False
+    is_log: bool = False
 
 
 class Complete(Struct, frozen=True, gc=False, kw_only=True):

@@ -1,4 +1,4 @@
-"""Groups similar failures: by the code, and the first line of the message without its variable
+"""Groups similar failures: by the code, and the telling line of the message without its variable
 parts.
 """
 
@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from manyhands.model.job import Failure, Job, State
+from manyhands.model.traces import telling_line
 
 _LINE_MAX: Final = 200
 # Only the beginning of a long line is compared.
@@ -35,9 +36,25 @@ class Group(Struct, frozen=True):
 
 def group_of(failure: Failure) -> Group:
     """The group that a failure belongs to."""
-    line = _alike(failure.message)
-    digest = blake2b(f"{failure.code}\0{line}".encode(errors="replace"), digest_size=8)
-    return Group(digest.hexdigest(), failure.code, line)
+    return _group(failure.code, telling_line(failure.message))
+
+
+def earlier_group_of(failure: Failure) -> Group:
+    """The group as earlier versions stored it: by the first line. Failures on record keep it."""
+    return _group(failure.code, failure.message.lstrip().partition("\n")[0])
+
+
+def headline(code: str, line: str) -> str:
+    """Code and line in one; a line that begins with the code is enough."""
+    if not code or line == code or line.startswith(f"{code}: "):
+        return line or code
+    return f"{code}: {line}" if line else code
+
+
+def _group(code: str, telling: str) -> Group:
+    line = _alike(telling)
+    digest = blake2b(f"{code}\0{line}".encode(errors="replace"), digest_size=8)
+    return Group(digest.hexdigest(), code, line)
 
 
 def group_of_job(job: Job) -> Group | None:
@@ -47,9 +64,8 @@ def group_of_job(job: Job) -> Group | None:
     return group_of(job.failure)
 
 
-def _alike(message: str) -> str:
-    first = message.lstrip().partition("\n")[0][:_LOOKED_AT_MAX]
-    return " ".join(_DIFFERS.sub(_word, first).split())[:_LINE_MAX]
+def _alike(line: str) -> str:
+    return " ".join(_DIFFERS.sub(_word, line[:_LOOKED_AT_MAX]).split())[:_LINE_MAX]
 
 
 def _word(match: re.Match[str]) -> str:

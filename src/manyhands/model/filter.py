@@ -38,7 +38,8 @@ class Filter(Struct, frozen=True, kw_only=True):
     submitted_after: int | None = None
     failure: str | None = None  # the id of a group of failures
     failure_code: str | None = None  # the code of the failure that a job ended with
-    text: str | None = None  # bytes that occur in the payload, as UTF-8
+    text: str | None = None  # occurs, as UTF-8, in payload, name or failure, or ends the id
+    retrying: bool | None = None  # whether it failed, is unfinished, and so is tried again
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
     count_max: int = 100
@@ -61,6 +62,14 @@ def _read_states(value: str | Iterable[State], _now: int) -> tuple[State, ...]:
         return tuple(dict.fromkeys(State(word) for word in words))
     except ValueError:
         raise FilterError(f"a state is one of {', '.join(State)}; not “{value}”") from None
+
+
+def _read_flag(value: Any, _now: int) -> bool:  # noqa: ANN401 - a text or a truth
+    found = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    word = str(value).lower()
+    if word not in found:
+        raise FilterError("retrying is true or false")
+    return found[word]
 
 
 def _read_key(value: str, _now: int) -> bytes:
@@ -113,7 +122,10 @@ CONDITIONS: Final = {
     "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
     "failure": Condition("failure", "a group of failures, by its id"),
     "failure_code": Condition("failure_code", "the code of its failure"),
-    "text": Condition("text", "what occurs in the payload"),
+    "text": Condition(
+        "text", "what occurs in the payload, the name or the failure, or ends the id"
+    ),
+    "retrying": Condition("retrying", "whether it failed and is tried again", _read_flag),
 }
 
 

@@ -78,7 +78,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     ended_at: int
     reason: EndReason
     token: str = ""  # lets a repeated report of the same lease be recognised
-    failure: str = ""  # first line of what went wrong
+    failure: str = ""  # what went wrong, in one line
 
 
 class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -87,6 +87,7 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
     code: str
     message: str = ""
     payload: bytes = b""
+    encoding: Encoding = Encoding.BINARY  # of the payload, if the worker declared one
 
     def as_bytes(self) -> bytes:
         """The message or the bytes, for a peer that has room for only one: the bytes if the message

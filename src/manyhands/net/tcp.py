@@ -19,7 +19,7 @@ from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command, LookByKey
 from manyhands.model.events import Signal
-from manyhands.model.job import Job
+from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Reply
 from manyhands.net.backplane import Backplane
@@ -606,9 +606,11 @@ class Connection(asyncio.Protocol):
     def has_work(self, queues: Sequence[str]) -> bool:
         return self._dispatcher.has_work(queues)
 
-    def sleep(self, queues: Iterable[str], wake: Callable[[], None], hands: int = 1) -> None:
+    def sleep(
+        self, queues: Iterable[str], wake: Callable[[], None], holder: Holder, hands: int = 1
+    ) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda _queue: wake(), hands)
+        self._sleeper = Sleeper(queues, lambda _queue: wake(), holder, hands)
         self._dispatcher.sleepers.sleep(self._sleeper)
 
     def stay_awake(self) -> None:

@@ -6,6 +6,8 @@ that. Spans of ten minutes are combined from what was written.
 
 import asyncio
 import heapq
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -24,12 +26,15 @@ from manyhands.model.history import (
     StoredSample,
     merged,
 )
+from manyhands.model.job import FINISHED
 from manyhands.observe.tallies import Tallies
 
 _log = get_logger("manyhands.history")
 
 # How old the counts of the present minute may be on disk.
 _WRITE_MS: Final = 10_000
+_REALM_MINUTES: Final = 24 * 60
+_RATE_SECONDS: Final = 10  # over which the present rate is measured
 _HOUR_MS: Final = 60 * MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 
@@ -72,15 +77,22 @@ class History:
         self._written_at = self._minute_at
         self._coarse_at: int | None = None  # spans before this one are put together
         self._joining: asyncio.Task[None] | None = None
+        # When, and how many jobs had ended by then: the last seconds.
+        self._ends: deque[tuple[int, int]] = deque(maxlen=_RATE_SECONDS + 1)
+        # Jobs handed out by the end of each minute since the start, by realm.
+        self._handed_out: deque[tuple[int, dict[str, int]]] = deque(maxlen=_REALM_MINUTES + 1)
 
     # Writing.
 
     def look(self, now: int) -> None:
         """Once a second."""
+        entered = self._tallies.entered
+        self._ends.append((now, sum(entered[state] for state in FINISHED)))
         minute_at = _floor(now, MINUTE_MS)
         if minute_at != self._minute_at or now - self._written_at >= _WRITE_MS:
             self.write(now)
         if minute_at != self._minute_at:
+            self._handed_out.append((self._minute_at, dict(self._tallies.jobs_out)))
             self._minute_at = minute_at
             self._minute = {}
         coarse_at = _floor(now, COARSE_MS)
@@ -166,6 +178,40 @@ class History:
         start = end - wanted.length_ms
         rows = await asyncio.to_thread(self._rows, wanted, start, end, queue)
         return _points(rows, self._present(queue), wanted, start, now)
+
+    def rate(self) -> float:
+        """Jobs that ended, a second, in the last seconds."""
+        if len(self._ends) < 2:
+            return 0.0
+        (since, before), (until, after) = self._ends[0], self._ends[-1]
+        return (after - before) * 1000 / max(1, until - since)
+
+    def handed_out(self, instants: Sequence[int], step_ms: int) -> dict[str, list[int]]:
+        """Jobs handed out in each step, by realm. Known since the start, and at most for a day."""
+        found: dict[str, list[int]] = {}
+        before: dict[str, int] = {}
+        for at, totals in (*self._handed_out, (self._minute_at, self._tallies.jobs_out)):
+            for realm, total in totals.items():
+                counts = found.setdefault(realm, [0] * len(instants))
+                step = bisect_right(instants, at) - 1
+                if step >= 0 and at < instants[step] + step_ms:
+                    counts[step] += total - before.get(realm, 0)
+            before = dict(totals)
+        return {realm: counts for realm, counts in found.items() if any(counts)}
+
+    async def recent(self, minutes: int) -> dict[str, Sample]:
+        """What happened in each queue in the last minutes and in the current one."""
+        since = self._minute_at - minutes * MINUTE_MS
+        rows = await asyncio.to_thread(self._store.samples, MINUTE_MS, since, self._minute_at)
+        found: dict[str, Sample] = {}
+        for row in rows:
+            if row.queue != ALL_QUEUES:
+                found.setdefault(row.queue, Sample()).add(row.sample)
+        for current in (self._minute, self._tallies.current):
+            for queue, sample in current.items():
+                if queue != ALL_QUEUES:
+                    found.setdefault(queue, Sample()).add(sample)
+        return found
 
     def _rows(self, wanted: Range, start: int, end: int, queue: str) -> list[StoredSample]:
         rows = list(self._store.samples(wanted.stored_ms, start, end, queue))

@@ -134,6 +134,11 @@ class Metrics(Collector):
             "How long the oldest ready job has been ready.",
             labels=["queue"],
         )
+        retrying = GaugeMetricFamily(
+            "manyhands_queue_retrying_jobs",
+            "Unfinished jobs that failed and are tried again.",
+            labels=["queue"],
+        )
         other = dict.fromkeys(State, 0)
         names = sorted(name for name in live.queues if name != _OTHER)
         shown = names[:_QUEUES_MAX]
@@ -141,6 +146,7 @@ class Metrics(Collector):
             known = live.queues[name]
             for state, count in known.counts.items():
                 jobs.add_metric([name, state.value], count)
+            retrying.add_metric([name], sum(live.retrying_counts(name).values()))
             oldest_at = known.oldest_ready_at()
             if oldest_at is not None:
                 age.add_metric([name], max(0, now - oldest_at) / 1000)
@@ -153,8 +159,11 @@ class Metrics(Collector):
         if rest:
             for state, count in other.items():
                 jobs.add_metric([_OTHER, state.value], count)
+            tried = sum(sum(live.retrying_counts(name).values()) for name in rest)
+            retrying.add_metric([_OTHER], tried)
         yield jobs
         yield age
+        yield retrying
         yield GaugeMetricFamily("manyhands_queues", "Queues that are known.", len(live.queues))
         yield GaugeMetricFamily(
             "manyhands_finished_bytes",

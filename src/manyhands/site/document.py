@@ -11,13 +11,13 @@ from manyhands.protocols.taskcluster import routes as taskcluster
 from manyhands.site import routes as site
 from manyhands.web import openapi
 
-APIS: Final = (qless.API, native.API, taskcluster.API, site.API)
+APIS: Final = (native.API, qless.API, taskcluster.API, site.API)
 DESCRIPTION: Final = (
-    "Every answer of the qless API and of the native API is one JSON object with `results`; "
+    "Every answer of the native API and of the qless API is one JSON object with `results`; "
     "with `error`, if there was one. Items of a batch that were refused are listed in `errors`, "
-    "beside the results of the others. The qless API has durations in seconds and instants in "
-    "seconds since 1970, the native API (`/api`) has both in milliseconds where their names say "
-    "so. The Taskcluster queue's API (`/0.2.0`) answers bare JSON."
+    "beside the results of the others. The native API (`/api`) has durations and instants in "
+    "milliseconds where their names say so, the qless API has both in seconds, instants since "
+    "1970. The Taskcluster queue's API (`/0.2.0`) answers bare JSON."
 )
 
 

@@ -59,6 +59,7 @@ class FailureGroup(Struct, frozen=True):
     trend: tuple[int, ...]  # how many in each of the last 24 hours, the current hour last
     queues: tuple[tuple[str, int], ...]  # the queues with most of them
     job_ids: tuple[str, ...]  # of the newest
+    retrying: int = 0  # unfinished jobs with such a failure, which are tried again
 
 
 class Failures(Struct, frozen=True):
@@ -67,6 +68,7 @@ class Failures(Struct, frozen=True):
     groups: tuple[FailureGroup, ...]
     groups_count: int
     failed_count: int
+    retrying_count: int = 0
 
 
 class FailureQuestion(Struct, frozen=True, kw_only=True):
@@ -102,12 +104,13 @@ class StoredEvent(Struct, frozen=True):
 
 
 class PartialResult(Struct, frozen=True):
-    """A stored piece of a result."""
+    """A stored piece of a result, or a line of the job's log."""
 
     number: int
     at: int
     payload: bytes
     warning: bool
+    is_log: bool = False
 
 
 class QueueFacts(Protocol):
@@ -255,6 +258,12 @@ class Live(Protocol):
 
     def workers_count(self) -> int:
         """The number of workers that hold leases."""
+
+    def retrying_counts(self, queue: str) -> Mapping[State, int]:
+        """How many jobs of a queue failed and are tried again, by the state they are in."""
+
+    def retried_jobs(self, count_max: int) -> list[Job]:
+        """Jobs that failed and are tried again, at most so many."""
 
 
 class Committing(Protocol):

@@ -85,7 +85,11 @@ class MemoryStore:
             # Numbers start again when a job is retried: later ones are from before.
             while kept and kept[-1].number >= partial.number:
                 kept.pop()
-            kept.append(PartialResult(partial.number, partial.at, partial.payload, partial.warning))
+            kept.append(
+                PartialResult(
+                    partial.number, partial.at, partial.payload, partial.warning, partial.is_log
+                )
+            )
         self._audit.update(batch.rows_of("audit"))
         while len(self._audit) > limits.AUDIT_KEPT_MAX:
             del self._audit[next(iter(self._audit))]

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from manyhands.model.failures import group_of_job
 from manyhands.model.filter import Filter
-from manyhands.model.job import Job
+from manyhands.model.identity import is_job_id
+from manyhands.model.job import FINISHED, Job
 from manyhands.store.sqlite.rows import PAYLOAD
 
 _encode = msgspec.json.Encoder().encode
@@ -60,6 +61,35 @@ def _failed_with(job: Job, code: str) -> bool:
 def _has_header(job: Job, header: tuple[str, str]) -> bool:
     name, value = header
     return job.headers is not None and job.headers.get(name) == value
+
+
+# Only a job's own failure is an object: that of an attempt is a text.
+_HAS_FAILURE: Final = "instr(record, '\"failure\":{') > 0"
+_TAIL_DIGITS_MIN: Final = 8  # of the end of an id, to look for it
+_UNFINISHED: Final = "jobs.state NOT IN ('completed', 'failed', 'cancelled')"
+
+
+def _is_retried(job: Job) -> bool:
+    return job.failure is not None and job.state not in FINISHED
+
+
+def _ends_id(text: str) -> bool:
+    """Whether a text may be the end of an id: lists show no more of it."""
+    return len(text) >= _TAIL_DIGITS_MIN and is_job_id(text.lower())
+
+
+def _text_values(text: str) -> tuple[Any, ...]:
+    tail = text.lower() if _ends_id(text) else ""
+    return *(text.encode(),) * 4, -len(tail), tail
+
+
+def _has_text(job: Job, text: str) -> bool:
+    if text.encode() in job.payload or text in (job.name or ""):
+        return True
+    if _ends_id(text) and job.job_id.endswith(text.lower()):
+        return True
+    failure = job.failure
+    return failure is not None and (text in failure.code or text in failure.message)
 
 
 MEANINGS: Final = (
@@ -124,9 +154,22 @@ MEANINGS: Final = (
     ),
     Meaning(
         field="text",
-        holds=lambda job, text: text.encode() in job.payload,
-        sql=f"instr({PAYLOAD}, ?) > 0",
-        values=lambda text: (text.encode(),),
+        holds=_has_text,
+        # As bytes: a text may have a zero in it. A damaged record must not end the search.
+        sql=(
+            f"instr({PAYLOAD}, ?) > 0 OR instr(CAST(coalesce(jobs.name, '') AS BLOB), ?) > 0"
+            f" OR CASE WHEN {_HAS_FAILURE} AND json_valid(record) THEN"
+            " instr(CAST(record ->> '$.failure.code' AS BLOB), ?) > 0 OR"
+            " instr(CAST(coalesce(record ->> '$.failure.message', '') AS BLOB), ?) > 0"
+            " ELSE FALSE END OR substr(jobs.job_id, ?) = ?"
+        ),
+        values=_text_values,
+    ),
+    Meaning(
+        field="retrying",
+        holds=lambda job, retrying: _is_retried(job) is retrying,
+        sql=f"({_UNFINISHED} AND {_HAS_FAILURE}) = ?",
+        values=lambda retrying: (int(retrying),),
     ),
 )
 

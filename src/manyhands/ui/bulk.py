@@ -1,18 +1,21 @@
 """Operations on many jobs, requested by a form: counted, confirmed, then watched while they run."""
 
+import asyncio
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from manyhands.model.failures import headline
 from manyhands.model.filter import Filter, Order
 from manyhands.model.job import State
 from manyhands.operate.bulk import POSSIBLE, BulkError, usual_states
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
+from manyhands.store.contract import FailureQuestion
 from manyhands.ui import words
 from manyhands.ui.graph import DEPENDANTS_MAX, dependants_of_all
 from manyhands.ui.job import read_priority
 from manyhands.ui.page import Confirm, Done, Shown, url
-from manyhands.ui.query import Query, read_query
+from manyhands.ui.query import Query, read_query, written
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
@@ -58,7 +61,7 @@ class BulkForm:
         try:
             if self._form.confirmed:
                 bulk = await self._sources.bulk.begin(bulk)
-                return Done(url(f"jobs/bulk/{bulk.bulk_id}"), "The operation has started.")
+                return Done(url(f"bulk/{bulk.bulk_id}"), "")  # the page shows how far it is
             return await self._confirm(bulk)
         except BulkError as error:
             return Done(self._back, f"Refused: {error}.", failed=True)
@@ -122,7 +125,9 @@ class BulkForm:
             where = f" to queue {words.shown(bulk.to_queue or '')}"
         elif bulk.action is BulkAction.PRIORITY:
             where = f" to {bulk.priority:g}"
-        if bulk.filter is not None:
+        if bulk.filter is not None and bulk.filter.failure is not None:
+            notes += await self._group(bulk.filter)
+        elif bulk.filter is not None:
             notes.append(f"Only jobs that are {_or(bulk.filter.states)} and match the search.")
         if bulk.action is BulkAction.CANCEL:
             notes.append(self._dependants(bulk))
@@ -140,6 +145,22 @@ class BulkForm:
             self._back,
             notes,
         )
+
+    async def _group(self, wanted: Filter) -> list[str]:
+        """What the jobs of a group of failures have in common, and in which queues they are."""
+        question = FailureQuestion(
+            now=self._visit.now, group_id=wanted.failure, queue=wanted.queue, count_max=1
+        )
+        found = await asyncio.to_thread(self._sources.store.failures, question)
+        if not found.groups:
+            return []
+        row = found.groups[0]
+        name = words.shown(headline(row.group.code, row.group.line), 200)
+        queues = [f"{words.shown(queue)} ({words.number(count)})" for queue, count in row.queues]
+        notes = [f"They failed with “{name}”.", f"Queues: {', '.join(queues)}."]
+        if wanted.queue is not None:
+            notes[1] = f"Only those of queue {words.shown(wanted.queue)}."
+        return notes
 
     def _dependants(self, bulk: Bulk) -> str:
         """What happens to the dependants, with their number if the jobs are known."""
@@ -159,23 +180,43 @@ class BulkForm:
         """Stops a running operation."""
         if self._sources.bulk.cancel(bulk_id) is None:
             raise Problem(404, "unknown_bulk", "there is no such operation")
-        return Done(url(f"jobs/bulk/{bulk_id}"), "It stops after the current slice of jobs.")
+        return Done(url(f"bulk/{bulk_id}"), "It stops after the current slice of jobs.")
 
 
 def _or(states: tuple[State, ...]) -> str:
     return " or ".join(", ".join(states).rsplit(", ", 1))
 
 
-def bulk_shown(sources: Sources, bulk_id: str) -> Shown:
+async def described(sources: Sources, bulk: Bulk) -> dict[str, Any]:
+    """What an operation does to which jobs, for people."""
+    wanted = bulk.filter
+    search = "" if wanted is None else written(wanted)
+    what = search
+    if wanted is not None and wanted.failure is not None:
+        question = FailureQuestion(now=bulk.created_at, group_id=wanted.failure, count_max=1)
+        found = await asyncio.to_thread(sources.store.failures, question)
+        if found.groups:
+            group = found.groups[0].group
+            what = search.replace(
+                f"failure:{wanted.failure}", f"failed with “{headline(group.code, group.line)}”"
+            )
+    return {
+        "looked_at": bulk.changed + bulk.passed + sum(bulk.refused.values()),
+        "verb": _BUTTONS.get(bulk.action, bulk.action.value.capitalize()),
+        "done": _DONE[bulk.action],
+        "what": what or ("jobs that were chosen one by one" if bulk.job_ids else ""),
+        "search": search,
+    }
+
+
+async def bulk_shown(sources: Sources, bulk_id: str) -> Shown:
     """The page of one operation."""
     bulk = sources.store.bulks.get(bulk_id)
     if bulk is None:
         raise Problem(404, "unknown_bulk", "there is no such operation; old ones are forgotten")
     values: dict[str, Any] = {
         "bulk": bulk,
-        "looked_at": bulk.changed + bulk.passed + sum(bulk.refused.values()),
         "is_active": bulk.state is BulkState.ACTIVE,
-        "verb": _BUTTONS.get(bulk.action, bulk.action.value),
-        "done": _DONE[bulk.action],
+        **await described(sources, bulk),
     }
     return Shown("bulk.html", values, "Operation", "any")

@@ -2,7 +2,7 @@
 and a table.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,16 +17,20 @@ from manyhands.ui import words
 _WIDTH, _HEIGHT = 600, 150
 _TABLE_ROWS_MAX: Final = 60
 _RATE_MS_MIN: Final = 15_000  # a rate over a shorter time is meaningless
+# For lines that are no states: queues or protocols, the busiest first.
+_COLOURS: Final = ("ready", "completed", "leased", "blocked", "delayed", "cancelled")
+_UNITS: Final = {"rate": "per minute", "ms": "", "jobs": "jobs"}
 Value = float | None
 
 
 class Series(Struct, frozen=True):
-    """One line."""
+    """One line, or one layer of a stack."""
 
     name: str
     colour: str  # the name of a custom property
     values: tuple[Value, ...]
     dashed: bool = False
+    stacked: bool = False
 
 
 class Chart(Struct, frozen=True):
@@ -37,23 +41,33 @@ class Chart(Struct, frozen=True):
     unit: str  # "rate", "ms" or "jobs"
     instants: tuple[int, ...]
     series: tuple[Series, ...]
+    is_open: bool = False  # the last step is not over: it is drawn dashed
+    log: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing but zeros."""
         return not any(value for line in self.series for value in line.values)
 
+    @property
+    def unit_shown(self) -> str:
+        """The unit of the numbers in the table."""
+        return _UNITS[self.unit]
+
     def numbers(self) -> str:
         """For the script."""
         return msgspec.json.encode(
             {
                 "unit": self.unit,
+                "log": self.log,
+                "open": self.is_open,
                 "at": [instant // 1000 for instant in self.instants],
                 "lines": [
                     {
                         "name": line.name,
                         "colour": line.colour,
                         "dashed": line.dashed,
+                        "stacked": line.stacked,
                         "values": line.values,
                     }
                     for line in self.series
@@ -73,19 +87,18 @@ class Chart(Struct, frozen=True):
                 if value is not None and high
             )
             parts.append(f'<polyline class="line line-{line.colour}" points="{points}"/>')
+        unit = f" {self.unit_shown}" if self.unit == "rate" else ""
         return Markup(  # noqa: S704 - numbers and our own words
             f'<svg class="lines" role="img" aria-label="{self.title}, at most'
-            f' {self.spoken(high)}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+            f' {self.spoken(high)}{unit}" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
             f' preserveAspectRatio="none">{"".join(parts)}</svg>'
         )
 
     def spoken(self, value: Value) -> str:
-        """A value with its unit."""
+        """A value of the table."""
         if value is None:
             return words.NOTHING
-        if self.unit == "ms":
-            return words.duration(value)
-        return f"{words.number(round(value, 1))}{' per minute' if self.unit == 'rate' else ''}"
+        return words.duration(value) if self.unit == "ms" else words.number(round(value, 1))
 
     def rows(self) -> list[tuple[int, list[str]]]:
         """The newest steps, newest first."""
@@ -96,58 +109,93 @@ class Chart(Struct, frozen=True):
         ]
 
 
-def charts(points: Sequence[Point], step_ms: int, now: int) -> list[Chart]:
-    """Throughput, latency and depth."""
-    instants = tuple(point.at for point in points)
-    samples = [point.sample for point in points]
-    # The last step is not over: its rate is over the time that has passed.
-    lengths = [min(step_ms, max(_RATE_MS_MIN, now - at)) / MINUTE_MS for at in instants]
+class Frame:
+    """The steps that all charts of a page have in common."""
 
-    def line(name: str, colour: str, value: Callable[[Sample], Value]) -> Series:
-        return Series(name, colour, tuple(value(sample) for sample in samples))
+    def __init__(self, points: Sequence[Point], step_ms: int, now: int) -> None:
+        self.points = points
+        self.instants = tuple(point.at for point in points)
+        last = self.instants[-1] if self.instants else now
+        self.is_open = now < last + step_ms
+        # The last step is not over: its rate is over the time that has passed, once that is enough.
+        self._minutes = [step_ms / MINUTE_MS for _ in self.instants]
+        self._too_short = self.is_open and now - last < _RATE_MS_MIN
+        if self.is_open and self._minutes:
+            self._minutes[-1] = max(_RATE_MS_MIN, now - last) / MINUTE_MS
+        # Before the first sample there was no server, which is another thing than no jobs.
+        known = (at for at, point in enumerate(points) if point.sample.depth)
+        self._first = next(known, len(points))
 
-    def rate(name: str, colour: str, field: str) -> Series:
-        counts = [getattr(sample, field) for sample in samples]
-        rates = (round(count / length, 2) for count, length in zip(counts, lengths, strict=True))
-        return Series(name, colour, tuple(rates))
+    def rates(self, counts: Sequence[int]) -> tuple[Value, ...]:
+        """Counts a minute."""
+        found: list[Value] = [
+            None if at < self._first else round(count / self._minutes[at], 2)
+            for at, count in enumerate(counts)
+        ]
+        if self._too_short and found:
+            found[-1] = None
+        return tuple(found)
 
-    def latency(name: str, colour: str, field: str, share: float) -> Series:
-        found = line(name, colour, lambda sample: quantile(getattr(sample, field), share))
-        return Series(found.name, colour, found.values, dashed=share > 0.5)
+    def values(self, value: Callable[[Sample], Value]) -> tuple[Value, ...]:
+        """A value of every sample."""
+        return tuple(value(point.sample) for point in self.points)
 
-    def depth(state: State) -> Series:
+
+def throughput(frame: Frame) -> Chart:
+    """How attempts ended, one upon the other, and what came in."""
+
+    def layer(name: str, colour: str, field: str, *, stacked: bool = True) -> Series:
+        counts = [getattr(point.sample, field) for point in frame.points]
+        return Series(name, colour, frame.rates(counts), stacked=stacked)
+
+    series = (
+        layer("completed", "completed", "completed"),
+        layer("failed", "failed", "failed_attempts"),
+        layer("lost", "cancelled", "lost"),
+        layer("submitted", "ready", "submitted", stacked=False),
+    )
+    title = "Attempts ended per minute"
+    return Chart("throughput", title, "rate", frame.instants, series, frame.is_open)
+
+
+def stacked(
+    frame: Frame, title: str, counts: Mapping[str, Sequence[int]], key: str = "throughput"
+) -> Chart:
+    """Counts of several things a minute, one upon the other."""
+    series = tuple(
+        Series(name, colour, frame.rates(values), stacked=True)
+        for (name, values), colour in zip(counts.items(), _COLOURS, strict=False)
+    )
+    return Chart(key, title, "rate", frame.instants, series, frame.is_open)
+
+
+def latency(frame: Frame) -> Chart:
+    """How long jobs waited and ran. From milliseconds to hours: on a logarithmic scale."""
+
+    def line(name: str, colour: str, field: str, share: float) -> Series:
+        found = frame.values(lambda sample: quantile(getattr(sample, field), share))
+        return Series(name, colour, found, dashed=share > 0.5)
+
+    series = (
+        line("wait p50", "ready", "wait", 0.5),
+        line("wait p95", "ready", "wait", 0.95),
+        line("run p50", "leased", "run", 0.5),
+        line("run p95", "leased", "run", 0.95),
+    )
+    return Chart("latency", "Latency", "ms", frame.instants, series, frame.is_open, log=True)
+
+
+def backlog(frame: Frame) -> Chart:
+    """How many jobs waited and ran."""
+
+    def line(state: State, name: str) -> Series:
         at = DEPTH_STATES.index(state)
-        return line(state.value, state.value, lambda row: row.depth[at] if row.depth else None)
+        found = frame.values(lambda row: row.depth[at] if row.depth else None)
+        return Series(name, state.value, found)
 
-    return [
-        Chart(
-            "throughput",
-            "Jobs per minute",
-            "rate",
-            instants,
-            (
-                rate("submitted", "ready", "submitted"),
-                rate("completed", "completed", "completed"),
-                rate("failed", "failed", "failed"),
-            ),
-        ),
-        Chart(
-            "latency",
-            "Wait and run",
-            "ms",
-            instants,
-            (
-                latency("wait p50", "ready", "wait", 0.5),
-                latency("wait p95", "ready", "wait", 0.95),
-                latency("run p50", "leased", "run", 0.5),
-                latency("run p95", "leased", "run", 0.95),
-            ),
-        ),
-        Chart(
-            "depth",
-            "Waiting and running jobs",
-            "jobs",
-            instants,
-            tuple(depth(state) for state in (State.READY, State.LEASED, State.DELAYED)),
-        ),
-    ]
+    series = (
+        line(State.READY, "ready"),
+        line(State.LEASED, "running"),
+        line(State.DELAYED, "delayed"),
+    )
+    return Chart("backlog", "Backlog", "jobs", frame.instants, series, frame.is_open)

@@ -1,15 +1,21 @@
-"""Failed jobs, grouped by what went wrong: how often, since when, where, and actions on them."""
+"""Jobs that failed or are being retried, grouped by what went wrong: how often, since when, where,
+and actions on them.
+"""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from manyhands.model.filter import Filter
-from manyhands.model.job import State
+from manyhands.model.job import Job, State
+from manyhands.model.traces import own_frame
+from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
 from manyhands.store.contract import FailureQuestion, Failures
 from manyhands.ui import listings
 from manyhands.ui.page import Page, Shown, url
+from manyhands.ui.query import quoted
 from manyhands.ui.visit import Visit
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
@@ -54,38 +60,57 @@ class FailuresPage(Page):
             now=0, queue=queue, latest_first=order == "latest", count_max=_GROUPS
         )
         found = await self._ask(visit, wanted)
-        failed = sum(known.counts[State.FAILED] for known in self.live.queues.values())
         values = {
             "found": found,
-            "failed": failed,
             "order": order,
             "orders": _ORDERS,
             "queue": queue or "",
             "queues": sorted(
-                name for name, known in self.live.queues.items() if known.counts[State.FAILED]
+                name
+                for name, known in self.live.queues.items()
+                if known.counts[State.FAILED] or any(self.live.retrying_counts(name).values())
             )[:500],
         }
         return Shown("failures.html", values, self.title)
 
     async def _group(self, visit: Visit, group_id: str) -> Shown:
-        found = await self._ask(visit, FailureQuestion(now=0, group_id=group_id, count_max=1))
+        queue = visit.raw("queue") or None
+        wanted = FailureQuestion(now=0, group_id=group_id, queue=queue, count_max=1)
+        found = await self._ask(visit, wanted)
         if not found.groups:
-            raise Problem(404, "unknown_group", "no failed job on record belongs to this group")
-        wanted = Filter(failure=group_id, count_max=_SAMPLES)
-        page = await listings.find(self.sources.store, wanted)
+            raise Problem(404, "unknown_group", "no job on record belongs to this group")
         row = found.groups[0]
+        page = await listings.find(
+            self.sources.store, Filter(failure=group_id, queue=queue, count_max=_SAMPLES)
+        )
+        again = self._retried(row.job_ids, queue) if row.retrying else []
+        sample = (*again, *page.jobs)[0] if again or page.jobs else None
+        q = f"failure:{group_id}" + (f" queue:{quoted(queue)}" if queue else "")
         values = {
             "row": row,
-            "q": f"failure:{group_id}",
+            "queue": queue or "",
             "rows": [listings.row(job, visit.now) for job in page.jobs],
-            "sample": page.jobs[0] if page.jobs else None,
-            "more": url("jobs", q=f"failure:{group_id}") if page.next is not None else None,
+            "again": [listings.row(job, visit.now) for job in again],
+            "sample": sample,
+            "frame": "" if sample is None else _frame(sample),
+            "more": url("jobs", q=q) if page.next is not None else None,
             "hours": [
                 (f"{23 - hour} h ago" if hour < 23 else "this hour", count)
                 for hour, count in enumerate(row.trend)
             ],
         }
         return Shown("failure.html", values, "Failures")
+
+    def _retried(self, job_ids: Sequence[str], queue: str | None) -> list[Job]:
+        """Those of the given jobs that are being retried."""
+        jobs = [job for job in map(self.live.live_job, job_ids) if job is not None]
+        return [
+            job
+            for job in jobs
+            if job.failure is not None
+            and job.state is not State.FAILED
+            and queue in (None, job.queue)
+        ]
 
     async def _ask(self, visit: Visit, wanted: FailureQuestion) -> Failures:
         """The groups, at most some seconds old; the first visitor waits for the count."""
@@ -107,7 +132,10 @@ class FailuresPage(Page):
         clock = self.sources.clock
         began_ms = clock.monotonic_ms()
         try:
-            found = await asyncio.to_thread(self.sources.store.failures, replace(wanted, now=now))
+            retried = self.live.retried_jobs(RETRIED_JOBS_MAX)
+            found = await asyncio.to_thread(
+                read_failures, self.sources.store, replace(wanted, now=now), retried
+            )
         finally:
             del self._reading[wanted]
         fresh_ms = min(_FRESH_MS, _REST * (clock.monotonic_ms() - began_ms))
@@ -116,3 +144,7 @@ class FailuresPage(Page):
         self._kept.pop(wanted, None)
         self._kept[wanted] = _Kept(now, fresh_ms, found)
         return found
+
+
+def _frame(job: Job) -> str:
+    return "" if job.failure is None else own_frame(job.failure.message)

@@ -24,7 +24,8 @@ from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.obstacles import Wait
 from manyhands.model.payload import Encoding, guess_encoding
 from manyhands.model.replies import Refusal
-from manyhands.ui import graph, timeline, words
+from manyhands.model.traces import own_frame
+from manyhands.ui import graph, listings, timeline, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.content import content, file_name
 from manyhands.ui.page import Confirm, Done, File, Page, Shown
@@ -32,7 +33,7 @@ from manyhands.ui.visit import Form, Visit
 from manyhands.web.envelope import Problem
 
 _ENTRIES_MAX: Final = 60
-_PARTIALS_MAX: Final = 50
+_PARTIALS_MAX: Final = 100
 _PARTIAL_LENGTH: Final = 2_000
 _REASON_NAME_LENGTH: Final = 80
 _QUEUES_OFFERED: Final = 200
@@ -82,6 +83,8 @@ class JobPage(Page):
         partials: list[Any] = []
         if job.partials_count:
             partials = list(await asyncio.to_thread(self.sources.store.partials, job.job_id))
+        wanted = visit.text("log").encode()
+        shown = [row for row in partials if wanted in row.payload]
         around = await graph.gather(self.sources.store, job)
         story = timeline.entries(job, self.sources.dispatcher.events.of_job(job.job_id), visit.now)
         entries, left_out = timeline.newest_first(story, _ENTRIES_MAX)
@@ -98,9 +101,13 @@ class JobPage(Page):
             "reasons": why_waiting(self.sources.dispatcher, job),
             "sentence_of": _sentence_of,
             "budget": budget,
+            "error": listings.last_error(job),
+            "frame": "" if job.failure is None else own_frame(job.failure.message),
             "contents": self._contents(visit, job),
-            "partials": [_partial(row) for row in partials[-_PARTIALS_MAX:]],
-            "partials_kept": len(partials),
+            "log": [_partial(row) for row in shown[-_PARTIALS_MAX:]],
+            "log_found": len(shown),
+            "log_kept": len(partials),
+            "log_text": visit.text("log"),
             "graph": graph.draw(around) if around is not None else None,
             "entries": entries,
             "left_out": left_out,
@@ -124,8 +131,10 @@ class JobPage(Page):
         """The contents of the job, each in its chosen view."""
         given: list[tuple[str, str, bytes, Encoding]] = []
         if job.failure is not None and job.failure.payload:
-            data = job.failure.payload
-            given.append(("failure", "Sent with the failure", data, guess_encoding(data)))
+            data, encoding = job.failure.payload, job.failure.encoding
+            if encoding is Encoding.BINARY:
+                encoding = guess_encoding(data)
+            given.append(("failure", "Sent with the failure", data, encoding))
         if job.result is not None:
             given.append(("result", "Result", job.result, job.result_encoding))
         given.append(("payload", "Payload", job.payload, job.encoding))
@@ -153,7 +162,9 @@ class JobPage(Page):
     async def _do(self, visit: Visit, job: Job, command: Command, sentence: str) -> Done:
         return await carry_out(visit, command, sentence, f"/ui/job/{job.job_id}")
 
-    async def _retry(self, visit: Visit, _form: Form, job: Job) -> Done:
+    async def _retry(self, visit: Visit, form: Form, job: Job) -> Done | Confirm:
+        if job.state is State.COMPLETED and not form.confirmed:
+            return self._confirm_again(visit, form, job)
         sentence = "The job is requeued."
         return await self._do(visit, job, Requeue(job_id=job.job_id), sentence)
 
@@ -185,11 +196,26 @@ class JobPage(Page):
         command = Move(job_id=job.job_id, queue=job.queue)
         return await self._do(visit, job, command, "The job no longer waits.")
 
-    async def _move(self, visit: Visit, form: Form, job: Job) -> Done | Shown:
+    def _confirm_again(self, visit: Visit, form: Form, job: Job, queue: str = "") -> Confirm:
+        """Work that was done is not done again by one click."""
+        where = f" in queue {words.shown(queue)}" if queue else ""
+        consequence = "What it did is done a second time, and its result is replaced."
+        ago = words.ago(job.finished_at, visit.now)
+        return Confirm(
+            f"Run job {job.job_id} again{where}?",
+            "Run it again",
+            tuple(form.items()),
+            f"/ui/job/{job.job_id}",
+            (f"It was {job.state} {ago}.", consequence),
+        )
+
+    async def _move(self, visit: Visit, form: Form, job: Job) -> Done | Confirm | Shown:
         queue = form.text("queue")
         if not queue:
             visit.problems["queue"] = "Enter the name of a queue."
             return await self._shown(visit, job)
+        if job.state is State.COMPLETED and not form.confirmed:
+            return self._confirm_again(visit, form, job, queue)
         sentence = f"The job is now in queue {words.shown(queue)}."
         if job.state in FINISHED:
             command: Command = Requeue(job_id=job.job_id, queue=queue)
@@ -264,6 +290,7 @@ def _partial(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a PartialResult
         "number": row.number,
         "at": row.at,
         "warning": row.warning,
+        "kind": "warning" if row.warning else "log" if row.is_log else "data",
         "shown": brief,
         "cut": cut,
         "size": shown.size,

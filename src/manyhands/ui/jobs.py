@@ -14,9 +14,9 @@ from manyhands.model.replies import Refusal
 from manyhands.store.contract import Counted
 from manyhands.store.contract import Page as Found
 from manyhands.ui import listings
-from manyhands.ui.bulk import BulkForm, bulk_shown, choices
-from manyhands.ui.page import Confirm, Done, Page, Shown, url
-from manyhands.ui.query import QUALIFIERS, Query, read_query, with_state
+from manyhands.ui.bulk import BulkForm, choices
+from manyhands.ui.page import Confirm, Done, Moved, Page, Shown, url
+from manyhands.ui.query import QUALIFIERS, RETRYING, Query, read_query, with_state
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
 
@@ -32,9 +32,9 @@ class Jobs(Page):
     name = "jobs"
     title = "Jobs"
 
-    async def show(self, visit: Visit) -> Shown:
+    async def show(self, visit: Visit) -> Shown | Moved:
         if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
-            return bulk_shown(self.sources, visit.rest[1])
+            return Moved(url(f"bulk/{visit.rest[1]}"))  # where it was before
         if visit.rest and visit.rest != [""]:
             raise Problem(404, "not_found", "there is no such page")
         return await self._shown(visit)
@@ -63,7 +63,7 @@ class Jobs(Page):
             "total": total,
             "known": any(sum(row.counts.values()) for row in self.live.queues.values()),
             "is_complete": found.complete,
-            "tabs": [self._tab(query, state, counted, here) for state in (None, *State)],
+            "tabs": await self._tabs(query, counted, here, seconds),
             "first_page": url("jobs", **here) if after is not None else None,
             "next_page": url("jobs", **again, after=found.next) if found.next is not None else None,
             "further": url("jobs", **here, after=after, patient=1),
@@ -84,9 +84,10 @@ class Jobs(Page):
             return Found((), None), nothing
         if query.job_id is not None:
             job = await find_job(self.sources.dispatcher, query.job_id)
-            if job is None or isinstance(job, Refusal):
+            if job is not None and not isinstance(job, Refusal):
+                return Found((job,), None), Counted({**nothing.counts, job.state: 1})
+            if not query.bare:
                 return Found((), None), nothing
-            return Found((job,), None), Counted({**nothing.counts, job.state: 1})
         wanted = replace(query.filter, order=order, after=after, count_max=listings.ROWS)
         page, counted = await asyncio.gather(
             listings.find(self.sources.store, wanted, seconds),
@@ -98,21 +99,39 @@ class Jobs(Page):
             counted = Counted({state: states[state] for state in State})
         return page, counted
 
-    def _tab(
-        self, query: Query, state: State | None, counted: Counted, here: dict[str, Any]
-    ) -> tuple[str, str, str, int, bool]:
-        """A tab for the same search in another state: address, label, count."""
-        text = with_state(query.text, state)
-        count = sum(counted.counts.values()) if state is None else counted.counts[state]
-        chosen = query.filter.states == (() if state is None else (state,))
-        word = "all" if state is None else state.value
-        return url("jobs", **{**here, "q": text}), word, word, count, chosen
+    async def _tabs(
+        self, query: Query, counted: Counted, here: dict[str, Any], seconds: float
+    ) -> list[tuple[str, str, int, bool]]:
+        """Tabs for the same search in other states: address, word, count."""
+        wanted = query.filter
+        counts: dict[str, int] = {state.value: counted.counts[state] for state in State}
+        found = [("all", sum(counts.values())), *counts.items()]
+        retrying = sum(sum(self.live.retrying_counts(name).values()) for name in self.live.queues)
+        if wanted.retrying:
+            retrying = sum(counts.values())
+        elif retrying and not query.problems:
+            again = replace(wanted, retrying=True)
+            tried = await asyncio.to_thread(self.sources.store.count, again, seconds)
+            retrying = sum(tried.counts.values())
+        if retrying:
+            found.insert(3, (RETRYING, retrying))
+        chosen = "all" if not wanted.states else ",".join(wanted.states)
+        chosen = RETRYING if wanted.retrying else chosen
+        return [
+            (
+                url(
+                    "jobs", **{**here, "q": with_state(query.text, None if word == "all" else word)}
+                ),
+                word,
+                count,
+                word == chosen,
+            )
+            for word, count in found
+        ]
 
     async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
         """Runs an operation on the selected jobs, or on all that the search finds."""
         given = BulkForm(self.sources, visit, form)
-        if visit.rest and visit.rest[0] == "bulk" and len(visit.rest) == 2:
-            return await given.stop(visit.rest[1])
         answer = await given.answer()
         if answer is not None:
             return answer

@@ -5,10 +5,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from manyhands.model.failures import headline
 from manyhands.model.filter import Filter
 from manyhands.model.job import Job, State
 from manyhands.model.payload import Encoding
 from manyhands.model.reasons import in_words
+from manyhands.model.traces import telling_line
 from manyhands.store.contract import SEARCH_SECONDS_MAX, Page, Reading
 from manyhands.ui import words
 
@@ -44,6 +46,7 @@ def row(job: Job, now: int) -> dict[str, Any]:
         "stalled": lease is not None and (lease.lapsed or lease.in_grace),
         "progress": job.progress,
         "note": note(job, now),
+        "failing": job.failure is not None,
     }
 
 
@@ -67,10 +70,21 @@ def note(job: Job, now: int) -> str:
     text = ""
     if job.state is State.DELAYED and job.run_at is not None:
         text = f"{job.reason.value or 'due'} {words.ago(job.run_at, now)}"
+        if job.failure is not None:
+            text += f" after {last_error(job)}"
     elif job.state is State.BLOCKED:
         text = f"waits for {words.plural(len(job.waits_for), 'job')}"
     elif job.failure is not None and job.state is State.FAILED:
-        text = f"{job.failure.code}: {job.failure.message}".rstrip(": ")
+        text = last_error(job)
+    elif job.failure is not None:
+        text = f"after {last_error(job)}"
     elif job.state in (State.CANCELLED, State.READY) and job.reason:
         text = in_words(job.reason, job.detail)
-    return words.shown(text.split("\n", 1)[0], _NOTE_LENGTH)
+    return words.shown(text, _NOTE_LENGTH)
+
+
+def last_error(job: Job) -> str:
+    """The last failure of a job in one line, or "" if it has none."""
+    if job.failure is None:
+        return ""
+    return headline(job.failure.code, telling_line(job.failure.message))

@@ -32,6 +32,12 @@ class File(Struct, frozen=True):
     content: bytes
 
 
+class Moved(Struct, frozen=True):
+    """What was asked for has an address of its own."""
+
+    to: str
+
+
 class Done(Struct, frozen=True):
     """An action was carried out: the next page, and a sentence to show there."""
 
@@ -60,7 +66,7 @@ class Page:
         self.sources = sources
         self.live = sources.store.live
 
-    async def show(self, visit: "Visit") -> Shown | File:
+    async def show(self, visit: "Visit") -> Shown | File | Moved:
         """What to render."""
         raise NotImplementedError
 

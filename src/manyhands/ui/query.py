@@ -5,6 +5,7 @@ A mistake gets a sentence and does not affect the other conditions.
 """
 
 import re
+from base64 import urlsafe_b64decode
 from typing import Final
 
 from msgspec import Struct
@@ -13,7 +14,6 @@ from msgspec.structs import replace
 from manyhands.model import limits
 from manyhands.model.filter import CONDITIONS, Condition, Filter, FilterError
 from manyhands.model.identity import digits_of, is_job_id
-from manyhands.model.job import State
 from manyhands.model.policy import REALMS
 
 LENGTH_MAX: Final = 1_000
@@ -49,7 +49,15 @@ _CONDITIONS: Final = {
 QUALIFIERS: Final = {
     **{name: condition.hint for name, condition in _CONDITIONS.items()},
     "id": "in any form: digits, a handle, a UUID, a text of your own",
+    "is": "retrying, or a state",
 }
+RETRYING: Final = "retrying"
+# What is an id even without a qualifier: 32 digits, a UUID, or a Gearman handle.
+_BARE_ID: Final = re.compile(
+    r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|H:[^\s\"]+:[0-9a-f]+", re.IGNORECASE
+)
+# A Taskcluster task's id: a UUID in base64.
+_SLUG: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 # Protocols by name, and by their label where that is another word.
 _REALMS: Final = {
     **{name: name for name in REALMS},
@@ -62,6 +70,7 @@ class Query(Struct, frozen=True):
 
     filter: Filter = Filter()
     job_id: str | None = None
+    bare: bool = False  # the id had no qualifier: it may be a text as well
     problems: tuple[str, ...] = ()  # a sentence each
     text: str = ""  # as it was written
 
@@ -88,17 +97,45 @@ def read_query(text: str, now: int) -> Query:
         reading.take(word)
     if not is_closed:
         reading.problems.append("A quotation mark is not closed.")
+    job_id = reading.job_id
     if reading.words:
         reading.set(text=" ".join(reading.words))
-    return Query(reading.filter, reading.job_id, tuple(reading.problems), text)
+        if len(words) == 1 and _BARE_ID.fullmatch(words[0]):
+            job_id = _digits(words[0])
+        elif len(words) == 1 and _SLUG.fullmatch(words[0]):
+            job_id = urlsafe_b64decode(f"{words[0]}==").hex()
+    bare = job_id is not None and reading.job_id is None
+    return Query(reading.filter, job_id, bare, tuple(reading.problems), text)
 
 
-def with_state(text: str, state: State | None) -> str:
-    """A search with this state instead of those it named."""
-    words = [word for word in _split(text)[0] if not word.startswith("state:")]
-    if state is not None:
-        words.insert(0, f"state:{state}")
+def written(wanted: Filter) -> str:
+    """A filter as it is written into the search field; ages are left out."""
+    words: list[str] = []
+    for name, condition in _CONDITIONS.items():
+        value = getattr(wanted, condition.field)
+        if name == "state" and value:
+            words.append(f"state:{','.join(value)}")
+        elif value is not None and value != ():
+            text = value.decode(errors="replace") if isinstance(value, bytes) else value
+            words.append(f"{name}:{quoted(text)}")
+    if wanted.retrying:
+        words.append(f"is:{RETRYING}")
+    if wanted.text is not None:
+        words.append(quoted(wanted.text))
     return " ".join(words)
+
+
+def with_state(text: str, state: str | None) -> str:
+    """A search with this state, or retrying, instead of those it named."""
+    words = [word for word in _split(text)[0] if not word.startswith(("state:", "is:"))]
+    if state is not None:
+        words.insert(0, f"is:{state}" if state == RETRYING else f"state:{state}")
+    return " ".join(words)
+
+
+def _digits(text: str) -> str:
+    """The digits of an id in any of its forms."""
+    return text.rpartition(":")[2].replace("-", "").lower()
 
 
 def _split(text: str) -> tuple[list[str], bool]:
@@ -155,11 +192,15 @@ class _Reading:
 
     def _qualify(self, name: str, value: str) -> None:
         if name == "id":
-            digits = value.rpartition(":")[2].replace("-", "").lower()
+            digits = _digits(value)
             # Where ids may be any text, a job is found by that text.
             self.job_id = digits if is_job_id(digits) else digits_of(value)
         elif name == "protocol":
             self._protocol(value)
+        elif name == "is" and value == RETRYING:
+            self.set(retrying=True)
+        elif name == "is":
+            self._set(CONDITIONS["state"], value)
         else:
             self._set(_CONDITIONS[name], value)
 

@@ -11,15 +11,29 @@ from manyhands.observe.history import RANGES
 from manyhands.store.contract import QueueFacts
 from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
-from manyhands.ui.charts import charts
+from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
-from manyhands.ui.queue_settings import FIELDS, read_policy, shown_policy
+from manyhands.ui.queue_settings import FIELDS, GROUPS, read_policy, shown_policy
 from manyhands.ui.queues import switch
 from manyhands.ui.visit import Form, Visit
 from manyhands.web.envelope import Problem
 
-_TABS: Final = ("stats", *State, "recurring", "settings")
+_RETRYING: Final = "retrying"
+_TABS: Final = (
+    *("stats", State.BLOCKED, State.DELAYED, _RETRYING, State.READY, State.LEASED),
+    *(State.COMPLETED, State.FAILED, State.CANCELLED, "recurring", "settings"),
+)
 _NEWEST_FIRST: Final = (State.COMPLETED, State.FAILED, State.CANCELLED)
+# What is offered for all jobs of a tab: the action, its button, its kind.
+_RETRY_ALL: Final = ("retry", "Retry", "")
+_CANCEL_ALL: Final = ("cancel", "Cancel", "danger")
+_WHOLE_TAB: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
+    State.FAILED: (_RETRY_ALL, _CANCEL_ALL),
+    State.CANCELLED: (_RETRY_ALL,),
+    State.READY: (_CANCEL_ALL,),
+    State.DELAYED: (_CANCEL_ALL,),
+    State.BLOCKED: (_CANCEL_ALL,),
+}
 _BARS_MAX: Final = 26
 
 
@@ -36,9 +50,9 @@ class QueuePage(Page):
         if tab == "stats":
             values |= await self._stats(visit, known)
         elif tab == "settings":
-            values |= {"fields": FIELDS, "given": shown_policy(known.queue.policy)}
+            values |= {"groups": GROUPS, "given": shown_policy(known.queue.policy)}
         elif tab != "recurring":
-            values |= await self._jobs(visit, known, State(tab))
+            values |= await self._jobs(visit, known, tab)
         return self._shown(known, values)
 
     def _known(self, name: str) -> QueueFacts:
@@ -56,6 +70,7 @@ class QueuePage(Page):
         schedules = [row for row in self.live.schedules.values() if row.queue == name]
         counts: dict[str, int | None] = {state.value: known.counts[state] for state in State}
         counts["recurring"] = len(schedules)
+        counts[_RETRYING] = sum(self.live.retrying_counts(name).values())
         return {
             "queue": known.queue,
             "counts": known.counts,
@@ -63,7 +78,12 @@ class QueuePage(Page):
             "awaited": self.sources.dispatcher.sleepers.is_wanted(name),
             "tab": tab,
             "tabs_shown": [
-                (url("queue", name=name, tab=word), word, counts.get(word), word == tab)
+                (
+                    url("queue", name=name, tab=word),
+                    "running" if word == State.LEASED else str(word),
+                    counts.get(word),
+                    word == tab,
+                )
                 for word in _TABS
             ],
             "schedules": schedules[:200],
@@ -74,21 +94,24 @@ class QueuePage(Page):
         title = f"{words.shown(name, 40)} · Queue"
         return Shown("queue.html", values, title, f"queue:{name}")
 
-    async def _jobs(self, visit: Visit, known: QueueFacts, state: State) -> dict[str, Any]:
-        order = Order.NEWEST if state in _NEWEST_FIRST else Order.OLDEST
+    async def _jobs(self, visit: Visit, known: QueueFacts, tab: str) -> dict[str, Any]:
+        order = Order.NEWEST if tab in _NEWEST_FIRST else Order.OLDEST
         after = visit.whole("after")
         wanted = Filter(
-            states=(state,),
+            states=() if tab == _RETRYING else (State(tab),),
+            retrying=True if tab == _RETRYING else None,
             queue=known.queue.name,
             order=order,
             after=after,
             count_max=listings.ROWS,
         )
         page = await listings.find(self.sources.store, wanted)
-        here = {"name": known.queue.name, "tab": state.value}
+        here = {"name": known.queue.name, "tab": tab}
         return {
             "rows": [listings.row(job, visit.now) for job in page.jobs],
             "order": order.value,
+            "tab_count": known.counts[State(tab)] if tab != _RETRYING else 0,
+            "whole_tab": _WHOLE_TAB.get(tab, ()),
             "first_page": url("queue", **here) if after else None,
             "next_page": url("queue", **here, after=page.next) if page.next is not None else None,
         }
@@ -98,12 +121,13 @@ class QueuePage(Page):
         span = visit.chosen("range", tuple(RANGES))
         points = await self.sources.history.read(span, name)
         total = merged(point.sample for point in points)
+        frame = Frame(points, RANGES[span].step_ms, visit.now)
         return {
             "range": span,
             "ranges": [
                 (url("queue", name=name, range=word), word, None, word == span) for word in RANGES
             ],
-            "charts": charts(points, RANGES[span].step_ms, visit.now),
+            "charts": [throughput(frame), latency(frame), backlog(frame)],
             "total": total,
             "durations": [_spread("Wait", total.wait), _spread("Run", total.run)],
         }
@@ -123,19 +147,19 @@ class QueuePage(Page):
             if not form.confirmed:
                 return confirm_again(
                     form,
-                    question=f"Forget queue {words.shown(name)}? It has no work left;"
+                    question=f"Delete queue {words.shown(name)}? It has no work left;"
                     f" {words.plural(records, 'record')} of finished jobs stay until they expire.",
-                    button="Forget the queue",
+                    button="Delete the queue",
                     back=url("queue", name=name, tab="settings"),
                 )
-            sentence = f"Queue {words.shown(name)} is forgotten."
+            sentence = f"Queue {words.shown(name)} is deleted."
             done = await carry_out(visit, ForgetQueue(name), sentence, url("queues"))
             return (
                 done
                 if not done.failed
                 else Done(url("queue", name=name), done.sentence, failed=True)
             )
-        raise Problem(400, "invalid_body", "a queue can be paused, resumed, set or forgotten here")
+        raise Problem(400, "invalid_body", "a queue can be paused, resumed, set or deleted here")
 
     async def _set(self, visit: Visit, form: Form, known: QueueFacts) -> Done | Shown:
         name = known.queue.name
@@ -146,7 +170,7 @@ class QueuePage(Page):
                 visit, command, f"The settings of queue {words.shown(name)} are changed.", to
             )
         given = {field.name: form.text(field.name) for field in FIELDS}
-        values = self._values(known, "settings") | {"fields": FIELDS, "given": given}
+        values = self._values(known, "settings") | {"groups": GROUPS, "given": given}
         return self._shown(known, values)
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.model.commands import SetQueue
-from manyhands.model.policy import Backoff, OnExpiry, Queue, QueuePolicy, Rate
+from manyhands.model.policy import DEFAULTS, Backoff, OnExpiry, Queue, QueuePolicy, Rate
 from manyhands.ui.visit import Form
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -24,34 +24,90 @@ class Field(Struct, frozen=True):
     hint: str
     kind: str  # "count", "duration", "rate", "factor" or "choice"
     choices: tuple[str, ...] = ()
+    usual: str = ""  # what holds for jobs of the native API if nothing is set
 
 
-FIELDS: Final = (
-    Field("attempts_max", "Attempts", "before a job fails for good; -1: unlimited", "count"),
-    Field("lease_ms", "Lease", "how long a silent worker keeps a job, as 60 s or 5 m", "duration"),
-    Field("attempt_ms_max", "Longest attempt", "even if the worker renews its lease", "duration"),
-    Field(
-        "grace_ms",
-        "Grace",
-        "a job with an expired lease is withheld from others for that long",
-        "duration",
+_BACKOFF: Final = DEFAULTS["native"].backoff
+# By what they are about; a job's own setting comes first, then these, then those of its protocol.
+GROUPS: Final = (
+    (
+        "Retries",
+        (
+            Field(
+                "attempts_max",
+                "Attempts",
+                "before a job fails for good; -1: unlimited",
+                "count",
+                usual=str(DEFAULTS["native"].attempts_max),
+            ),
+            Field(
+                "backoff_first",
+                "First retry after",
+                "then longer each time",
+                "duration",
+                usual=f"{_BACKOFF.first_ms / 1000:g} s",
+            ),
+            Field("backoff_factor", "Backoff factor", "", "factor", usual=f"{_BACKOFF.factor:g}"),
+            Field(
+                "backoff_max",
+                "Longest delay before a retry",
+                "",
+                "duration",
+                usual=f"{_BACKOFF.ms_max / 60_000:g} m",
+            ),
+        ),
     ),
-    Field(
-        "on_expiry",
-        "An expired lease",
-        "is revoked at once, or lapses until another worker claims the job",
-        "choice",
-        tuple(OnExpiry),
+    (
+        "Leases",
+        (
+            Field("lease_ms", "Lease", "how long a silent worker keeps a job, as 60 s", "duration"),
+            Field(
+                "attempt_ms_max", "Longest attempt", "even if the worker keeps renewing", "duration"
+            ),
+            Field(
+                "grace_ms",
+                "Grace",
+                "a job with an expired lease is withheld from others for that long",
+                "duration",
+            ),
+            Field(
+                "on_expiry",
+                "An expired lease",
+                "is revoked at once, or lapses until another worker claims the job",
+                "choice",
+                tuple(OnExpiry),
+            ),
+        ),
     ),
-    Field("concurrency_max", "At once", "maximum number of leased jobs of this queue", "count"),
-    Field("rate", "Rate", "maximum claims per period, as 100 per 1 m", "rate"),
-    Field("jobs_max", "Unfinished jobs", "a submit above this is refused", "count"),
-    Field("backoff_first", "First retry after", "then longer each time", "duration"),
-    Field("backoff_factor", "Backoff factor", "2 if nothing is set", "factor"),
-    Field("backoff_max", "Longest delay before a retry", "1 h if nothing is set", "duration"),
-    Field("record_ms", "Keep finished jobs for", "as 7 d", "duration"),
-    Field("records_max", "Keep finished jobs", "maximum number of each outcome", "count"),
+    (
+        "Flow",
+        (
+            Field(
+                "concurrency_max",
+                "Concurrency",
+                "maximum number of running jobs",
+                "count",
+                usual="no limit",
+            ),
+            Field("rate", "Rate", "claims per period, as 100 per 1 m", "rate", usual="no limit"),
+            Field(
+                "jobs_max",
+                "Unfinished jobs",
+                "a submit above this is refused",
+                "count",
+                usual="no limit",
+            ),
+        ),
+    ),
+    (
+        "Retention",
+        (
+            Field("record_ms", "Keep finished jobs for", "as 7 d", "duration"),
+            Field("records_max", "Keep finished jobs", "maximum number of each outcome", "count"),
+        ),
+    ),
 )
+FIELDS: Final = tuple(field for _, fields in GROUPS for field in fields)
 
 
 def shown_policy(policy: QueuePolicy) -> dict[str, str]:

@@ -19,7 +19,9 @@ from manyhands.web.sources import Sources
 
 _ROWS: Final = 50
 _MINUTES: Final = 30
+_LATELY_MS: Final = 5_000  # for so long it is remembered who took jobs
 _SORTS: Final[dict[str, Callable[[QueueFacts], int]]] = {
+    "delayed": lambda known: known.counts[State.DELAYED],
     "ready": lambda known: known.counts[State.READY],
     "leased": lambda known: known.counts[State.LEASED],
     "failed": lambda known: known.counts[State.FAILED],
@@ -38,10 +40,12 @@ class Queues(Page):
         # Past minutes do not change: they are read once.
         self._recent_at = 0
         self._recently: dict[str, list[int]] = {}
+        self._lately: frozenset[str] = frozenset()
+        self._lately_at = 0
 
     async def show(self, visit: Visit) -> Shown:
         text = visit.text("q").casefold()
-        sort = visit.chosen("sort", ("name", *_SORTS))
+        sort = visit.chosen("sort", ("name", *_SORTS, "retrying"))
         known = self.live.queues
         names = [name for name in known if text in name.casefold()] if text else list(known)
         span = visit.span_of(len(names), _ROWS)
@@ -49,21 +53,25 @@ class Queues(Page):
         if sort == "name":
             names = heapq.nsmallest(first + _ROWS, names)
         else:
-            key = _SORTS[sort]
+            key = _SORTS.get(sort, self._retrying)
             names = heapq.nsmallest(
                 first + _ROWS, names, key=lambda name: (-key(known[name]), name)
             )
         workers = workers_by_queue(self)
+        self._lately = await self._polled(visit.now)
         recent = await self._recent(names[first:], visit.now)
         values = {
             "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
             "q": visit.text("q"),
             "sort": sort,
-            "sorts": ("name", *_SORTS),
+            "sorts": ("name", *_SORTS, "retrying"),
             "known": len(known),
             "span": span,
         }
         return Shown("queues.html", values, self.title)
+
+    def _retrying(self, known: QueueFacts) -> int:
+        return sum(self.live.retrying_counts(known.queue.name).values())
 
     async def _recent(self, names: list[str], now: int) -> dict[str, dict[str, Any]]:
         """Completions of each queue, minute by minute."""
@@ -76,6 +84,16 @@ class Queues(Page):
             found = await asyncio.to_thread(self._read_recent, missing, since, minute_at)
             self._recently.update(found)
         return {name: {"recent": self._recently.get(name, ())} for name in names}
+
+    async def _polled(self, now: int) -> frozenset[str]:
+        """Queues that workers took jobs from in the last minute: between two polls nobody waits,
+        and yet somebody works.
+        """
+        if now - self._lately_at < _LATELY_MS:
+            return self._lately
+        self._lately_at = now
+        recent = await self.sources.history.recent(1)
+        return frozenset(name for name, sample in recent.items() if sample.started)
 
     def _read_recent(self, names: list[str], since: int, until: int) -> dict[str, list[int]]:
         found = {}
@@ -98,6 +116,8 @@ class Queues(Page):
             "oldest_at": oldest_at,
             "workers": workers.get(name, 0),
             "awaited": self.sources.dispatcher.sleepers.is_wanted(name),
+            "polled": name in self._lately,
+            "retrying": sum(self.live.retrying_counts(name).values()),
         }
 
     async def act(self, visit: Visit, form: Form) -> Done:

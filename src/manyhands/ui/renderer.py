@@ -44,6 +44,7 @@ class Renderer:
             instant=words.instant,
             clock=words.clock,
             anchor=anchor,
+            running=lambda state: "running" if state == State.LEASED else str(state),
             protocol=lambda realm: REALMS[realm].label if realm in REALMS else realm,
         )
         environment.globals.update(
@@ -54,6 +55,8 @@ class Renderer:
             sparkline=drawings.sparkline,
             histogram=drawings.histogram,
             when=when,
+            exact=exact,
+            clock=clock,
             named=named,
             quoted=quoted,
             lines=functools.partial(words.visible, lines=True),
@@ -102,11 +105,27 @@ def when(context: Context, at: int | None) -> Markup:
     """An instant relative to now, with the exact instant as its title."""
     if at is None:
         return Markup(words.NOTHING)  # noqa: S704
-    exact = words.instant(at)
-    iso = exact.removesuffix(" UTC").replace(" ", "T") + "Z"
-    distance = words.ago(at, context["now"])
+    return _time(at, words.ago(at, context["now"]))
+
+
+def exact(at: int | None) -> Markup:
+    """An instant to the second. A script shows it in local time to those who want that."""
+    return Markup(words.NOTHING) if at is None else _time(at, words.instant(at), "instant")  # noqa: S704
+
+
+def clock(at: int) -> Markup:
+    """The time of day, to the millisecond; the same holds for it."""
+    return _time(at, words.clock(at), "clock")
+
+
+def _time(at: int, shown: str, form: str = "") -> Markup:
+    title = words.instant(at)
+    day = title.removesuffix(" UTC").replace(" ", "T")
+    kind = f' data-form="{form}"' if form else ""
     # Only digits and fixed words: nothing to escape, and this is rendered hundreds of times.
-    return Markup(f'<time datetime="{iso}" title="{exact}">{distance}</time>')  # noqa: S704
+    return Markup(  # noqa: S704
+        f'<time datetime="{day}.{at % 1000:03d}Z" title="{title}"{kind}>{shown}</time>'
+    )
 
 
 def named(text: str, length: int = words.NAME_LENGTH) -> Markup:

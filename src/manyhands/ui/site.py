@@ -15,24 +15,27 @@ from manyhands.ui.assets import Assets, takes_gzip
 from manyhands.ui.audit import Audit
 from manyhands.ui.events import Events
 from manyhands.ui.failures import FailuresPage
+from manyhands.ui.find import Find
 from manyhands.ui.job import JobPage
 from manyhands.ui.jobs import Jobs
 from manyhands.ui.limits import Limits
 from manyhands.ui.live import Live
+from manyhands.ui.operations import Operations
 from manyhands.ui.overview import Overview
-from manyhands.ui.page import Confirm, Done, File, Page, Shown
+from manyhands.ui.page import Confirm, Done, File, Moved, Page, Shown
 from manyhands.ui.queue import QueuePage
 from manyhands.ui.queues import Queues
 from manyhands.ui.renderer import Renderer
 from manyhands.ui.schedules import Schedules
 from manyhands.ui.visit import (
     FORM_COOKIE,
-    THEME_COOKIE,
-    THEMES,
     TOAST_COOKIE,
+    VIEW_COOKIE,
+    VIEWS,
     Visit,
     back_to,
 )
+from manyhands.ui.worker import WorkerPage
 from manyhands.ui.workers import Workers
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, HungUpError, headers_of
@@ -48,10 +51,13 @@ PAGES: Final[tuple[type[Page], ...]] = (
     Jobs,
     JobPage,
     FailuresPage,
+    Find,
     Events,
     Workers,
+    WorkerPage,
     Schedules,
     Limits,
+    Operations,
     Audit,
     About,
 )
@@ -59,7 +65,7 @@ PAGES: Final[tuple[type[Page], ...]] = (
 NAVIGATION: Final = (
     ("Work", ("", "queues", "jobs", "failures", "workers")),
     ("Rules", ("schedules", "limits")),
-    ("Server", ("events", "audit", "about")),
+    ("Server", ("events", "bulk", "audit", "about")),
 )
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -152,7 +158,7 @@ class Ui:
             await self._live.watch(visit)
             return
         if name == "theme" and method == "POST":
-            await self._set_theme(visit)
+            await self._set_view(visit)
             return
         page = self._pages.get(name)
         if page is None:
@@ -161,6 +167,8 @@ class Ui:
             shown = await page.show(visit)
             if isinstance(shown, File):
                 await _send_file(visit, shown)
+            elif isinstance(shown, Moved):
+                await visit.exchange.send_bytes(303, [(b"location", shown.to.encode())], b"")
             else:
                 await self._send(visit, shown, page.name)
             return
@@ -171,7 +179,7 @@ class Ui:
             await self._go_on(visit, found)
         elif isinstance(found, Confirm):
             values = {"confirm": found, "action": visit.here}
-            await self._send(visit, Shown("confirm.html", values, "Sure?", ""), page.name)
+            await self._send(visit, Shown("confirm.html", values, "Confirm", ""), page.name)
         else:  # it shows mistakes, which a refresh would remove
             await self._send(visit, replace(found, topic=""), page.name)
 
@@ -186,12 +194,17 @@ class Ui:
         with self._sources.audit.action(caller, exchange.address, request):
             return await page.act(visit, form)
 
-    async def _set_theme(self, visit: Visit) -> None:
+    async def _set_view(self, visit: Visit) -> None:
+        """Sets the theme, the height of rows, or how times are shown."""
         form = await visit.form()
-        theme = form.text("theme")
-        if theme not in THEMES:
-            raise Problem(400, "invalid_body", f"a theme is one of {', '.join(THEMES)}")
-        cookie = f"{THEME_COOKIE}={theme}; Path=/ui/; Max-Age={_YEAR_SECONDS}; SameSite=Lax"
+        what, words = next(
+            ((name, words) for name, words in VIEWS.items() if form.text(name)), ("theme", ())
+        )
+        word = form.text(what)
+        if word not in words:
+            known = ", ".join(VIEWS[what])
+            raise Problem(400, "invalid_body", f"for {what} there is {known}")
+        cookie = f"{VIEW_COOKIE}{what}={word}; Path=/ui/; Max-Age={_YEAR_SECONDS}; SameSite=Lax"
         place = back_to(form, "/ui/")
         headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
         await visit.exchange.send_bytes(303, headers, b"")
@@ -236,9 +249,11 @@ class Ui:
         """Redirects to the page that shows the outcome. Without a script this is a plain redirect;
         with one, the browser follows it and swaps what it gets.
         """
-        text = quote(("-" if done.failed else "+") + done.sentence[:1000], safe="")
-        cookie = f"{TOAST_COOKIE}={text}; Path=/ui/; Max-Age=60; HttpOnly; SameSite=Strict"
-        headers = [(b"location", done.to.encode()), (b"set-cookie", cookie.encode())]
+        headers = [(b"location", done.to.encode())]
+        if done.sentence:
+            text = quote(("-" if done.failed else "+") + done.sentence[:1000], safe="")
+            cookie = f"{TOAST_COOKIE}={text}; Path=/ui/; Max-Age=60; HttpOnly; SameSite=Strict"
+            headers.append((b"set-cookie", cookie.encode()))
         await visit.exchange.send_bytes(303, headers, b"")
 
 
@@ -251,6 +266,7 @@ _TITLES: Final = {
     "schedules": "Schedules",
     "limits": "Limits",
     "events": "Events",
+    "bulk": "Operations",
     "audit": "Audit",
     "about": "About",
 }

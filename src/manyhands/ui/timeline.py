@@ -7,6 +7,7 @@ from markupsafe import Markup, escape
 from msgspec import Struct
 
 from manyhands.model.events import Event
+from manyhands.model.failures import headline
 from manyhands.model.job import (
     FINISHED,
     SUBMITTED,
@@ -18,6 +19,7 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.model.reasons import Reason, in_words
+from manyhands.model.traces import telling_line
 from manyhands.ui import words
 
 # Shown by the leases themselves, or by the job's start and end.
@@ -38,6 +40,7 @@ class Entry(Struct, frozen=True):
     holder: Holder | None = None
     lasted_ms: int | None = None
     until_at: int | None = None  # the expected end, if it is still happening
+    ended_at: int | None = None  # the end, if it took a while
 
 
 class Stop(Struct, frozen=True):
@@ -66,7 +69,7 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
             found.append(_entered(event.at, event.state, event.reason))
     lease = job.lease
     if lease is not None:
-        what = f"Lease {lease.number}" + (" lapsed" if lease.lapsed else "")
+        what = f"Attempt {lease.number}" + (" lapsed" if lease.lapsed else "")
         found.append(
             Entry(
                 lease.claimed_at,
@@ -82,7 +85,7 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
         detail = in_words(job.reason, job.detail)
         detail = detail if detail != job.state.value else ""
         if job.failure is not None and job.state is State.FAILED:
-            detail = _line(f"{job.failure.code}: {job.failure.message}".rstrip(": "))
+            detail = headline(job.failure.code, telling_line(job.failure.message))
         found.append(Entry(job.entered_at, job.state.value, job.state.capitalize(), detail))
     elif job.state is not State.LEASED:
         found.append(_entered(job.entered_at, job.state, job.reason, job.run_at))
@@ -100,20 +103,17 @@ def _attempt(attempt: Attempt) -> Entry:
     return Entry(
         attempt.claimed_at,
         attempt.reason.value if attempt.reason in _PLAIN_ENDS else "ended",
-        f"Lease {attempt.number} {attempt.reason}",
-        _line(attempt.failure),
+        f"Attempt {attempt.number} {attempt.reason}",
+        attempt.failure.split("\n", 1)[0],
         attempt.holder,
         attempt.ended_at - attempt.claimed_at,
+        ended_at=attempt.ended_at,
     )
 
 
 def _origin(job: Job) -> str:
     who = job.origin.name or job.origin.address
     return f"by {who}" if who else ""
-
-
-def _line(text: str) -> str:
-    return text.split("\n", 1)[0].rstrip(": ")
 
 
 def trail(job: Job) -> list[Stop]:

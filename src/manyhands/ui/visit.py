@@ -11,8 +11,13 @@ from manyhands.dispatch.ids import Ids
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, HungUpError
 
-THEMES: Final = ("system", "light", "dark")
-THEME_COOKIE: Final = "manyhands_theme"
+# How pages look, by what can be chosen; the first is usual.
+VIEWS: Final = {
+    "theme": ("system", "light", "dark"),
+    "rows": ("compact", "comfortable"),
+    "time": ("utc", "local"),
+}
+VIEW_COOKIE: Final = "manyhands_"  # followed by what was chosen
 TOAST_COOKIE: Final = "manyhands_toast"
 FORM_COOKIE: Final = "manyhands_form"
 _FORM_BYTES_MAX: Final = 1024 * 1024
@@ -63,8 +68,10 @@ class Visit:
         self._query = _pairs(exchange.query_string.decode("ascii", "ignore"))
         self._came_from: str | None = None
         cookies = _cookies(exchange.headers.get(b"cookie", b""))
-        theme = cookies.get(THEME_COOKIE, "system")
-        self.theme = theme if theme in THEMES else "system"
+        self.view: dict[str, str] = {}
+        for what, words in VIEWS.items():
+            word = cookies.get(f"{VIEW_COOKIE}{what}", "")
+            self.view[what] = word if word in words else words[0]
         self.toast = cookies.get(TOAST_COOKIE)
         key = cookies.get(FORM_COOKIE, "")
         self.is_new = len(key) != _KEY_LENGTH

@@ -32,6 +32,14 @@ def duration(ms: float | None) -> str:
     return " ".join(parts[:2])
 
 
+def rough(ms: float) -> str:
+    """One unit is enough: ``14 m``, ``2 h``."""
+    for unit, length in _UNITS:
+        if ms >= length:
+            return f"{ms / length:.0f} {unit}"
+    return duration(ms)
+
+
 def ago(at: int | None, now: int) -> str:
     """An instant relative to now: how long ago, or in how long."""
     if at is None:

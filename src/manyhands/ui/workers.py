@@ -1,37 +1,77 @@
-"""Workers: what each holds, until when, and when it was last seen."""
+"""Workers: what each holds and for how long, its last sign of life, what idle ones wait for."""
 
 import re
 from typing import Any, Final
 
 from manyhands.model.commands import Depart
+from manyhands.model.history import merged, quantile
 from manyhands.model.job import EndReason, Holder, Job
+from manyhands.observe.workers import WorkerRecord
 from manyhands.ui import words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
+from manyhands.web.sources import Sources
 
 _WORKERS_MAX: Final = 2_000
 _LEASES_LOOKED_AT: Final = 20
 _LEASES_SHOWN: Final = 3
 _ROWS: Final = 50
 _DIGITS: Final = re.compile(r"(\d+)")
+# What is usual for a queue: 99 of 100 attempts of the last hour took less.
+_USUAL_SHARE: Final = 0.99
+_USUAL_ATTEMPTS_MIN: Final = 20
+_USUAL_KEPT_MS: Final = 60_000
+_USUAL_READ_MAX: Final = 20  # queues that are read for one page
+
+
+class Usual:
+    """How long attempts in each queue usually take, at most a minute old."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._history = sources.history
+        self._kept: dict[str, tuple[int, float | None]] = {}
+
+    async def read(self, queues: set[str], now: int) -> dict[str, float]:
+        """The 99th percentile of the queues that had enough attempts."""
+        old = [name for name in queues if self._kept.get(name, (0, None))[0] <= now]
+        for name in sorted(old)[:_USUAL_READ_MAX]:
+            run = merged(point.sample for point in await self._history.read("1h", name)).run
+            enough = sum(run) >= _USUAL_ATTEMPTS_MIN
+            found = quantile(run, _USUAL_SHARE) if enough else None
+            self._kept[name] = (now + _USUAL_KEPT_MS, found)
+        if len(self._kept) > _WORKERS_MAX:
+            self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > now}
+        usual = {name: self._kept.get(name, (0, None))[1] for name in queues}
+        return {name: ms for name, ms in usual.items() if ms is not None}
 
 
 class Workers(Page):
-    """All workers that hold a lease, and those seen recently."""
+    """All workers that hold a lease, those that wait, and those seen recently."""
 
     name = "workers"
     title = "Workers"
 
+    def __init__(self, sources: Sources) -> None:
+        super().__init__(sources)
+        self._usual = Usual(sources)
+
     async def show(self, visit: Visit) -> Shown:
-        rows, left_out = self._rows(visit.now)
+        rows, left_out = worker_rows(self.sources, visit.now)
         text = visit.text("q").casefold()
         if text:
             rows = [row for row in rows if text in f"{row['name']} {row['address']}".casefold()]
         span = visit.span_of(len(rows), _ROWS)
+        rows = rows[span["first"] :][:_ROWS]
+        usual = await self._usual.read(
+            {job.queue for row in rows for job, _ in row["jobs"]}, visit.now
+        )
+        for row in rows:
+            row["unusual"] = unusual(row["jobs"], usual, visit.now)
         values = {
-            "rows": rows[span["first"] :][:_ROWS],
+            "rows": rows,
+            "known": self.live.queues,
             "span": span,
             "left_out": left_out,
             "holding": self.live.workers_count(),
@@ -40,51 +80,99 @@ class Workers(Page):
         }
         return Shown("workers.html", values, self.title)
 
-    def _rows(self, now: int) -> tuple[list[dict[str, Any]], int]:
-        """The workers to show, and how many there are in all."""
-        books = self.sources.worker_books.by_realm
-        rows: list[dict[str, Any]] = []
-        seen: set[tuple[str, str | None]] = set()
-        left_out = max(0, self.live.workers_count() - _WORKERS_MAX)
-        for holder, count, jobs in self.live.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
-            seen.add((holder.realm, holder.name))
-            rows.append(_row(holder, count, jobs))
-        for book in books.values():
-            idle = [one for one in book.records(now) if (book.realm, one.name) not in seen]
-            rows += [
-                _row(Holder(book.realm, one.name, one.address), 0, [])
-                for one in idle[:_WORKERS_MAX]
-            ]
-            left_out += max(0, len(idle) - _WORKERS_MAX)
-        for row in rows:
-            kept = books.get(row["realm"])
-            row["record"] = kept and kept.record(row["name"] or row["address"])
-        # Sorted by name, so that rows do not move while leases are renewed.
-        rows.sort(key=lambda row: (not row["stalled"], not row["count"], _natural(row["name"])))
-        return rows, left_out
-
     async def act(self, visit: Visit, form: Form) -> Done | Confirm:
-        if form.text("action") != "depart":
-            raise Problem(
-                400, "invalid_body", "the only action on a worker is to take its jobs away"
-            )
-        holder = Holder(form.text("realm"), form.raw("worker"))
-        count = len(self.live.leased_by_holder(holder))
-        name = words.shown(holder.name or "")
-        back = back_to(form, url("workers"))
-        if not count:
-            return Done(back, f"Worker {name} no longer holds jobs.", failed=True)
-        jobs = words.plural(count, "job")
-        if not form.confirmed:
-            return confirm_again(
-                form,
-                question=f"Take {jobs} away from worker {name}? Others get them at once, and this"
-                " worker's reports about them are refused.",
-                button=f"Take {jobs} away",
-                back=back,
-            )
+        return await release(self, visit, form, url("workers"))
+
+
+async def release(page: Page, visit: Visit, form: Form, default: str) -> Done | Confirm:
+    """Takes the jobs of a worker back, after a question."""
+    if form.text("action") != "depart":
+        raise Problem(400, "invalid_body", "the only action on a worker is to release its jobs")
+    holder = Holder(form.text("realm"), form.raw("worker"))
+    connection = form.raw("connection") or None
+    if connection is None:
+        count = len(page.live.leased_by_holder(holder))
+    else:
+        count = len(page.live.view.leased_by_connection(connection))
+    name = words.shown(holder.name or "")
+    back = back_to(form, default)
+    if not count:
+        return Done(back, f"Worker {name} no longer holds jobs.", failed=True)
+    jobs = words.plural(count, "job")
+    if not form.confirmed:
+        return confirm_again(
+            form,
+            question=f"Release {jobs} of worker {name}? Others get them at once, and this"
+            " worker's reports about them are refused.",
+            button=f"Release {jobs}",
+            back=back,
+        )
+    if connection is None:
         command = Depart(holder=holder, reason=EndReason.GOODBYE)
-        return await carry_out(visit, command, f"{jobs} of worker {name} are ready again.", back)
+    else:
+        command = Depart(connection=connection, reason=EndReason.GOODBYE)
+    return await carry_out(visit, command, f"{jobs} of worker {name} are ready again.", back)
+
+
+def worker_rows(sources: Sources, now: int) -> tuple[list[dict[str, Any]], int]:
+    """The workers to show, those that hold jobs for the longest first, and how many are left
+    out.
+    """
+    live, books = sources.store.live, sources.worker_books.by_realm
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, str | None]] = set()
+    left_out = max(0, live.workers_count() - _WORKERS_MAX)
+    for holder, count, jobs in live.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
+        seen.add((holder.realm, holder.name))
+        rows.append(_row(holder, count, jobs))
+    for sleeper in sources.dispatcher.sleepers.known(_WORKERS_MAX):
+        one = sleeper.holder
+        if one is not None and (one.realm, one.name) not in seen:
+            seen.add((one.realm, one.name))
+            rows.append(_row(one, 0, []) | {"awaits": sleeper.queues, "waiting": True})
+    for book in books.values():
+        idle = [one for one in book.records(now) if (book.realm, one.name) not in seen]
+        rows += [
+            _row(Holder(book.realm, one.name, one.address), 0, []) for one in idle[:_WORKERS_MAX]
+        ]
+        left_out += max(0, len(idle) - _WORKERS_MAX)
+    for row in rows:
+        kept = books.get(row["realm"])
+        row["record"] = kept and kept.record(row["name"] or row["address"])
+        row["seen_at"] = _seen_at(row["jobs"], row["record"])
+    # The age of a lease orders rows that stay in place while leases are renewed.
+    rows.sort(
+        key=lambda row: (
+            not row["stalled"],
+            row["since"] is None,
+            row["since"] or 0,
+            not row["waiting"],
+            _natural(row["name"]),
+        )
+    )
+    return rows, left_out
+
+
+def unusual(jobs: list[tuple[Job, Any]], usual: dict[str, float], now: int) -> str:
+    """A sentence if a worker has held a job for longer than is usual in its queue."""
+    for job, lease in jobs:
+        known = usual.get(job.queue)
+        if known is not None and lease is not None and now - lease.claimed_at > max(known, 1_000):
+            queue, most = words.shown(job.queue), words.duration(known)
+            return f"99 of 100 attempts in {queue} take {most} or less"
+    return ""
+
+
+def _seen_at(jobs: list[tuple[Job, Any]], record: WorkerRecord | None) -> int | None:
+    """The last sign of life: a request, a renewal, a report of progress, or the claim."""
+    signs = [record.seen_at] if record is not None else []
+    for job, lease in jobs:
+        signs.append(lease.claimed_at)
+        if lease.expires_at is not None and lease.term_ms is not None and not lease.in_grace:
+            signs.append(lease.expires_at - lease.term_ms)
+        if job.progress is not None:
+            signs.append(job.progress.reported_at)
+    return max(signs, default=None)
 
 
 def _natural(name: str | None) -> list[tuple[int, str]]:
@@ -96,15 +184,20 @@ def _natural(name: str | None) -> list[tuple[int, str]]:
 def _row(holder: Holder, count: int, jobs: list[Job]) -> dict[str, Any]:
     leases = [job.lease for job in jobs if job.lease is not None]
     ends = [lease.expires_at for lease in leases if lease.expires_at is not None]
+    held = [(job, job.lease) for job in jobs if job.lease is not None]
+    held.sort(key=lambda pair: pair[1].claimed_at)
     return {
         "name": holder.name,
         "address": holder.address,
         "realm": holder.realm,
         "count": count,
-        "connected": any(lease.connection is not None for lease in leases),
+        "connection": next((one.connection for one in leases if one.connection is not None), None),
         "stalled": sum(lease.lapsed or lease.in_grace for lease in leases),
         "ends_at": min(ends, default=None),
         "since": min((lease.claimed_at for lease in leases), default=None),
         "queues": sorted({job.queue for job in jobs}),
-        "jobs": [(job, job.lease) for job in jobs[:_LEASES_SHOWN]],
+        "jobs": held[:_LEASES_SHOWN],
+        "awaits": (),
+        "waiting": False,
+        "to": url("worker", realm=holder.realm, name=holder.name or "", address=holder.address),
     }

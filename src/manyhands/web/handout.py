@@ -35,7 +35,7 @@ class HandingOut:
         ends_at = loop.time() + wait
         while True:
             with self._naps.nap(connection) as nap:
-                sleeper = Sleeper(command.queues, nap.wake)
+                sleeper = Sleeper(command.queues, nap.wake, command.holder)
                 dispatcher.sleepers.sleep(sleeper)
                 try:
                     reply = await ask(dispatcher, command)

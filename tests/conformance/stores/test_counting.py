@@ -38,6 +38,12 @@ def filled(opened):
         if turn % 2:
             proof = ByToken(second.lease.token)
             opened.ask(Fail(job_id=second.job_id, proof=proof, failure=Failure("boom", "it broke")))
+    again = NewJob(job_id="f" * 32, queue="again", payload=b"hay", submitted_at=opened.now - 30_000)
+    opened.ask(Submit((again,)))
+    (job,) = opened.claim("again")
+    failure = Failure("DBDown", "a needle in the way\nof the \0 wheel")
+    proof = ByToken(job.lease.token)
+    opened.ask(Fail(job_id=job.job_id, proof=proof, failure=failure, retry=True))
     opened.commit()
     return opened
 
@@ -56,6 +62,15 @@ WANTED = {
     "a unique key": {"unique_key": b"key"},
     "a text": {"text": "needle"},
     "a text in a queue by a worker": {"text": "hay", "queue": "mail", "worker": "w2"},
+    "a text in a name": {"text": "a nam"},
+    "a text in a failure": {"text": "wheel"},
+    "a text with a zero": {"text": "the \0 w"},
+    "a text in the code of a failure": {"text": "boo"},
+    "jobs tried again": {"retrying": True},
+    "jobs tried again of a queue": {"retrying": True, "queue": "again"},
+    "jobs tried again of another queue": {"retrying": True, "queue": "mail"},
+    "jobs tried again with a text": {"retrying": True, "text": "needle"},
+    "jobs not tried again": {"retrying": False, "queue": "again"},
     "a group of failures": {"failure": group_of(Failure("boom", "it broke")).group_id},
     "a code of failures": {"failure_code": "boom", "queue": "mail"},
     "a group of failures with a tag": {
@@ -91,7 +106,7 @@ def test_ages_are_counted(filled):
     older = filled.store.count(Filter(submitted_before=bound))
 
     assert sum(younger.counts.values()) == 10
-    assert sum(older.counts.values()) == 13
+    assert sum(older.counts.values()) == 14
 
 
 def test_the_states_of_a_filter_do_not_narrow_its_counts(filled):

@@ -64,6 +64,9 @@ def test_the_page_is_readable_and_loads_nothing(q):
     assert "POST /0.2.0/task/new" in page.text
     assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
     assert "<script" not in page.text
+    assert "<code>results</code>" in page.text
+    assert "`" not in page.text
+    assert page.text.index("POST /api/submit") < page.text.index("POST /add/{queue}")
 
 
 def check_answer(q: Qless, path: str, query: str = "") -> dict:
@@ -102,8 +105,9 @@ def test_what_operators_are_shown_is_described_to_the_last_key(q, one, queue, fr
 def test_every_condition_of_a_search_is_described():
     told = [found["name"] for found in document()["paths"]["/api/jobs"]["get"]["parameters"]]
 
-    conditions = "state queue tag worker realm unique_key name task age_min age_max failure"
-    assert told == [*conditions.split(), "failure_code", "text", "order", "after", "count"]
+    conditions = "state queue tag worker realm unique_key name task id_tail age_min age_max failure"
+    more = "failure_code text retrying order after count"
+    assert told == [*conditions.split(), *more.split()]
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("hexadecimal", False), ("any", True)])

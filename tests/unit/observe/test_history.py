@@ -7,6 +7,7 @@ import pytest
 
 from manyhands.model import limits
 from manyhands.model.history import ALL_QUEUES, COARSE_MS, MINUTE_MS, new_sample
+from manyhands.model.job import State
 from manyhands.model.policy import Queue
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import RANGES, History
@@ -157,5 +158,47 @@ def test_an_idle_server_writes_nothing(room):
         await room.pass_time(30 * MINUTE_MS)
         assert room.store.samples(MINUTE_MS, 0, room.now) == []
         assert room.store.samples(COARSE_MS, 0, room.now) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_happened_lately_is_known_of_each_queue(room):
+    async def scenario():
+        room.happen("old", 1)
+        await room.pass_time(3 * MINUTE_MS)
+        room.happen("q", 2)
+        await room.pass_time(MINUTE_MS)
+        room.happen("q", 3)
+
+        recent = await room.history.recent(2)
+
+        assert {name: sample.submitted for name, sample in recent.items()} == {"q": 5}
+
+    asyncio.run(scenario())
+
+
+def test_the_present_rate_is_that_of_the_last_seconds(room):
+    async def scenario():
+        assert room.history.rate() == 0.0
+        for _ in range(30):
+            room.tallies.entered[State.COMPLETED] += 4
+            await room.pass_time(1_000)
+
+        assert room.history.rate() == pytest.approx(4.0)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_handed_out_is_counted_by_protocol_and_minute(room):
+    async def scenario():
+        room.tallies.jobs_out["gearman"] = 5
+        await room.pass_time(MINUTE_MS)
+        room.tallies.jobs_out["gearman"] = 7
+        room.tallies.jobs_out["native"] = 1
+        minutes = (START, START + MINUTE_MS)
+
+        counted = room.history.handed_out(minutes, MINUTE_MS)
+
+        assert counted == {"gearman": [5, 2], "native": [0, 1]}
 
     asyncio.run(scenario())

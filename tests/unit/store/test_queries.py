@@ -35,12 +35,13 @@ REALMS = ("native", "gearman")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n'2", "n")
 HEADERS = (None, {"task": "t1"}, {"task": 't"2'}, {"task": "t", "trace": "t1"}, {"other": "t1"})
-TEXTS = ("needle", "\x00", "ü", "need")
+TEXTS = ("needle", "\x00", "ü", "need", "it broke a", "boo", "n'", "the\nw")
 PAYLOADS = (b"", b"needle", b"a \x00 b", "über".encode(), b"hay" * 1_000, b"needle" * 1_000)
 FAILURES = (
     Failure("boom", "it broke"),
     Failure("boom", "it broke again"),
     Failure("x'", "it broke"),
+    Failure("", "ü needle in \x00 the\nwheel"),
 )
 TIMES = range(1, 5)
 
@@ -64,7 +65,7 @@ def jobs(draw):
         finished_at=9 if state in FINISHED else None,
         lease=draw(leases) if state is State.LEASED else None,
         attempts=tuple(draw(st.lists(attempts, max_size=2))),
-        failure=draw(st.sampled_from((None, *FAILURES))) if state in FINISHED else None,
+        failure=draw(st.sampled_from((None, *FAILURES))),
         unique_key=draw(st.sampled_from((None, *KEYS))) if state in FINISHED else None,
         name=draw(st.sampled_from((None, *NAMES))) if state in FINISHED else None,
         namespace="space",
@@ -92,6 +93,7 @@ CONDITION_VALUES = {
     "failure_code": sometimes(("boom", "x'", "boo")),
     "header": sometimes((("task", "t1"), ("task", 't"2'), ("other", "t1"))),
     "text": sometimes(TEXTS),
+    "retrying": sometimes((True, False)),
 }
 filters = st.builds(Filter, **CONDITION_VALUES)
 # One condition by itself holds more often than many together.

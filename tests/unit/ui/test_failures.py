@@ -20,7 +20,7 @@ class Counting:
         self.passed_ms = 0
         self.may_end = threading.Event()
         self.may_end.set()
-        self.live = SimpleNamespace(queues={})
+        self.live = SimpleNamespace(queues={}, retried_jobs=lambda _count: [])
         self.store = self.clock = self
 
     def monotonic_ms(self) -> float:

@@ -53,9 +53,9 @@ def test_a_story_has_its_beginning_its_leases_and_its_end_in_order():
 
     assert [entry.what for entry in story] == [
         "Submitted",
-        "Lease 1 expired",
+        "Attempt 1 expired",
         "Moved",
-        "Lease 2 failed",
+        "Attempt 2 failed",
         "Failed",
     ]
     assert story[-1].detail == "boom: it broke"
@@ -76,7 +76,7 @@ def test_a_story_of_a_job_that_was_submitted_again_begins_with_the_first_time():
 
     story = timeline.entries(job, (), NOW)
 
-    whats = ["Submitted", "Lease 1 completed", "Submitted again", "Ready"]
+    whats = ["Submitted", "Attempt 1 completed", "Submitted again", "Ready"]
     assert [entry.what for entry in story] == whats
     assert (story[0].at, story[2].detail) == (NOW - 10_000, "by 10.0.0.1")
     assert "10 s in all, 9.0 s of it waiting" in str(timeline.strip(job, NOW))

@@ -10,7 +10,7 @@ from manyhands.model.payload import Encoding
 from manyhands.model.policy import Backoff, Queue, QueuePolicy, Rate
 from manyhands.observe.history import Point
 from manyhands.ui import drawings, listings, words
-from manyhands.ui.charts import charts
+from manyhands.ui.charts import Frame, backlog, stacked, throughput
 from manyhands.ui.queue_settings import FIELDS, read_duration, read_policy, shown_policy
 from manyhands.ui.visit import Form, back_to
 
@@ -105,18 +105,56 @@ def test_a_sparkline_of_nothing_is_flat():
     assert "&lt;b&gt;" in str(drawings.sparkline([1, 2], "<b>"))
 
 
+def sampled(*completed: int) -> list[Point]:
+    depth = [0, 0, 1, 0]
+    return [
+        Point(NOW + at * MINUTE, Sample(completed=count, depth=depth))
+        for at, count in enumerate(completed)
+    ]
+
+
 def test_the_rate_of_a_minute_that_is_going_on_is_that_of_its_time_so_far():
-    points = [Point(NOW, Sample(completed=60)), Point(NOW + MINUTE, Sample(completed=30))]
+    chart = throughput(Frame(sampled(60, 30), MINUTE, NOW + MINUTE + 30_000))
 
-    throughput = charts(points, MINUTE, NOW + MINUTE + 30_000)[0]
+    assert chart.series[0].values == (60.0, 60.0)
+    assert chart.is_open
+    assert chart.rows()[0][1][0] == "60"
+    assert '"completed"' in chart.numbers()
 
-    assert throughput.series[1].values == (60.0, 60.0)
-    assert throughput.rows()[0][1][1] == "60 per minute"
-    assert '"completed"' in throughput.numbers()
+
+def test_a_minute_that_has_just_begun_has_no_rate_yet():
+    chart = throughput(Frame(sampled(60, 3), MINUTE, NOW + MINUTE + 4_000))
+
+    assert chart.series[0].values == (60.0, None)
+
+
+def test_a_minute_that_is_over_is_not_drawn_as_open():
+    chart = throughput(Frame(sampled(60, 30), MINUTE, NOW + 2 * MINUTE))
+
+    assert chart.series[0].values == (60.0, 30.0)
+    assert not chart.is_open
+
+
+def test_before_the_server_was_there_no_chart_has_values():
+    points = [Point(NOW - MINUTE, Sample()), *sampled(60)]
+    frame = Frame(points, MINUTE, NOW + MINUTE)
+
+    assert throughput(frame).series[0].values == (None, 60.0)
+    assert backlog(frame).series[0].values == (None, 1)
+
+
+def test_layers_have_a_colour_each_and_their_own_values():
+    frame = Frame(sampled(60, 30), MINUTE, NOW + 2 * MINUTE)
+
+    chart = stacked(frame, "By queue", {"a": [40, 10], "b": [20, 20]})
+
+    assert [line.values for line in chart.series] == [(40.0, 10.0), (20.0, 20.0)]
+    assert len({line.colour for line in chart.series}) == 2
+    assert all(line.stacked for line in chart.series)
 
 
 def test_a_chart_without_anything_says_so():
-    assert charts([Point(NOW, Sample())], MINUTE, NOW + MINUTE)[0].is_empty
+    assert throughput(Frame([Point(NOW, Sample())], MINUTE, NOW + MINUTE)).is_empty
 
 
 def test_settings_of_a_queue_are_read_as_they_are_shown():

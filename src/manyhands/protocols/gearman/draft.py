@@ -290,7 +290,7 @@ class DraftSession:
         for name in abilities:
             self.hall.learn(name)
         if self.peer.is_asleep():
-            self.peer.sleep(abilities, self._wake)
+            self.peer.sleep(abilities, self._wake, self._holder)
 
     def on_disconnect(self, packet: wire.WorkerDisconnect) -> None:
         command = Depart(connection=self.peer.connection, reason=EndReason.GOODBYE)
@@ -306,7 +306,7 @@ class DraftSession:
             self.peer.stay_awake()
             self._replies.say(wire.encode(wire.Noop()))
         else:
-            self.peer.sleep(queues, self._wake)
+            self.peer.sleep(queues, self._wake, self._holder)
 
     def _wake(self) -> None:
         self._replies.say(wire.encode(wire.Noop()))

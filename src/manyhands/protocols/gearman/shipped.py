@@ -355,7 +355,7 @@ class GearmanSession:
         self._terms_ms = tuple(self.abilities.values()) if timed else ()
         self._has_timed |= timed
         if self.peer.is_asleep():
-            self.peer.sleep(self._queues, self._wake)
+            self.peer.sleep(self._queues, self._wake, self._holder)
 
     def on_set_client_id(self, kind: int, args: list[bytes]) -> None:
         self.client_id = args[0][:_CLIENT_ID_BYTES_MAX]
@@ -372,7 +372,7 @@ class GearmanSession:
             self.peer.stay_awake()
             self._replies.say(wire.NOOP_PACKET)
         else:
-            self.peer.sleep(self._queues, self._wake)
+            self.peer.sleep(self._queues, self._wake, self._holder)
 
     def _wake(self) -> None:
         self._replies.say(wire.NOOP_PACKET)

@@ -77,6 +77,7 @@ class Grouped(Answer[T], frozen=True, kw_only=True):
 
     groups: Annotated[int, Meta(ge=0, description="how many groups there are in all")]
     failed: Count
+    retrying: Annotated[int, Meta(ge=0, description="unfinished jobs that failed")]
 
 
 class ItemError(Struct, frozen=True):
@@ -172,6 +173,7 @@ class Failure(Struct, frozen=True, gc=False):
     code: str
     message: str
     payload: Value | UnsetType = UNSET
+    encoding: Encoding | UnsetType = UNSET
 
 
 class Origin(Struct, frozen=True, gc=False):
@@ -290,6 +292,15 @@ class Partial(Struct, frozen=True):
     payload: Value
 
 
+class LogEntry(Struct, frozen=True):
+    """Something that a worker reported about a job while it worked on it."""
+
+    number: Some
+    at: Instant
+    kind: Literal["log", "warning", "data"]
+    payload: Value
+
+
 # Queues, workers, events, settings.
 
 
@@ -314,6 +325,7 @@ class Queue(Struct, frozen=True):
     oldest_ready_age_ms: Count | None
     policy: QueuePolicy
     awaited: Annotated[bool, Meta(description="whether a worker is waiting for its jobs")]
+    retrying: Annotated[int, Meta(ge=0, description="unfinished jobs that failed")]
 
 
 class HeldLease(Struct, frozen=True, gc=False):
@@ -480,12 +492,13 @@ class Sample(Struct, frozen=True):
 
 
 class FailureGroup(Struct, frozen=True):
-    """Failed jobs with similar failures."""
+    """Jobs with similar failures: failed for good, or being retried."""
 
     group: str
     code: str
     message: str
-    count: Some
+    count: Annotated[int, Meta(ge=0, description="failed for good")]
+    retrying: Annotated[int, Meta(ge=0, description="unfinished, to be tried again or trying")]
     first_at: Instant
     last_at: Instant
     trend: Annotated[
@@ -528,6 +541,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
     failure: str | UnsetType = UNSET
     failure_code: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    retrying: bool | UnsetType = UNSET
     unique_key: str | UnsetType = UNSET
 
 

@@ -15,7 +15,7 @@ from manyhands.model.history import Sample, quantile
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Attempt, Failure, Holder, Job, Lease, Progress, Schedule, State
 from manyhands.model.obstacles import Wait
-from manyhands.model.payload import as_json_value, guess_encoding
+from manyhands.model.payload import Encoding, as_json_value, guess_encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
 from manyhands.model.reasons import in_words
 from manyhands.model.receipts import ReceiptItem
@@ -198,8 +198,13 @@ def _attempt(attempt: Attempt) -> answers.Attempt:
 def _failure(failure: Failure | None) -> answers.Failure | None:
     if failure is None:
         return None
-    payload = bytes_value(failure.payload) if failure.payload else UNSET
-    return answers.Failure(failure.code, failure.message, payload)
+    if not failure.payload:
+        return answers.Failure(failure.code, failure.message)
+    encoding = failure.encoding
+    if encoding is Encoding.BINARY:
+        encoding = guess_encoding(failure.payload)
+    payload = as_json_value(failure.payload, encoding)
+    return answers.Failure(failure.code, failure.message, payload, encoding)
 
 
 def _progress(progress: Progress | None) -> Any:  # noqa: ANN401 - the type, or unset
@@ -227,11 +232,14 @@ def queue(
     now: int,
     *,
     awaited: bool,
+    retrying: int,
 ) -> answers.Queue:
     """A queue: its job counts and settings."""
     age = None if oldest_ready_at is None else max(0, now - oldest_ready_at)
     found = answers.Counts(**{state.value: counts[state] for state in State})
-    return answers.Queue(settings.name, settings.paused, found, age, settings.policy, awaited)
+    return answers.Queue(
+        settings.name, settings.paused, found, age, settings.policy, awaited, retrying
+    )
 
 
 def worker(holder: Holder, jobs: list[Job], leases_count: int) -> answers.Worker:

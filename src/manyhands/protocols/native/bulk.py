@@ -31,6 +31,7 @@ class FilterBody(Struct, forbid_unknown_fields=True, kw_only=True):
     failure_code: str | None = None
     task: str | None = None
     text: str | None = None
+    retrying: bool | None = None
 
     def filter(self, now: int) -> Filter:
         """The filter at the given time."""

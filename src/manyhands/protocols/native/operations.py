@@ -110,6 +110,22 @@ class PartialItem(_Proven, kw_only=True):
         )
 
 
+class LogItem(_Proven, kw_only=True):
+    """A line for the log of a job."""
+
+    message: str
+    warning: bool = False
+
+    def command(self) -> Command:
+        return SendPartial(
+            job_id=read_id(self.id),
+            proof=ByToken(self.token),
+            payload=self.message.encode("utf-8", "replace"),
+            warning=self.warning,
+            is_log=True,
+        )
+
+
 class CompleteItem(_Proven, kw_only=True):
     """A completed job."""
 
@@ -151,11 +167,11 @@ class FailItem(_Proven, kw_only=True):
     delay_ms: Whole | None = None
 
     def command(self) -> Command:
-        payload, _ = read_payload(self.payload, self.encoding)
+        payload, encoding = read_payload(self.payload, self.encoding)
         return Fail(
             job_id=read_id(self.id),
             proof=ByToken(self.token),
-            failure=Failure(self.code, self.message, payload),
+            failure=Failure(self.code, self.message, payload, encoding),
             retry=self.retry,
             delay_ms=self.delay_ms,
         )
@@ -243,6 +259,7 @@ OPERATIONS: Final[dict[str, OneOrMany[Any]]] = {
     "renew": OneOrMany(RenewItem),
     "progress": OneOrMany(ProgressItem),
     "partial": OneOrMany(PartialItem),
+    "log": OneOrMany(LogItem),
     "complete": OneOrMany(CompleteItem),
     "fail": OneOrMany(FailItem),
     "release": OneOrMany(ReleaseItem),

@@ -82,6 +82,28 @@ class ApiQueries:
             [
                 builders.partial(piece.number, piece.at, piece.payload, warning=piece.warning)
                 for piece in found
+                if not piece.is_log
+            ]
+        )
+
+    async def log(self, exchange: Exchange, name: str) -> None:
+        """Everything that workers reported about a job while they worked on it."""
+        query = Query(exchange.query_string)
+        text = (query.text("text") or "").encode()
+        after = query.whole("after", 0, 0, _NEVER) or 0
+        query.finish()
+        job = await self._find(name)
+        found = await asyncio.to_thread(self._sources.store.partials, job.job_id)
+        await exchange.answer(
+            [
+                answers.LogEntry(
+                    piece.number,
+                    piece.at,
+                    "warning" if piece.warning else "log" if piece.is_log else "data",
+                    builders.bytes_value(piece.payload),
+                )
+                for piece in found
+                if piece.number > after and text in piece.payload
             ]
         )
 
@@ -132,7 +154,10 @@ class ApiQueries:
     def _queue(self, known: QueueFacts) -> answers.Queue:
         awaited = self._dispatcher.sleepers.is_wanted(known.queue.name)
         ready_at, now = known.oldest_ready_at(), self._sources.clock.now()
-        return builders.queue(known.queue, known.counts, ready_at, now, awaited=awaited)
+        retrying = sum(self._sources.store.live.retrying_counts(known.queue.name).values())
+        return builders.queue(
+            known.queue, known.counts, ready_at, now, awaited=awaited, retrying=retrying
+        )
 
     async def workers(self, exchange: Exchange) -> None:
         """All workers that hold a lease, by protocol and name."""

@@ -9,6 +9,7 @@ from manyhands.dispatch.ask import settled
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.model.history import ALL_QUEUES, merged
 from manyhands.observe.history import RANGES, History
+from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
 from manyhands.observe.traffic import Traffic
 from manyhands.protocols.native import answers, builders
 from manyhands.store.contract import FailureGroup, FailureQuestion
@@ -47,7 +48,7 @@ class ApiOperating:
         await exchange.answer([builders.sample(point.at, point.sample) for point in points], beside)
 
     async def failures(self, exchange: Exchange) -> None:
-        """Failed jobs grouped by failure."""
+        """Jobs that failed or are tried again, grouped by failure."""
         query = Query(exchange.query_string)
         order = query.text("order") or "count"
         if order not in ("count", "latest"):
@@ -60,8 +61,14 @@ class ApiOperating:
             group_id=query.text("group"),
         )
         query.finish()
-        found = await asyncio.to_thread(self._dispatcher.store.failures, wanted)
-        beside = {"groups": found.groups_count, "failed": found.failed_count}
+        store = self._dispatcher.store
+        retried = store.live.retried_jobs(RETRIED_JOBS_MAX)
+        found = await asyncio.to_thread(read_failures, store, wanted, retried)
+        beside = {
+            "groups": found.groups_count,
+            "failed": found.failed_count,
+            "retrying": found.retrying_count,
+        }
         await exchange.answer([_group(row) for row in found.groups], beside)
 
     async def audit(self, exchange: Exchange) -> None:
@@ -88,6 +95,7 @@ def _group(row: FailureGroup) -> answers.FailureGroup:
         code=row.group.code,
         message=row.group.line,
         count=row.count,
+        retrying=row.retrying,
         first_at=row.first_at,
         last_at=row.last_at,
         trend=row.trend,

@@ -52,7 +52,8 @@ _SEARCH: Final = (
     Parameter("age_max", _Age, "Maximum seconds since submission."),
     Parameter("failure", str, "The group of its failure."),
     Parameter("failure_code", str),
-    Parameter("text", str, "Text contained in its payload."),
+    Parameter("text", str, "Text contained in its payload, name or failure; or the end of its id."),
+    Parameter("retrying", bool, "Whether it failed and is tried again."),
     Parameter("order", Literal["newest", "oldest"]),
     _AFTER,
     _COUNT,
@@ -123,6 +124,9 @@ _COMMANDS: Final = (
         Answer[answers.Departed],
         bodies.DepartBody,
     ),
+    _operation(
+        "log", "Write a line into the log of a job; it is kept, and sent to nobody.", work=True
+    ),
     Route(
         "POST",
         "/api/cancel",
@@ -190,6 +194,14 @@ _QUERIES: Final = (
         "The stored partial results of a job.",
         Answer[list[answers.Partial]],
     ),
+    _look(
+        "jobs/{id}/log",
+        ApiQueries.log,
+        "What a worker reported about a job: log, warnings and partial results, in order.",
+        Answer[list[answers.LogEntry]],
+        Parameter("text", str, "Only entries that contain it."),
+        Parameter("after", _Number, "Only entries with a higher number."),
+    ),
     _by_name("queues", ApiQueries.queues, "List queues by name.", answers.Queue),
     _look("queues/{name:path}", ApiQueries.queue, "One queue.", Answer[answers.Queue]),
     _by_name("workers", ApiQueries.workers, "List workers that hold a lease.", answers.Worker),
@@ -218,7 +230,7 @@ _REPORTS: Final = (
     _look(
         "failures",
         ApiOperating.failures,
-        "Failed jobs by group of failures.",
+        "Jobs that failed or are being retried, by group of failures.",
         answers.Grouped[list[answers.FailureGroup]],
         _QUEUE,
         Parameter("order", Literal["count", "latest"]),

@@ -131,6 +131,7 @@ class QlessPages:
             shown = [
                 builders.partial(piece.number, piece.at, piece.payload, warning=piece.warning)
                 for piece in pieces
+                if not piece.is_log
             ]
             await self.answer(exchange, shown)
             return

@@ -4,7 +4,7 @@ An index answers the engine's queries (``engine/view.py``) and takes in its effe
 rules: everything in it can be computed again from the jobs themselves.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from manyhands.store.index.keys import Keys
 from manyhands.store.index.leases import Leases
 from manyhands.store.index.namespaces import Namespaces
 from manyhands.store.index.ready import ReadyQueue
+from manyhands.store.index.retrying import Retrying
 from manyhands.store.index.tables import Table, add, discard
 
 _READY: Final = State.READY
@@ -101,6 +102,7 @@ class Index:
         self._names = self.namespaces.names
         self.leases = Leases()
         self.due_times = Due(self._get)
+        self.retrying = Retrying()
         self._put_lease = self.leases.put
         self.due_entries = self.due_times.entries
 
@@ -376,6 +378,8 @@ class Index:
                 self._put_edges(None, job)
             if job.waiters or not job.durable_interest:
                 self._put_waiters(None, job)
+            if job.failure is not None:
+                self.retrying.put(None, job)
         else:
             if (
                 old.state is not state
@@ -397,6 +401,8 @@ class Index:
                 self._put_edges(old, job)
             if job.waiters or not job.durable_interest or old.waiters or not old.durable_interest:
                 self._put_waiters(old, job)
+            if job.failure is not None or old.failure is not None:
+                self.retrying.put(old, job)
         # Most jobs, and all finished ones, have no timers.
         if (
             job.deadline_at is not None
@@ -644,3 +650,11 @@ class Index:
     def workers_count(self) -> int:
         """The number of workers that hold leases."""
         return self.leases.workers_count()
+
+    def retrying_counts(self, queue: str) -> Mapping[State, int]:
+        """How many jobs of a queue failed and are tried again, by the state they are in."""
+        return self.retrying.counts_of(queue)
+
+    def retried_jobs(self, count_max: int) -> list[Job]:
+        """Jobs that failed and are tried again, at most so many."""
+        return [self.jobs[job_id] for job_id in islice(self.retrying.ids(), count_max)]

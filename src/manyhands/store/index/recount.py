@@ -11,6 +11,7 @@ from manyhands.engine.timers import due_at
 from manyhands.model import limits
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.store.index.live import Index, QueueIndex
+from manyhands.store.index.retrying import is_retried
 from manyhands.store.index.tables import Table
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -71,6 +72,16 @@ def _check_tables(index: Index, live: Mapping[str, Job]) -> None:
     unwanted = {job_id for job_id, job in live.items() if not job.durable_interest}
     kept = set(index._unwanted)  # noqa: SLF001
     assert kept == unwanted, f"nobody wants {sorted(unwanted)} durably, not {sorted(kept)}"
+    retried = [(job.queue, job) for job in live.values() if is_retried(job)]
+    _check_table("retried jobs", index.retrying.by_queue, retried)
+    counted = Counter((job.queue, job.state) for job in live.values() if is_retried(job))
+    by_state = {
+        (queue, state): count
+        for queue, counts in index.retrying.counts.items()
+        for state, count in counts.items()
+        if count
+    }
+    assert by_state == dict(counted), f"retried are {by_state}, not {dict(counted)}"
     held = Counter(name for job, _ in leases if job.state is State.LEASED for name in job.limits)
     used = {name: count for name, count in index.leases.limits_used.items() if count}
     assert used == dict(held), f"named limits are used {used}, not {dict(held)}"

@@ -25,6 +25,11 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     if not any(given(wanted, ("states", "queue"))):
         _count_queues(index, wanted.queue, counts)
         return Counted(counts)
+    if wanted.retrying and not any(given(wanted, ("states", "queue", "retrying"))):
+        for queue, state in index.retrying.places():
+            if wanted.queue in (None, queue):
+                counts[State(state)] += index.retrying.counts_of(queue)[State(state)]
+        return Counted(counts)
     # A time limit of a query, which decides nothing about any job, so it need not be the server's
     # clock.
     give_up_at = time.perf_counter() + seconds_max

@@ -23,6 +23,7 @@ from manyhands.store.sqlite.rows import (
     decode_row,
     split_events,
 )
+from manyhands.store.sqlite.tables import LOG_BIT
 from manyhands.store.sqlite.writer.packer import TermsBook
 
 _log = get_logger("manyhands.store")
@@ -149,8 +150,8 @@ class Reader:
         )
         what = f"a piece of the result of job {job_id}"
         return [
-            PartialResult(number, at, payload, bool(warning))
-            for _, number, at, warning, payload in (verified(what, row) for row in rows)
+            PartialResult(number, at, payload, bool(kind % LOG_BIT), bool(kind & LOG_BIT))
+            for _, number, at, kind, payload in (verified(what, row) for row in rows)
         ]
 
     def samples(

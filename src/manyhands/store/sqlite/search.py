@@ -94,6 +94,12 @@ class _Search:
             # An unfinished job is found by its key; only finished ones need a walk.
             streams.append(self._jobs(_key_holders(index, wanted.unique_key)))
             states = tuple(state for state in states if state in FINISHED)
+        if wanted.retrying:
+            return [
+                self._walk(Place("jobs", _AT_PLACE, place, ("queue", "states")))
+                for place in index.retrying.places()
+                if wanted.queue in (None, place[0]) and State(place[1]) in states
+            ]
         queues = index.recorded_queues() if wanted.queue is None else [wanted.queue]
         if wanted.queue is None and states == tuple(State):
             streams.append(self._walk(Place("jobs", "TRUE", (), ("states",))))

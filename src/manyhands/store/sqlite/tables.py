@@ -73,8 +73,12 @@ def _setting(name: str, kind: Any) -> Table:  # noqa: ANN401 - any type
     return Table(name=name, kind=kind, removed_by="name = ?")
 
 
+# In the column `warning` of a piece: it is a line of the log.
+LOG_BIT: Final = 2
+
+
 def _encode_partial(piece: Partial) -> Record:
-    return (piece.at, int(piece.warning), piece.payload)
+    return (piece.at, int(piece.warning) + LOG_BIT * int(piece.is_log), piece.payload)
 
 
 def _partials_displaced(key: Key) -> Key:

@@ -4,9 +4,9 @@
   const drawn = new Map();
 
   // Colours are custom properties with a light and a dark value; a canvas needs the one in effect.
-  const colour = (name) => {
+  const colour = (name, share = 100) => {
     const probe = document.createElement("span");
-    probe.style.color = `var(--${name})`;
+    probe.style.color = share === 100 ? `var(--${name})` : `color-mix(in srgb, var(--${name}) ${share}%, var(--surface))`;
     document.body.append(probe);
     const found = getComputedStyle(probe).color;
     probe.remove();
@@ -24,35 +24,62 @@
     return value >= 1e4 ? `${trimmed(value / 1e3)} k` : trimmed(value);
   };
 
-  // All times here are UTC, like those that the server writes into the page.
+  // Times are UTC, like those that the server writes into the page, unless local ones were chosen.
   const two = (value) => String(value).padStart(2, "0");
-  const time = (at) => {
-    const date = new Date(at * 1000);
-    return `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
-  };
-  const day = (at) => {
-    const date = new Date(at * 1000);
-    return `${two(date.getUTCDate())} ${date.toLocaleString("en", { month: "short", timeZone: "UTC" })}`;
-  };
+  const isLocal = () => document.documentElement.dataset.time === "local";
+  const shift = (at) => (isLocal() ? new Date(at * 1000).getTimezoneOffset() * 60 : 0);
+  const shifted = (at) => new Date((at - shift(at)) * 1000);
+  const time = (at) => `${two(shifted(at).getUTCHours())}:${two(shifted(at).getUTCMinutes())}`;
+  const day = (at) =>
+    `${two(shifted(at).getUTCDate())} ${shifted(at).toLocaleString("en", { month: "short", timeZone: "UTC" })}`;
   const instants = (_, ticks) => {
     const days = ticks.length > 1 && ticks[1] - ticks[0] >= 86400;
-    return ticks.map((at) => (days || at % 86400 === 0 ? day(at) : time(at)));
+    return ticks.map((at) => (days || (at - shift(at)) % 86400 === 0 ? day(at) : time(at)));
   };
 
   // Where the cursor is, the legend shows the numbers.
   const follow = (plot) => {
     const outputs = plot.root.closest(".chart").querySelectorAll(".legend output");
     const at = plot.cursor.idx;
+    const { numbers, shown } = plot.manyhands;
     outputs.forEach((output, index) => {
-      const series = plot.series[index + 1];
+      const line = numbers.lines[index];
       if (at == null) output.textContent = "";
-      else if (series) output.textContent = series.value(plot, plot.data[index + 1][at]);
-      else output.textContent = `${day(plot.data[0][at])} ${time(plot.data[0][at])} UTC`;
+      else if (line) output.textContent = line.values[at] == null ? "–" : shown(line.values[at]);
+      else output.textContent = `${day(numbers.at[at])} ${time(numbers.at[at])}${isLocal() ? "" : " UTC"}`;
     });
   };
 
   const MS_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 3e4, 6e4, 12e4, 3e5, 6e5,
     18e5, 36e5, 72e5, 216e5, 432e5, 864e5, 1728e5, 6048e5];
+
+  // What is drawn: layers from the top one down, so that each covers the sum below it; then lines;
+  // then the last step of each, dashed, if it is not over.
+  const plan = (numbers) => {
+    const layers = numbers.lines.filter((one) => one.stacked);
+    const sums = layers.map((_, top) =>
+      numbers.at.map((_, at) => {
+        const parts = layers.slice(0, top + 1).map((one) => one.values[at]);
+        return parts.every((part) => part == null) ? null : parts.reduce((sum, part) => sum + (part ?? 0), 0);
+      }),
+    );
+    const drawn = [
+      ...layers.map((one, top) => ({ ...one, values: sums[top] })).reverse(),
+      ...numbers.lines.filter((one) => !one.stacked),
+    ].map((one) => (numbers.log ? { ...one, values: one.values.map((value) => (value == null ? null : Math.max(1, value))) } : one));
+    if (!numbers.open || numbers.at.length < 2) return drawn;
+    const last = numbers.at.length - 1;
+    return [
+      ...drawn.map((one) => ({ ...one, values: one.values.map((value, at) => (at === last ? null : value)) })),
+      ...drawn.map((one) => ({ ...one, stacked: false, open: true, values: one.values.map((value, at) => (at < last - 1 ? null : value)) })),
+    ];
+  };
+
+  const powers = (plot) => {
+    const found = [];
+    for (let power = plot.scales.y.min; power <= plot.scales.y.max; power *= 10) found.push(power);
+    return found;
+  };
 
   const options = (numbers, width) => {
     const shown = numbers.unit === "ms" ? duration : count;
@@ -61,34 +88,41 @@
       stroke: colour("dim"), grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 },
       font: "12px system-ui",
     };
+    const scale = numbers.log
+      ? { distr: 3, range: (_, low, high) => [1, Math.max(10, 10 ** Math.ceil(Math.log10(high || 10)))] }
+      : { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] };
     return {
-      width, height: 190,
+      width, height: HEIGHT,
       cursor: { y: false, points: { size: 6 } },
       legend: { show: false },
-      hooks: { setCursor: [follow] },
-      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+      hooks: { setCursor: [(plot) => plot.manyhands && follow(plot)] },
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), isLocal() ? Intl.DateTimeFormat().resolvedOptions().timeZone : "Etc/UTC"),
+      scales: { y: scale },
       axes: [
         { ...axis, values: instants, space: 60 },
-        { ...axis, size: 62, incrs: numbers.unit === "ms" ? MS_STEPS : undefined, values: (_, ticks) => ticks.map((tick) => (tick ? shown(tick) : "0")) },
+        { ...axis, size: 62, splits: numbers.log ? powers : undefined, incrs: numbers.unit === "ms" && !numbers.log ? MS_STEPS : undefined, values: (_, ticks) => ticks.map((tick) => (tick == null ? "" : !tick ? "0" : numbers.log && tick >= 1e3 && tick <= 1e5 ? `${tick / 1e3} s` : shown(tick))) },
       ],
       series: [
         {},
-        ...numbers.lines.map((one) => ({
-          label: one.name, stroke: colour(one.colour), width: 1.6, dash: one.dashed ? [5, 4] : undefined,
-          spanGaps: false, points: { show: one.values.filter((value) => value != null).length < 3 },
-          value: (_, value) => (value == null ? "–" : shown(value)),
+        ...plan(numbers).map((one) => ({
+          label: one.name, stroke: colour(one.colour), width: 1.6, spanGaps: false,
+          dash: one.open ? [2, 4] : one.dashed ? [5, 4] : undefined,
+          fill: one.stacked ? colour(one.colour, 26) : undefined,
+          points: { show: one.values.filter((value) => value != null).length < (one.open ? 2 : 3) },
         })),
       ],
     };
   };
+  const HEIGHT = 230;
+  const columns = (numbers) => [numbers.at, ...plan(numbers).map((one) => one.values)];
 
   const draw = (place) => {
     const numbers = JSON.parse(place.dataset.numbers);
-    const values = [numbers.at, ...numbers.lines.map((one) => one.values)];
     drawn.get(place)?.destroy();
     place.replaceChildren();
-    drawn.set(place, new uPlot(options(numbers, place.clientWidth || 300), values, place));
+    const plot = new uPlot(options(numbers, place.clientWidth || 300), columns(numbers), place);
+    plot.manyhands = { numbers, shown: numbers.unit === "ms" ? duration : count };
+    drawn.set(place, plot);
   };
 
   const drawAll = (anew) => {
@@ -100,7 +134,11 @@
           if (numbers === place.dataset.numbers) return;
           place.dataset.numbers = numbers;
           const fresh = JSON.parse(numbers);
-          drawn.get(place).setData([fresh.at, ...fresh.lines.map((one) => one.values)]);
+          const plot = drawn.get(place);
+          const same = (one) => JSON.stringify([one.unit, one.open, one.lines.map((line) => line.name)]);
+          if (same(fresh) !== same(plot.manyhands.numbers)) return draw(place);
+          plot.manyhands.numbers = fresh;
+          plot.setData(columns(fresh));
         });
         draw(place);
       } else if (anew) {
@@ -117,7 +155,7 @@
   addEventListener("resize", () => {
     clearTimeout(waiting);
     waiting = setTimeout(() => {
-      for (const [place, plot] of drawn) plot.setSize({ width: place.clientWidth, height: 190 });
+      for (const [place, plot] of drawn) plot.setSize({ width: place.clientWidth, height: HEIGHT });
     }, 100);
   });
 })();

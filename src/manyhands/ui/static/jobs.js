@@ -2,8 +2,6 @@
 // the number of jobs that are chosen. Without it the field and the boxes still work.
 "use strict";
 (() => {
-  document.documentElement.classList.add("scripted");
-
   // A drawing that is broader than the screen shows the job that the page is about.
   const frame = document.querySelector(".graph-frame");
   const centre = frame?.querySelector(".node.centre")?.getBoundingClientRect();
@@ -12,6 +10,22 @@
     frame.scrollLeft = centre.left + centre.width / 2 - place.left - place.width / 2;
     frame.scrollTop = centre.top + centre.height / 2 - place.top - place.height / 2;
   }
+
+  // A log that was read to its end is followed; one that somebody scrolled in stays where it is.
+  const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  const followed = new WeakSet();
+  const follow = () => {
+    for (const log of document.querySelectorAll("[data-follow]")) {
+      if (!followed.has(log)) {
+        followed.add(log);
+        log.dataset.end = "1";
+        log.addEventListener("scroll", () => (log.dataset.end = isAtEnd(log) ? "1" : ""), { passive: true });
+      }
+      if (log.dataset.end !== "") log.scrollTop = log.scrollHeight;
+    }
+  };
+  document.addEventListener("manyhands:shown", follow);
+  follow();
 
   // How many are chosen.
   const showCount = () => {

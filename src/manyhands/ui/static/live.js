@@ -38,6 +38,28 @@
     return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
   };
 
+  // Rows that come at the top would push others from under the pointer: while it rests on one, only
+  // their number is shown. Nobody rests there for ever.
+  const HELD_MS = 20000;
+  const HELD_AGAIN_MS = 2000;
+  const news = document.getElementById("news");
+  let movedAt = -HELD_MS;
+  let forced = false;
+  const isResting = () =>
+    !forced && performance.now() - movedAt < HELD_MS && document.querySelector("#main [data-moves] tbody tr:hover");
+  const announce = (html) => {
+    const fresh = new DOMParser().parseFromString(html, "text/html").querySelectorAll("[data-moves] tbody tr");
+    const count = [...fresh].filter((row) => !document.getElementById(row.id)).length;
+    news.hidden = !count;
+    news.textContent = `${count} new`;
+  };
+  news.addEventListener("click", () => {
+    forced = true;
+    restUntil = 0;
+    refresh();
+  });
+  addEventListener("pointermove", () => (movedAt = performance.now()), { passive: true });
+
   const refresh = async () => {
     // An unfinished search is continued by its own link, not by a refresh.
     if (paused || document.hidden || manyhands.held || document.getElementById("further")) {
@@ -59,7 +81,12 @@
       const html = await answer.text();
       if (here !== location.href || seen !== manyhands.shown || busy()) {
         wanted = true; // it is older than what is seen, or in somebody's way
+      } else if (answer.ok && isResting()) {
+        wanted = true;
+        announce(html);
       } else if (answer.ok && !paused && !manyhands.held) {
+        news.hidden = true;
+        forced = false;
         manyhands.show(html);
         if (Date.now() - announcedAt > ANNOUNCE_MS) {
           announcedAt = Date.now();
@@ -73,6 +100,7 @@
       const ended = performance.now();
       const most = document.querySelector("[data-slow]") ? REST_SLOW_MS_MAX : REST_MS_MAX;
       restUntil = ended + Math.min(most, REST * (ended - started));
+      if (wanted && isResting()) restUntil = Math.max(restUntil, ended + HELD_AGAIN_MS);
       if (wanted && source) tick();
     }
   };

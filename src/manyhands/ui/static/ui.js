@@ -2,6 +2,8 @@
 // on the page, copying. Everything here is an addition: without it links and forms still work.
 "use strict";
 (() => {
+  document.documentElement.classList.add("scripted");
+
   // Refreshing. What somebody is typing, has ticked, opened or drawn must survive it.
   const kept = new Set(["INPUT", "SELECT", "TEXTAREA"]);
   const callbacks = {
@@ -115,17 +117,49 @@
     }
   });
 
-  // The theme, without a way to the server.
-  document.getElementById("theme")?.addEventListener("submit", (event) => {
-    const theme = event.submitter?.value;
-    if (!theme) return;
+  // Theme, rows and times, without a way to the server.
+  document.addEventListener("submit", (event) => {
+    const chosen = event.submitter;
+    if (!event.target.matches("form[data-view]") || !chosen?.value) return;
     event.preventDefault();
-    document.documentElement.dataset.theme = theme;
-    document.cookie = `manyhands_theme=${theme}; Path=/ui/; Max-Age=31536000; SameSite=Lax`;
-    for (const button of event.target.querySelectorAll("button")) {
-      button.setAttribute("aria-pressed", String(button.value === theme));
+    document.documentElement.dataset[chosen.name] = chosen.value;
+    document.cookie = `manyhands_${chosen.name}=${chosen.value}; Path=/ui/; Max-Age=31536000; SameSite=Lax`;
+    for (const button of event.target.querySelectorAll(`button[name="${chosen.name}"]`)) {
+      button.setAttribute("aria-pressed", String(button === chosen));
     }
+    showTimes();
     document.dispatchEvent(new CustomEvent("manyhands:theme"));
+  });
+
+  // Times as the reader's clock shows them, if that was chosen. The server writes UTC.
+  const two = (value, width = 2) => String(value).padStart(width, "0");
+  const showTimes = () => {
+    const local = document.documentElement.dataset.time === "local";
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      if (!local && !one.dataset.utc) continue;
+      if (!one.dataset.utc) one.dataset.utc = "1";
+      const at = new Date(one.dateTime);
+      if (Number.isNaN(at.getTime())) continue;
+      const shift = local ? -at.getTimezoneOffset() : 0;
+      const there = new Date(at.getTime() + shift * 60000).toISOString();
+      const zone = local ? `${shift < 0 ? "-" : "+"}${two(Math.trunc(Math.abs(shift) / 60))}:${two(Math.abs(shift) % 60)}` : "UTC";
+      const exact = `${there.slice(0, 10)} ${there.slice(11, 19)} ${zone}`;
+      one.title = exact;
+      if (one.dataset.form === "instant") one.textContent = exact;
+      if (one.dataset.form === "clock") one.textContent = there.slice(11, 23);
+    }
+  };
+  document.addEventListener("manyhands:shown", showTimes);
+  document.addEventListener("htmx:afterSwap", showTimes);
+  showTimes();
+
+  // One key leads to the search, unless somebody is typing.
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, select, textarea, [contenteditable]")) return;
+    event.preventDefault();
+    document.getElementById("find").select();
+    document.getElementById("find").focus();
   });
 
   // Copying, also over plain HTTP, where browsers offer no clipboard to scripts.
