@@ -208,7 +208,7 @@ class Dispatcher:
         at_once = False
         stored = False  # payloads are needed that are not in memory
         if type(reply) is Changed:
-            pass  # as most are: nothing in it is looked at
+            pass  # nothing in it is looked at
         elif type(reply) is Claimed and type(command) is Claim:
             for claimed in reply.jobs:
                 self.owed_bytes += len(claimed.payload)
@@ -218,6 +218,13 @@ class Dispatcher:
             at_once = command.early and not reply.drained and self._are_saved(reply.jobs)
             if reply.retry_at is not None:
                 self.waking.later(command.queues, reply.retry_at)
+        elif type(reply) is SubmittedMany or type(reply) is Concluded:
+            if effects is None or not effects.is_plain:
+                for item in reply.items:
+                    if type(item) is Refusal:
+                        self._count_refusal(item)
+            if type(command) is Submit and command.early:
+                at_once = _promises_nothing(reply)
         elif type(reply) is Refusal:
             self._count_refusal(reply)
             if settle is None and refused is not None:
@@ -226,12 +233,6 @@ class Dispatcher:
         elif type(reply) is Found:
             stored = reply.job is not None and reply.job.stored_bytes > 0
             self._count_owed(reply.job)
-        elif type(reply) is SubmittedMany or type(reply) is Concluded:
-            for item in reply.items:
-                if type(item) is Refusal:
-                    self._count_refusal(item)
-            if type(command) is Submit and command.early:
-                at_once = _promises_nothing(reply)
         gathering = self._open
         weight = 0
         if effects is not None and (effects.jobs or effects.settings is not None):
@@ -257,27 +258,26 @@ class Dispatcher:
             reply = self._whole(command, reply)
             if reply is None:
                 return
-        answers = gathering.answers
+        answers, in_flight = gathering.answers, self._in_flight
         # Even an answer that waits for nothing itself goes after earlier ones: a peer gets them in
         # order.
         if (
             settle is not None
             and not at_once
-            and (gathering.changed or answers or self._in_flight or self._delivering)
+            and (gathering.changed or answers or in_flight or self._delivering)
         ):
             answers.append((settle, reply))
             gathering.urgent = True
             settle = None
-        if (len(answers) >= _FULL_COUNT or weight >= _FULL_BYTES) and len(
-            self._in_flight
-        ) < _IN_FLIGHT_MAX:
+        waiting = len(answers)
+        if (waiting >= _FULL_COUNT or weight >= _FULL_BYTES) and len(in_flight) < _IN_FLIGHT_MAX:
             # The writer can work on this while the rest of the turn is still being decided.
             self._begin_commit()
-        elif not (self._flush_soon or self._in_flight) and (gathering.changed or answers):
-            if gathering.urgent or self._flush_timer is None:
-                self._arm_flush()
-        elif len(answers) >= self._awaited_count:
-            self._flush_now()
+        elif in_flight or self._flush_soon:
+            if waiting >= self._awaited_count:
+                self._flush_now()
+        elif (gathering.changed or answers) and (gathering.urgent or self._flush_timer is None):
+            self._arm_flush()
         if settle is not None:
             self.counts.answers += 1
             gathering.others_count += 1

@@ -169,9 +169,10 @@ class Effects(Struct, gc=False, eq=False):
             allowed = policy.attempts_max
             if allowed is None:
                 allowed = terms.defaults.attempts_max
+        now = self.now
         self.events.append(
             Event(
-                self.now,
+                now,
                 job.state,
                 job.job_id,
                 job.queue,
@@ -186,7 +187,7 @@ class Effects(Struct, gc=False, eq=False):
                 job.submitted_at,
                 job.deadline_at,
                 job.origin,
-                self.now - since,
+                now - since,
                 left_queue,
                 job.detail,
             )

@@ -9,6 +9,8 @@ and compares all that follows from them.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from manyhands.engine.claim import leased_to, term_ms_of
 from manyhands.engine.effects import Effects
 from manyhands.engine.endings import completed_by, conclude
@@ -99,45 +101,45 @@ def claim(command: Claim, view: View, now: int) -> Taken:
         return None
     if len(command.tokens) != 1:
         return _claim_many(command, view, now)
-    job = _first_of(command.queues[0], view) if len(command.queues) == 1 else _best(command, view)
-    if type(job) is not Job:
+    if len(command.queues) == 1:  # as nearly always
+        known = view.known_queue(command.queues[0])
+        if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
+            return None
+        job = known.first_ready()
+    else:
+        job = _best(command, view)
+    if job is None or not _is_free(job):
         return None
     effects = Effects(view, now, is_plain=True)
     return Claimed((_grant(effects, command, job, command.tokens[0]),)), effects
 
 
-def _first_of(name: str, view: View) -> Job | bool:
-    """The next job of a queue. False: it hands nothing out. True: only the rules know."""
-    known = view.known_queue(name)
-    if known is None:
-        return False
-    queue = known.queue
-    if queue.policy is not NO_POLICY:
-        return True
-    job = None if queue.paused else known.first_ready()
-    return False if job is None else job if _is_free(job) else True
-
-
 def _is_free(job: Job) -> bool:
-    """Whether nothing keeps a ready job from being handed out."""
-    return job.lease is None and job.deadline_at is None and not job.limits
+    """Whether nothing keeps a ready job from being handed out, and it has not failed before."""
+    return job.lease is None and job.deadline_at is None and not job.limits and job.failure is None
 
 
-def _best(command: Claim, view: View) -> Job | bool:
-    """The job that goes first among those of several queues (rule 19)."""
-    queues = command.queues
-    start = command.turn if command.order is _IN_TURNS else 0
-    chosen: Job | bool = False
+def _best(command: Claim, view: View) -> Job | None:
+    """The job that goes first among those of several queues (rule 19), unless the rules have to
+    decide about one of them.
+    """
+    queues, in_turns = command.queues, command.order is _IN_TURNS
+    start = command.turn if in_turns else 0
+    best: Job | None = None
     for offset in range(len(queues)):
-        job = _first_of(queues[(start + offset) % len(queues)], view)
-        if job is True:
-            return True
-        if type(job) is Job:
-            if command.order is not _IN_TURNS:
-                return job
-            if type(chosen) is not Job or job.priority > chosen.priority:
-                chosen = job
-    return chosen
+        known = view.known_queue(queues[(start + offset) % len(queues)])
+        if known is None:
+            continue
+        if known.queue.policy is not NO_POLICY:
+            return None
+        job = None if known.queue.paused else known.first_ready()
+        if job is None:
+            continue
+        if not in_turns or not _is_free(job):
+            return job
+        if best is None or job.priority > best.priority:
+            best = job
+    return best
 
 
 def _claim_many(command: Claim, view: View, now: int) -> Taken:
@@ -145,7 +147,8 @@ def _claim_many(command: Claim, view: View, now: int) -> Taken:
     if not 0 < len(tokens) <= limits.CLAIM_COUNT_MAX or len(command.queues) != 1:
         return None
     name = command.queues[0]
-    if type(_first_of(name, view)) is not Job:
+    known = view.known_queue(name)
+    if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
         return None
     found: list[Job] = []
     payload_bytes = 0
@@ -156,6 +159,8 @@ def _claim_many(command: Claim, view: View, now: int) -> Taken:
         payload_bytes += len(job.payload) + job.stored_bytes
         if len(found) == len(tokens) or payload_bytes > limits.CLAIM_BYTES_MAX:
             break
+    if not found:
+        return None
     effects = Effects(view, now, is_plain=True)
     granted = [_grant(effects, command, job, tokens[index]) for index, job in enumerate(found)]
     return Claimed(tuple(granted)), effects
@@ -172,7 +177,7 @@ def _grant(effects: Effects, command: Claim, job: Job, token: str) -> Job:
 
 def complete(command: Complete, view: View, now: int) -> Taken:
     """A leased job, by its holder, if no other job waits for it."""
-    job = _meant(command, view)
+    job = view.live_job(command.job_id) or _named(command.job_id, view)
     if job is None or not _only_ends(command, job, view):
         return None
     effects = Effects(view, now, is_plain=True)
@@ -188,7 +193,7 @@ def conclude_all(command: Conclude, view: View, now: int) -> Taken:
     for item in items:
         if type(item) is not Complete:
             return None
-        job = _meant(item, view)
+        job = view.live_job(item.job_id) or _named(item.job_id, view)
         if job is None or not _only_ends(item, job, view):
             return None
         jobs.append(job)
@@ -203,12 +208,9 @@ def conclude_all(command: Conclude, view: View, now: int) -> Taken:
     return Concluded(tuple(replies)), effects
 
 
-def _meant(command: Complete, view: View) -> Job | None:
-    """The job of a completion, if it is in memory."""
-    job = view.live_job(command.job_id)
-    if job is None and "\0" in command.job_id:
-        return view.job(command.job_id)  # by its name
-    return job
+def _named(key: str, view: View) -> Job | None:
+    """The job of a name key."""
+    return view.job(key) if "\0" in key else None
 
 
 def _only_ends(command: Complete, job: Job, view: View) -> bool:
@@ -218,8 +220,8 @@ def _only_ends(command: Complete, job: Job, view: View) -> bool:
         job.state is not _LEASED
         or lease is None
         or job.waits_for  # only if it had come back
+        or job.failure is not None  # it is counted among the jobs that are retried
         or command.next_queue is not None
-        or command.replaces_payload
         or command.note
         or command.delay_ms
         or command.depends_on
@@ -238,8 +240,10 @@ def _only_ends(command: Complete, job: Job, view: View) -> bool:
 def _complete(effects: Effects, command: Complete, job: Job) -> Changed:
     lease = job.lease
     assert lease is not None
-    holder = lease.holder
-    completed = completed_by(job, holder, command.result, command.encoding, effects.now)
+    holder, result = lease.holder, command.result
+    if command.replaces_payload and result is not None:
+        job = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
+    completed = completed_by(job, holder, result, command.encoding, effects.now)
     conclude(effects, completed, job.entered_at, lease, holder, NO_POLICY)
     return Changed(completed)
 

@@ -4,7 +4,6 @@ finished jobs leave the index once their record can be read.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from msgspec.structs import force_setattr
 
@@ -12,13 +11,10 @@ from manyhands.engine.effects import Effects
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
 from manyhands.model.history import StoredSample
-from manyhands.model.job import FINISHED, Job, State
+from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import GRAPH_PREFIX, Batch
 from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index.live import Index
-
-_READY: Final = State.READY
-_LEASED: Final = State.LEASED
 
 
 class Collector:
@@ -50,9 +46,9 @@ class Collector:
 
     def write(self, effects: Effects) -> int:  # noqa: C901 - the hot path: one look
         """Applies the effects of one command in memory; returns the weight of the open batch."""
-        if effects.is_plain:
-            return self._write_plain(effects)
         index, batch = self.index, self.batch
+        if effects.is_plain:
+            return self._write_plain(effects, index, batch)
         settings = effects.settings
         if settings is not None:
             for queue in settings.queues.values():
@@ -100,22 +96,22 @@ class Collector:
             batch.take_settings(settings)
         return batch.weight
 
-    def _write_plain(self, effects: Effects) -> int:
-        """Applies a step of plain jobs, which changes nothing else."""
-        index, batch = self.index, self.batch
+    def _write_plain(self, effects: Effects, index: Index, batch: Batch) -> int:
+        """Applies new jobs, new leases or completions that change nothing besides."""
         for job_id, job in effects.jobs.items():
-            state = job.state
-            if state is _READY:
+            batch.jobs[job_id] = job
+            if job.lease is not None:
+                index.lease_plain(job)
+            elif job.finished_at is None:
                 index.add_plain(job)
                 batch.full.add(job_id)
                 batch.weight += len(job.payload)
-            elif state is _LEASED:
-                index.lease_plain(job)
             else:
-                index.complete_plain(job)
+                if index.complete_plain(job):
+                    batch.full.add(job_id)
+                    batch.weight += len(job.payload)
                 if job.result is not None:
                     batch.weight += len(job.result)
-            batch.jobs[job_id] = job
         batch.events += effects.events
         if self._turned_graphs:
             self._note_graphs()

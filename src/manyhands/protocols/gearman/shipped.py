@@ -130,12 +130,15 @@ class GearmanSession:
         last = len(messages)
         for count, (kind, args) in enumerate(messages, 1):
             actions[kind](self, kind, args)
+            if count == last:
+                self._after_listing = kind == wire.ADMIN_LINE and is_listing(args[0])
+                return
             if kind == wire.ADMIN_LINE:
                 self._after_listing = is_listing(args[0])
                 is_over = self._after_listing
             else:
                 is_over = kind in _GRABS and peer.owed_bytes > owed_max
-            if (is_over or count == limits.TURN_REQUESTS_MAX) and count < last:
+            if is_over or count == limits.TURN_REQUESTS_MAX:
                 self._undone = messages[count:]
                 peer.come_back()
                 return

@@ -425,7 +425,14 @@ class Index:
         self.jobs[job.job_id] = job
         if self._answers:
             self._answers.clear()
-        self._put_new(job, self.queues[job.queue])
+        queue, key = self.queues[job.queue], job.unique_key
+        queue.counts[_READY] += 1
+        queue.ready.count += 1
+        queue.ready.add(job)
+        if key is not None:
+            queue.keys.put(key, job.job_id)
+        if len(job.job_id) != 32:
+            self._odd_uids[uid_of(job.job_id)] = job.job_id
         self.unfinished_bytes += len(job.payload) + _JOB_BYTES
         if job.waiters or not job.durable_interest:
             self._put_waiters(None, job)
@@ -448,8 +455,8 @@ class Index:
             assert instant is not None
             self.due_times.put(instant, job_id)
 
-    def complete_plain(self, job: Job) -> None:
-        """Replaces a leased job by its completed value."""
+    def complete_plain(self, job: Job) -> bool:
+        """Replaces a leased job by its completed value; returns whether it has another payload."""
         job_id, queue = job.job_id, self.queues[job.queue]
         old = self.jobs[job_id]
         self.jobs[job_id] = job
@@ -463,12 +470,15 @@ class Index:
             queue.keys.drop(key, job_id)
         if job.namespace is not None:
             self.namespaces.count(job, job.namespace, self.serial + 1, _LEASED)
-        self._weigh_again(old, job)
+        size, result = len(job.payload) + job.stored_bytes, job.result
+        self.unfinished_bytes -= len(old.payload) + _JOB_BYTES
+        self.finished_bytes += size if result is None else size + len(result)
         self._put_lease(old, job)
         if old.waiters or not job.durable_interest:
             self._put_waiters(old, job)
         if self.due_entries and job_id in self.due_entries:
             self.due_times.drop(job_id)
+        return old.payload is not job.payload or old.stored_bytes != job.stored_bytes
 
     def shed_payload(self, stored: Job) -> None:
         """Drops a payload that is on record with this value of the job. If the job has finished

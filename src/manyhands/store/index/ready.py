@@ -32,7 +32,7 @@ class _Level:
 class ReadyQueue:
     """Lanes by named limits; in each lane, levels by priority."""
 
-    __slots__ = ("_current", "_entries", "_lanes", "_only", "_order", "count", "name")
+    __slots__ = ("_current", "_entries", "_lanes", "_only", "_order", "_usual", "count", "name")
 
     def __init__(self, name: str, current: Callable[[str], Job | None]) -> None:
         self.name = name
@@ -42,10 +42,13 @@ class ReadyQueue:
         self._lanes: dict[tuple[str, ...], dict[float, _Level]] = {}
         self._order: dict[tuple[str, ...], list[float]] = {}  # priorities, highest first
         self._only: _Level | None = None  # the only level, while there is just one
+        self._usual = 0.0  # its priority
 
     def add(self, job: Job) -> None:
         """Adds a job that became ready or changed its position."""
-        level = self._level(job.limits, job.priority)
+        level = self._only
+        if level is None or job.limits or job.priority != self._usual:
+            level = self._level(job.limits, job.priority)
         position = job.position
         if position > 0:
             if level.tail and level.tail[-1].position > position:
@@ -89,6 +92,7 @@ class ReadyQueue:
             self._order[limits] = sorted(lane, reverse=True)
             only = len(self._lanes) == 1 and len(lane) == 1 and not limits
             self._only = level if only else None
+            self._usual = priority
         return level
 
     def first(self) -> Job | None:
@@ -128,7 +132,7 @@ class ReadyQueue:
             del self._order[limits]
         self._only = None
         if len(self._lanes) == 1 and () in self._lanes and len(self._lanes[()]) == 1:
-            self._only = next(iter(self._lanes[()].values()))
+            ((self._usual, self._only),) = self._lanes[()].items()
 
     def _head(self, level: _Level) -> Job | None:
         for entries in (level.ahead, level.front, level.tail):
