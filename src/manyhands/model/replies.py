@@ -8,6 +8,7 @@ import enum
 from msgspec import Struct
 
 from manyhands.model.job import Job
+from manyhands.model.policy import Queue
 from manyhands.model.receipts import Receipt
 
 
@@ -20,6 +21,7 @@ class Why(enum.StrEnum):
     BAD_UNIQUE_KEY = "bad_unique_key"
     BAD_TAG = "bad_tag"
     BAD_LIMIT = "bad_limit"
+    BAD_HEADER = "bad_header"
     BAD_PRIORITY = "bad_priority"
     BAD_TIME = "bad_time"
     BAD_POLICY = "bad_policy"
@@ -125,6 +127,13 @@ class Accepted(Struct, frozen=True, gc=False):
     count: int = 0
 
 
+class QueueSet(Struct, frozen=True, gc=False):
+    """The queue as it is now."""
+
+    queue: Queue
+    applied: bool = True  # False: it has settings, which stay as they are
+
+
 class Ticked(Struct, frozen=True, gc=False):
     """How many jobs a tick changed; ``more``: further ones are due now."""
 
@@ -153,6 +162,7 @@ Reply = (
     | Concluded
     | Found
     | Accepted
+    | QueueSet
     | Ticked
     | Refusal
 )

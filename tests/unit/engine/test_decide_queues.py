@@ -42,6 +42,65 @@ def fire(world: World, due_at: int = DUE, job_id: str = "", schedule_id: str = "
     )
 
 
+def test_a_schedule_gives_its_headers_to_its_jobs():
+    """S3."""
+    world = World()
+    world.accepted(PutSchedule(a_schedule(headers={"task": "nightly"})))
+
+    [reply] = fire(world).items
+
+    assert reply.job.headers == {"task": "nightly"}
+
+
+# If absent.
+
+
+def test_a_queue_that_has_settings_keeps_them():
+    """S7."""
+    world = World()
+    world.set_queue(attempts_max=3)
+    command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.run(command).applied is False
+
+    queue = world.store.live.queue("q")
+    assert (queue.paused, queue.policy.attempts_max) == (False, 3)
+
+
+def test_a_queue_without_settings_gets_a_policy_and_stays_paused():
+    """S7: jobs may have been there before the code that declares its settings."""
+    world = World()
+    world.submit()
+    world.set_queue(paused=True)
+    command = SetQueue(queue="q", paused=False, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.run(command).applied is True
+
+    queue = world.store.live.queue("q")
+    assert (queue.paused, queue.policy.attempts_max) == (True, 9)
+
+
+def test_a_queue_that_is_absent_gets_all_settings():
+    """S7."""
+    world = World()
+    command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.run(command).applied is True
+    assert world.store.live.queue("q").paused
+
+
+def test_a_limit_and_a_schedule_that_exist_stay_as_they_are():
+    """S7."""
+    world = World()
+    for count, expected in ((1, 1), (2, 0)):
+        assert world.accepted(SetLimit("l", count, if_absent=True)) == expected
+        schedule = a_schedule(interval_ms=count * HOUR)
+        assert world.accepted(PutSchedule(schedule, if_absent=True)) == expected
+
+    assert world.store.live.limit("l").concurrency_max == 1
+    assert world.store.live.schedules["s"].interval_ms == HOUR
+
+
 # Queues.
 
 
@@ -321,19 +380,7 @@ def test_a_cron_line_is_as_good_as_an_interval():
     assert world.tick(MINUTE) == 0
 
 
-# Bounds by priority, and cursors.
-
-
-def test_the_bounds_of_a_queue_can_be_set_without_its_other_policy():
-    world = World()
-    world.set_queue(attempts_max=3)
-
-    world.accepted(SetQueue(queue="q", jobs_max=(1, 2, 0)))
-
-    policy = world.store.live.queue("q").policy
-    assert (policy.attempts_max, policy.jobs_max) == (3, 1)
-    assert (policy.jobs_max_high, policy.jobs_max_low) == (2, 0)
-    assert world.refused(SetQueue(queue="q", jobs_max=(-1, None, None))) is Why.BAD_POLICY
+# Cursors.
 
 
 def test_a_reader_of_events_leaves_a_mark_and_takes_it_away():

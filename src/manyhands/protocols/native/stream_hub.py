@@ -1,11 +1,13 @@
 """What a stream needs of its connection and of the server."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from msgspec import Struct
 
-from manyhands.model.job import Job
+from manyhands.model.job import Job, Progress
+
+ITEMS_COUNT_MAX: Final = 500  # of a note
 
 
 class Socket(Protocol):
@@ -35,11 +37,34 @@ class Bounds(Struct, frozen=True):
 class Stream(Protocol):
     """A stream, as the hub sees it."""
 
-    def see_end(self, job_id: str, job: Job | None) -> None:
-        """A job it watches has finished; with None, there is no such job."""
-
     def announce_stop(self, seconds: int) -> None:
         """The server is about to stop."""
+
+
+class Piece(Protocol):
+    """A part of a job's result, or a warning."""
+
+    @property
+    def number(self) -> int:
+        """They are numbered in order, with gaps where one was too large to be kept."""
+
+    @property
+    def payload(self) -> bytes:
+        """Its content."""
+
+    @property
+    def warning(self) -> bool:
+        """Whether it is a warning."""
+
+
+class Watcher(Protocol):
+    """A stream whose client watches jobs."""
+
+    def see_news(self, job: Job, pieces: Iterable[Piece]) -> None:
+        """A job it follows changed, or there are new pieces of its result."""
+
+    def see_end(self, job_id: str, job: Job | None) -> None:
+        """A job it watches has finished; with None, there is no such job."""
 
 
 class Worker(Protocol):
@@ -68,10 +93,18 @@ class Hub(Protocol):
         cannot be read.
         """
 
-    def watch(self, stream: Stream, job_id: str) -> None:
+    def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
 
-    def unwatch(self, stream: Stream, job_id: str) -> None:
+    def follow(self, watcher: Watcher, job_id: str) -> None:
+        """Reports the progress of a job and pieces of its result, until it finishes."""
+
+    def pieces(
+        self, job_id: str, found: Callable[[Iterable[Piece], Progress | None], None]
+    ) -> None:
+        """Loads the pieces that are kept, and the progress of an unfinished job."""
+
+    def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
