@@ -88,7 +88,7 @@ class Server:
         if job["reason"] == "dependency_failed":
             views = await self.courier.look(job["depends_on"])
             cause = next((each.id for each in views if each.state in ("failed", "cancelled")), None)
-        return job["attempts_used"], cause
+        return max(job["attempts_used"], len(job["attempts"])), cause
 
 
 class Handle(Generic[R]):
