@@ -74,6 +74,9 @@ def test_p17_ten_thousand_jobs_are_unanswered_at_most(server, app):
     is_held = threading.Event()
     is_held.set()
 
+    def unanswered() -> int:
+        return sum(len(note[2]) for note in held)
+
     def answer(note):
         if note[0] == SUBMIT and is_held.is_set():
             held.append(note)
@@ -87,9 +90,6 @@ def test_p17_ten_thousand_jobs_are_unanswered_at_most(server, app):
     ]
     for thread in threads:
         thread.start()
-
-    def unanswered() -> int:
-        return sum(len(note[2]) for note in held)
 
     server.wait_for(lambda: unanswered() == 10_000)
     is_held.clear()
