@@ -17,7 +17,7 @@ from manyhands.client.notes import Heard, View
 from manyhands.client.outputs import Output
 from manyhands.client.requests import Requests
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)  # noqa: PLC0105 - the name users see
 _FINISHED: Final = ("already_completed", "already_failed", "already_cancelled")
 
 
