@@ -1,21 +1,20 @@
-"""Wakes sleepers when there is work: as many as there are jobs, no more and no fewer."""
+"""Wakes sleepers when there is work: as many hands as there are jobs, no more and no fewer."""
 
 import traceback
 from collections.abc import Sequence
 from typing import Final
-
-import structlog
 
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.loops import Loop
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.engine.claim import Gate
 from manyhands.engine.effects import Effects
+from manyhands.loggers import get_logger
 from manyhands.model.job import State
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Live
 
-_log = structlog.get_logger("manyhands.waking")
+_log = get_logger("manyhands.waking")
 _READY: Final = State.READY
 _LEASED: Final = State.LEASED
 
@@ -56,7 +55,7 @@ class Waking:
         for queue, changed in batch.rows_of("queues").items():
             # With a rate, each claim writes the queue.
             if changed is not None and changed.policy.rate is None:
-                counts[queue] = sleepers.count
+                counts[queue] = self.ready_count(queue)
         for queue, count in counts.items():
             if sleepers.is_wanted(queue) and self.has_work((queue,)):
                 self._wake(queue, min(count, self.ready_count(queue)))
