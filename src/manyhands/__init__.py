@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from manyhands.client.errors import ResultGone as ResultGone
     from manyhands.client.errors import Retry as Retry
     from manyhands.client.errors import Unavailable as Unavailable
+    from manyhands.client.executor import Executor as Executor
     from manyhands.client.gathering import agather as agather
     from manyhands.client.gathering import as_completed as as_completed
     from manyhands.client.gathering import await_ as await_
@@ -46,6 +47,7 @@ else:
             "Retry",
             "Unavailable",
         ),
+        "manyhands.client.executor": ("Executor",),
         "manyhands.client.gathering": ("agather", "as_completed", "await_", "gather", "wait"),
         "manyhands.client.handle": ("Handle",),
         "manyhands.client.options": ("Backoff", "cron", "every"),
