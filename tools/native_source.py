@@ -236,6 +236,7 @@ def _move_job(package: Path) -> set[str]:
     others = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and node is not job]
     others += ["UNKNOWN_ORIGIN"]
     header = [
+        "from collections.abc import Mapping",
         "from manyhands.model.payload import Encoding",
         "from manyhands.model.policy import TERMS, Terms",
         "from manyhands.model.reasons import Reason",

@@ -32,6 +32,32 @@ def test_a_job_is_submitted_claimed_and_completed(api, queue):
     assert "token" not in str(shown)
 
 
+def test_a_job_has_headers_and_is_found_by_its_task(api, queue):
+    """S3."""
+    headers = {"task": f"resize-{queue}", "traceparent": "00-ab-cd-01"}
+    made = api.results("submit", queue=queue, headers=headers)
+    api.results("submit", queue=queue)
+
+    [found] = api.get(f"jobs?task={headers['task']}")
+    first = claim_one(api, queue)
+    second = claim_one(api, queue)
+
+    assert found["id"] == made["id"] == first["id"]
+    assert first["headers"] == headers
+    assert "headers" not in second
+    assert api.get(f"jobs/{made['id']}")["headers"] == headers
+    assert api.get(f"jobs/{second['id']}")["headers"] == {}
+
+
+@pytest.mark.parametrize("headers", [{"a": "x" * 8192}, {"": "x"}])
+def test_headers_beyond_their_bounds_are_refused(api, queue, headers):
+    """S3."""
+    answer = api.post("submit", queue=queue, headers=headers)
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "bad_header"
+
+
 def test_a_whole_priority_is_told_as_it_was_given(api, queue):
     """Clients whose priorities are integers cannot read 2.0."""
     job_id = api.results("submit", queue=queue, payload=1, priority=2)["id"]

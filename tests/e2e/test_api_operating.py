@@ -115,3 +115,61 @@ def test_failures_of_lost_leases_stand_in_the_group_of_their_queue(api):
     rest = api.http.get(f"/failed/failed-retries-{name}?count=2&after={page['next']}").json()
     assert len(rest["results"]) == 1
     assert rest["next"] is None
+
+
+def test_a_worker_that_is_gone_gives_back_what_it_held(api, queue):
+    """S5: what it was running fails as its death, the rest is not charged."""
+    api.results("submit", items=[{"queue": queue} for _ in range(3)])
+    running, *waiting = api.results("claim", queue=queue, count=3, worker=f"w-{queue}")
+
+    gone = api.results(
+        "depart",
+        worker=f"w-{queue}",
+        reason="killed by signal 9",
+        running=[{"id": running["id"], "token": running["token"]}],
+    )
+
+    assert gone == {"worker": f"w-{queue}", "given_back": 2}
+    failed = api.get(f"jobs/{running['id']}")
+    assert failed["failure"]["code"] == "worker_died"
+    assert (failed["failure"]["message"], failed["attempts_used"]) == ("killed by signal 9", 1)
+    for job in waiting:
+        shown = api.get(f"jobs/{job['id']}")
+        assert (shown["state"], shown["attempts_used"]) == ("ready", 0)
+
+
+def test_a_departure_without_a_name_is_refused(api):
+    """S5."""
+    assert api.error("depart", worker="") == (400, "invalid_body")
+    many = [{"id": "a", "token": "t"}] * 501
+    assert api.error("depart", worker="w", running=many) == (400, "invalid_body")
+
+
+def put(api, path: str, **body) -> dict:
+    answer = api.http.put(f"/api/{path}?if_absent=true", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+def test_settings_are_made_where_there_are_none(api, queue):
+    """S7."""
+    for count, applied in ((3, True), (4, False)):
+        answer = put(api, f"queues/{queue}", policy={"concurrency_max": count})
+        assert answer == {"name": queue, "applied": applied}
+        answer = put(api, f"limits/{queue}", concurrency_max=count)
+        assert answer == {"name": queue, "applied": applied}
+        answer = put(api, f"schedules/{queue}", queue=queue, interval_ms=count * 3_600_000)
+        assert answer["applied"] is applied
+        assert ("next_at" in answer) is applied
+
+    assert api.get(f"queues/{queue}")["policy"]["concurrency_max"] == 3
+    assert [row["concurrency_max"] for row in api.get("limits") if row["name"] == queue] == [3]
+    [schedule] = [row for row in api.get("schedules") if row["id"] == queue]
+    assert schedule["interval_ms"] == 3 * 3_600_000
+
+
+def test_a_misspelt_parameter_of_a_setting_is_refused(api, queue):
+    """S7."""
+    for query in ("if_absent=yes", "if_abesnt=true"):
+        answer = api.http.put(f"/api/limits/{queue}?{query}", json={"concurrency_max": 1})
+        assert answer.json()["error"]["code"] == "invalid_query"

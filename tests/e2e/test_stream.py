@@ -280,6 +280,45 @@ def test_st8_an_item_that_is_not_what_it_says_is_refused_with_a_sentence(
     assert queue not in [row["name"] for row in api.get("queues")]
 
 
+def test_st8_a_worker_gets_the_headers_of_options_and_item(served, queue):
+    """S3."""
+    options = {"headers": {"task": "resize", "trace": "all"}}
+    with talking(served) as client, talking(served, "w1") as talk:
+        rows = [
+            [*item(queue, options=options), {"trace": "one"}],
+            item(queue, options=options),
+            [*item(queue), {"trace": "two"}],
+            item(queue),
+        ]
+        ids = client.submit(*rows)
+        worker_of(talk, queue, slots=10)
+        jobs = talk.jobs(4)
+
+    assert [(job[0], job[8]) for job in jobs] == list(
+        zip(
+            ids,
+            [
+                {"task": "resize", "trace": "one"},
+                {"task": "resize", "trace": "all"},
+                {"trace": "two"},
+                None,
+            ],
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize(("headers", "code"), [({"a": 1}, "invalid_note"), ({"": "x"}, None)])
+def test_st8_headers_that_are_not_a_flat_map_of_strings_are_refused(served, queue, headers, code):
+    with talking(served) as talk:
+        error, result = talk.ask(SUBMIT, [[*item(queue), headers]])
+
+    if code is not None:
+        assert error[0] == code
+    else:
+        assert result[0][:2] == [0, "bad_header"]
+
+
 def test_st8_a_submit_that_is_said_twice_makes_one_job(served, api, queue):
     row = item(queue, options={"on_existing": "keep"})
     with talking(served) as talk:

@@ -436,6 +436,8 @@ class Worker(Actor):
         if kind < 0.08:
             term_ms = rng.choice((None, 3_000))
             self.ask(c.Renew(job_id=job_id, proof=proof, term_ms=term_ms), self._lost(job))
+            if not self.bound and self.turn % 2:
+                self.ask(c.RenewHeld((self.holder(), Holder(self.realm, "nobody")), 2))
         elif kind < 0.16:
             command = c.Report(
                 job_id=job_id, proof=proof, numerator=rng.randint(0, 9), denominator=9
@@ -532,7 +534,14 @@ class Worker(Actor):
         if not self.bound and self.rng.random() < 0.4:
             reason = self.rng.choice((EndReason.GOODBYE, EndReason.LOST))
             count_max = 1 if self.turn % 2 else None  # what it had besides stays with it
-            self.ask(c.Depart(holder=self.holder(), reason=reason, count_max=count_max))
+            died = Failure("worker_died", "gone")
+            failed = tuple(
+                c.Fail(job_id=job.job_id, proof=self.proof(job), failure=died, retry=True)
+                for job in list(self.jobs.values())[: self.turn % 3]
+            )
+            self.ask(
+                c.Depart(holder=self.holder(), reason=reason, count_max=count_max, failed=failed)
+            )
             self.old.extend(self.jobs.values())
             self.jobs.clear()
         else:

@@ -291,7 +291,8 @@ def note_written(record: Record, store: FaultyStore, effects: Effects, awake_ms:
     for job_id, job in effects.jobs.items():
         old, lease = record.before.get(job_id), job.lease
         if lease is not None and (old is None or old.lease is not lease):
-            renewed = isinstance(record.command, commands.Renew | commands.Report)
+            renewing = commands.Renew | commands.RenewHeld | commands.Report
+            renewed = isinstance(record.command, renewing)
             words = record.spoken.setdefault(lease.token, [])
             if lease.expires_at is not None and (renewed or not words):
                 words.append((number, awake_ms, lease.expires_at - effects.now))

@@ -14,7 +14,13 @@ def fill(api: Api) -> dict[str, str]:
         return api.results("submit", **body)["id"]
 
     ids["ready"] = submit(queue="mail", payload={"to": "ada", "n": 12345678901234567890})
-    ids["tagged"] = submit(queue="mail", payload="plain text", tags=["news"], priority=5)
+    ids["tagged"] = submit(
+        queue="mail",
+        payload="plain text",
+        tags=["news"],
+        headers={"task": "resize", "<i>x</i>": "<i>y</i>"},
+        priority=5,
+    )
     ids["binary"] = submit(queue="mail", payload={"base64": "AAEC/w=="}, encoding="binary")
     ids["delayed"] = submit(queue="mail", payload=1, delay_ms=3_600_000)
     ids["blocked"] = submit(queue="mail", payload=2, depends_on=[ids["delayed"]])

@@ -77,6 +77,7 @@ def test_a_refresh_gets_the_main_block_alone(http, page):
 def test_jobs_are_found_by_every_qualifier(http, filled):
     assert listed(http, "state:failed") == [filled["failed"]]
     assert listed(http, "tag:news") == [filled["tagged"]]
+    assert listed(http, "task:resize") == [filled["tagged"]]
     assert listed(http, "queue:mail state:delayed") == [filled["delayed"]]
     assert listed(http, "worker:worker-1 state:completed") == [filled["completed"]]
     assert listed(http, f"id:{filled['binary']}") == [filled["binary"]]
@@ -442,3 +443,11 @@ def test_older_events_are_reached_by_links(http, api, queue):
     numbers = [int(n) for page in pages for n in re.findall(r'<tr id="e-(\d+)"', page)]
     assert numbers == list(range(numbers[0], numbers[0] - len(numbers), -1))
     assert len(numbers) > 150
+
+
+def test_a_job_shows_its_headers(http, filled):
+    """S3."""
+    text = text_of(http.get(f"/ui/job/{filled['tagged']}"))
+
+    assert "Header task resize" in text
+    assert "Header <i>x</i> <i>y</i>" in text

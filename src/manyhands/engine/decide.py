@@ -44,6 +44,7 @@ _DECISIONS: Final[dict[type, Callable[[Any, Effects], Reply]]] = {
     commands.Submit: submit.decide_submit,
     commands.Claim: claim.decide_claim,
     commands.Renew: lease.decide_renew,
+    commands.RenewHeld: lease.decide_renew_held,
     commands.LiftTerms: lease.decide_lift_terms,
     commands.Report: lease.decide_report,
     commands.SendPartial: lease.decide_send_partial,

@@ -35,8 +35,13 @@ def meet_live(
     return Refusal(why, sentence, known)
 
 
-def keep_known(effects: Effects, item: NewJob, known: Job) -> Submitted:
-    """A submit that keeps the existing job of its id or name, finished or not (rule 15)."""
+def keep_known(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
+    """A submit that keeps the existing job of its id or name, finished or not (rule 15). A chosen
+    id in another queue is not the same submit again, but a mistake.
+    """
+    if item.id_chosen and known.queue != item.queue:
+        sentence = f"job {known.job_id} is {known.state} in queue {known.queue!r}"
+        return Refusal(Why.IN_OTHER_QUEUE, sentence, known)
     if known.state not in FINISHED:
         known = attach(effects, known, item.waiter, durable=item.durable_interest)
     return Submitted(known, created=False)
@@ -106,6 +111,7 @@ def move_in(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
         stored_bytes=0,
         encoding=item.encoding,
         tags=item.tags or known.tags,
+        headers=item.headers or known.headers,
         priority=item.priority or known.priority,
         wanted_at=item.run_at,
         depends_on=depends_on,

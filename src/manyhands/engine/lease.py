@@ -23,6 +23,7 @@ from manyhands.model.commands import (
     Release,
     ReleaseAll,
     Renew,
+    RenewHeld,
     Report,
     SendPartial,
 )
@@ -130,6 +131,26 @@ def _renewed(effects: Effects, job: Job, term_ms: int | None, changes: dict[str,
         job = replace(job, lease=lease, **changes)
         effects.put(job)
     return job
+
+
+def decide_renew_held(command: RenewHeld, effects: Effects) -> Reply:
+    """Starts a new term for what these workers hold, lapsed or not. Leases in their first third
+    stay as they are: a supervisor vouches more often than that, and each renewal writes a job.
+    """
+    count = 0
+    for holder in command.holders:
+        for job_id in effects.view.leased_by_holder(holder):
+            if count == command.count_max:
+                return Accepted(count)
+            job = effects.job(job_id)
+            assert job is not None
+            lease = job.lease
+            if lease is None or lease.expires_at is None or lease.term_ms is None:
+                continue
+            if 3 * (lease.expires_at - effects.now) < 2 * lease.term_ms:
+                _renewed(effects, job, None, {})
+                count += 1
+    return Accepted(count)
 
 
 def decide_lift_terms(command: LiftTerms, effects: Effects) -> Reply:
@@ -315,10 +336,11 @@ def decide_fail(command: Fail, effects: Effects) -> Reply:
     job = effects.job(command.job_id)
     if job is None:
         return _unknown(command.job_id)
-    return _fail(effects, job, command)
+    return fail_held(effects, job, command)
 
 
-def _fail(effects: Effects, job: Job, command: Fail) -> Changed | Refusal:
+def fail_held(effects: Effects, job: Job, command: Fail) -> Changed | Refusal:
+    """Ends an attempt as failed, if the proof matches the lease."""
     found = _proven(effects, job, command.proof, command.queue)
     if isinstance(found, Refusal):
         return found
@@ -365,7 +387,7 @@ def decide_conclude(command: Conclude, effects: Effects) -> Reply:
         if isinstance(item, Complete):
             reply = _complete(effects, job, item)
         else:
-            reply = _fail(effects, job, item)
+            reply = fail_held(effects, job, item)
         if type(reply) is Changed:
             graph.settle(effects)
         elif before is not None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from manyhands.engine import endings, graph, timers
 from manyhands.engine.effects import Effects
 from manyhands.engine.joins import add_dependencies, attach, relocate
+from manyhands.engine.lease import fail_held
 from manyhands.engine.validation import bad_delay, bad_priority, bad_queue, bad_tags
 from manyhands.model import limits
 from manyhands.model.commands import (
@@ -302,7 +303,13 @@ def decide_detach(command: Detach, effects: Effects) -> Reply:
 
 
 def decide_depart(command: Depart, effects: Effects) -> Reply:
-    """A worker left: its jobs go back, charged only if the worker was lost (rule 5)."""
+    """A worker left: its jobs go back, charged only if the worker was lost (rule 5). Attempts that
+    it did not survive fail first; one whose lease is gone by now is passed over.
+    """
+    for failed in command.failed:
+        held = effects.job(failed.job_id)
+        if held is not None:
+            fail_held(effects, held, failed)
     ids: list[str] = []
     if command.connection is not None:
         ids.extend(effects.view.leased_by_connection(command.connection))

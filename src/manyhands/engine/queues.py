@@ -6,6 +6,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.submit import admit
 from manyhands.engine.validation import (
     bad_durations,
+    bad_headers,
     bad_instant,
     bad_limits,
     bad_name_sentence,
@@ -49,7 +50,13 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
     refusal = bad_queue(effects, command.queue)
     if refusal is not None:
         return refusal
-    queue = replace(effects.queue(command.queue) or Queue(command.queue), declared=True)
+    known = effects.queue(command.queue)
+    if command.if_absent and known is not None:
+        # A queue is there from its first job on, so it may exist and lack all settings.
+        if known.policy != NO_POLICY or command.policy is None:
+            return Accepted(0)
+        command = replace(command, paused=None)
+    queue = replace(known or Queue(command.queue), declared=True)
     if command.policy is not None:
         sentence = _bad_policy(command.policy)
         if sentence is not None:
@@ -124,6 +131,8 @@ def decide_set_limit(command: SetLimit, effects: Effects) -> Reply:
         return refusal
     if command.concurrency_max < 0:
         return Refusal(Why.BAD_LIMIT, "a limit must be 0 or more")
+    if command.if_absent and effects.view.limit(command.name) is not None:
+        return Accepted(0)
     effects.set().limits[command.name] = NamedLimit(command.name, command.concurrency_max)
     effects.urgent = True
     return Accepted(1)
@@ -159,6 +168,8 @@ def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
     if refusal is not None:
         return refusal
     known = effects.view.schedule(schedule.schedule_id)
+    if command.if_absent and known is not None:
+        return Accepted(0)
     if known is None and command.unless_job is not None:
         job = effects.job(command.unless_job)
         if job is not None:
@@ -189,6 +200,7 @@ def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
         or bad_priority(schedule.priority)
         or bad_tags(schedule.tags)
         or bad_limits(schedule.limits)
+        or bad_headers(schedule.headers)
         or _bad_terms(schedule.terms)
     )
 
@@ -225,6 +237,7 @@ def decide_fire(command: Fire, effects: Effects) -> Reply:
         priority=schedule.priority,
         tags=schedule.tags,
         limits=schedule.limits,
+        headers=schedule.headers,
         schedule=schedule.schedule_id,
         submitted_at=command.due_at,
     )

@@ -267,6 +267,7 @@ def _is_plain(item: NewJob) -> bool:
         or item.deadline_at is not None
         or item.tags
         or item.limits
+        or item.headers
         or item.metadata
         or item.schedule is not None
     )
@@ -294,6 +295,7 @@ def _with_rarities(effects: Effects, job: Job, item: NewJob, resolved: Resolved 
         waits_for=waits_for,
         waiters=(item.waiter,) if item.waiter is not None else (),
         schedule=item.schedule,
+        headers=item.headers or None,
         metadata=item.metadata,
     )
 

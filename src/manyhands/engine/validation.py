@@ -1,6 +1,7 @@
 """Checks of input: each function returns a refusal, or None."""
 
 import math
+from collections.abc import Mapping
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
@@ -113,6 +114,23 @@ def bad_limits(names: tuple[str, ...]) -> Refusal | None:
     return None
 
 
+def bad_headers(headers: Mapping[str, str] | None) -> Refusal | None:
+    """Refuses headers without a name, or that are too large together."""
+    size = 0
+    for name, value in (headers or {}).items():
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            return Refusal(Why.BAD_HEADER, "a header is not valid Unicode")
+        sentence = bad_name_sentence(name, limits.HEADERS_BYTES_MAX)
+        if sentence is not None:
+            return Refusal(Why.BAD_HEADER, f"the name of a header {sentence}")
+    if size > limits.HEADERS_BYTES_MAX:
+        sentence = f"the headers of a job have at most {limits.HEADERS_BYTES_MAX} bytes together"
+        return Refusal(Why.BAD_HEADER, sentence)
+    return None
+
+
 def bad_durations(policy: QueuePolicy | Terms) -> str | None:
     """What is wrong with the numbers that terms and policies share."""
     backoff = policy.backoff
@@ -154,7 +172,7 @@ def bad_new_job(effects: Effects, item: NewJob) -> Refusal | None:
         refusal = _bad_times(item, effects.now)
         if refusal is not None:
             return refusal
-    if item.name is not None or item.metadata or item.tags or item.limits:
+    if item.name is not None or item.metadata or item.tags or item.limits or item.headers:
         refusal = _bad_rarities(item)
         if refusal is not None:
             return refusal
@@ -179,7 +197,7 @@ def _bad_rarities(item: NewJob) -> Refusal | None:
     if len(item.metadata) > limits.METADATA_BYTES_MAX:
         sentence = f"metadata may have at most {limits.METADATA_BYTES_MAX} bytes"
         return Refusal(Why.METADATA_TOO_LARGE, sentence)
-    return bad_tags(item.tags) or bad_limits(item.limits)
+    return bad_tags(item.tags) or bad_limits(item.limits) or bad_headers(item.headers)
 
 
 def _is_special(terms: Terms) -> bool:

@@ -5,6 +5,7 @@ the sessions that speak it - the crash test and the simulation - the glossary.
 """
 
 import enum
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -98,6 +99,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
     durable_interest: bool = True
     waiter: str | None = None
+    headers: Mapping[str, str] | None = None
     metadata: bytes = b""
     schedule: str | None = None
 
@@ -152,6 +154,13 @@ class Renew(Struct, frozen=True, gc=False, kw_only=True):
     term_ms: int | None = None  # asked for; None: the lease's own term
     payload: bytes | None = None
     encoding: Encoding = Encoding.JSON
+
+
+class RenewHeld(Struct, frozen=True, gc=False):
+    """These workers are alive: extends their leases that are past a third of their term."""
+
+    holders: tuple[Holder, ...]
+    count_max: int | None = None  # leases renewed by this command; the sender repeats it for more
 
 
 class LiftTerms(Struct, frozen=True, gc=False):
@@ -327,6 +336,7 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     holder: Holder | None = None
     reason: EndReason = EndReason.LOST  # or GOODBYE
     count_max: int | None = None  # leases that end by this command; the sender repeats it for more
+    failed: tuple[Fail, ...] = ()  # attempts that it did not survive; the others are given back
 
 
 class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
@@ -337,6 +347,7 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     policy: QueuePolicy | None = None
     # Only the bounds on unfinished jobs: normal, high and low priority.
     jobs_max: tuple[int | None, int | None, int | None] | None = None
+    if_absent: bool = False  # only the policy of a queue that has none, and the rest of a new queue
 
 
 class ForgetQueue(Struct, frozen=True, gc=False):
@@ -358,6 +369,7 @@ class SetLimit(Struct, frozen=True, gc=False):
 
     name: str
     concurrency_max: int
+    if_absent: bool = False  # an existing one stays as it is
 
 
 class RemoveLimit(Struct, frozen=True, gc=False):
@@ -371,6 +383,7 @@ class PutSchedule(Struct, frozen=True, gc=False):
 
     schedule: Schedule
     unless_job: str | None = None  # a new one is refused if a job has this id
+    if_absent: bool = False  # an existing one stays as it is
 
 
 class RemoveSchedule(Struct, frozen=True, gc=False):
@@ -460,6 +473,7 @@ Command = (
     Submit
     | Claim
     | Renew
+    | RenewHeld
     | LiftTerms
     | Report
     | SendPartial

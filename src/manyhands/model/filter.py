@@ -31,6 +31,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     realm: str | None = None  # the front that submitted it
     unique_key: bytes | None = None
     name: str | None = None
+    header: tuple[str, str] | None = None  # a name and a value
     submitted_before: int | None = None
     submitted_after: int | None = None
     failure: str | None = None  # the id of a group of failures
@@ -64,6 +65,10 @@ def _read_key(value: str, _now: int) -> bytes:
     return value.encode("utf-8", "replace")
 
 
+def _read_header(name: str) -> Callable[[str, int], tuple[str, str]]:
+    return lambda value, _now: (name, value)
+
+
 def _read_age(value: str | float, now: int) -> int:
     """The instant at which a job of that age was submitted."""
     try:
@@ -91,7 +96,8 @@ CONDITIONS: Final = {
     "worker": Condition("worker", "the worker that holds or held it"),
     "realm": Condition("realm", "the protocol it was submitted over"),
     "unique_key": Condition("unique_key", "its unique key", _read_key),
-    "name": Condition("name", "a task's name"),
+    "name": Condition("name", "the whole name"),
+    "task": Condition("header", "the task in its headers", _read_header("task")),
     "age_min": Condition("submitted_before", "seconds since it was submitted", _read_age),
     "age_max": Condition("submitted_after", "seconds since it was submitted", _read_age),
     "failure": Condition("failure", "a group of failures, by its id"),

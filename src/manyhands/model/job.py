@@ -5,6 +5,7 @@ Checklist for a new field: default here (old rows lack it) - who sets it in the 
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -201,6 +202,7 @@ class Job(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     reason: Reason = Reason.NONE  # why it is in its present state
     detail: str = ""  # why, in the words of the caller who cancelled it, if given
     schedule: str | None = None  # the schedule that made it
+    headers: Mapping[str, str] | None = None  # of its submitter, for its worker
     metadata: bytes = b""  # whatever the front needs to show the job as its submitter knows it
 
 
@@ -234,4 +236,5 @@ class Schedule(Struct, frozen=True, omit_defaults=True, kw_only=True):
     terms: Terms = TERMS["native"]
     tags: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    headers: Mapping[str, str] | None = None
     unique: bool = False  # skip a firing while the last job of this schedule is unfinished

@@ -20,6 +20,9 @@ JOB_BYTES: Final = 1024
 # again when they are handed out: reading them takes less time than sending them.
 PAYLOAD_BYTES_IN_MEMORY: Final = 64 * 1024
 METADATA_BYTES_MAX: Final = 1024 * 1024
+# Names and values of the headers of one job, which is in memory with them. Trace contexts and
+# names of tasks take a few hundred.
+HEADERS_BYTES_MAX: Final = 8 * 1024
 FAILURE_MESSAGE_BYTES_MAX: Final = 64 * 1024
 
 # One command. Larger work is sent in several commands, so that others get their turn.

@@ -32,6 +32,7 @@ CATEGORIES: Final[Mapping[Category, tuple[Why, ...]]] = {
         Why.BAD_UNIQUE_KEY,
         Why.BAD_TAG,
         Why.BAD_LIMIT,
+        Why.BAD_HEADER,
         Why.BAD_PRIORITY,
         Why.BAD_TIME,
         Why.BAD_POLICY,

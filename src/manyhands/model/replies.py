@@ -20,6 +20,7 @@ class Why(enum.StrEnum):
     BAD_UNIQUE_KEY = "bad_unique_key"
     BAD_TAG = "bad_tag"
     BAD_LIMIT = "bad_limit"
+    BAD_HEADER = "bad_header"
     BAD_PRIORITY = "bad_priority"
     BAD_TIME = "bad_time"
     BAD_POLICY = "bad_policy"

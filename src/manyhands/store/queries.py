@@ -57,6 +57,11 @@ def _failed_with(job: Job, code: str) -> bool:
     return group is not None and group.code == code
 
 
+def _has_header(job: Job, header: tuple[str, str]) -> bool:
+    name, value = header
+    return job.headers is not None and job.headers.get(name) == value
+
+
 MEANINGS: Final = (
     # Where a walk can begin, the narrowest first.
     _beside("tag", "tags", "tag", lambda job, tag: tag in job.tags),
@@ -100,6 +105,16 @@ MEANINGS: Final = (
             " ELSE FALSE END"
         ),
         values=lambda name: ('"name":' + _encode(name).decode(), name, name),
+    ),
+    Meaning(
+        field="header",
+        holds=_has_header,
+        sql=(
+            "CASE WHEN instr(record, ?) > 0 AND json_valid(record)"
+            " THEN EXISTS (SELECT 1 FROM json_each(record, '$.headers')"
+            " WHERE key = ? AND value = ?) ELSE FALSE END"
+        ),
+        values=lambda header: (_encode(dict([header]))[1:-1].decode(), *header),
     ),
     Meaning(
         field="text",

@@ -41,6 +41,7 @@ _CONDITIONS: Final = {
     "worker": CONDITIONS["worker"],
     "protocol": CONDITIONS["realm"],
     "name": CONDITIONS["name"],
+    "task": CONDITIONS["task"],
     "key": CONDITIONS["unique_key"],
     "failure": CONDITIONS["failure"],
 }

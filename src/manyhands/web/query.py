@@ -55,6 +55,13 @@ class Query:
         assert found is not None
         return found
 
+    def flag(self, name: str) -> bool:
+        """Yes or no; no, if it is not given."""
+        raw = self.text(name)
+        if raw not in (None, "true", "false"):
+            raise _bad(f"{name} is true or false")
+        return raw == "true"
+
     def seconds(self, name: str, high: float) -> float | None:
         """A duration in seconds."""
         raw = self.text(name)

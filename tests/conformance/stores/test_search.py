@@ -31,6 +31,7 @@ TAGS = ("red", "blue", "gre'en")
 REALMS = ("native", "gearman", "http")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n\n2")
+HEADERS = (None, {"task": "t1"}, {"task": 't"2'}, {"task": "t", "trace": "t1"}, {"other": "t1"})
 TEXTS = ("needle", "ne", "größe", "")
 FAILURES = (Failure("boom", "it broke"), Failure("boom", "it is late"), Failure("late", ""))
 
@@ -64,6 +65,7 @@ def jobs(draw):
         namespace=draw(st.sampled_from(("x", None))),
         name=draw(st.sampled_from((*NAMES, None))),
         tags=tuple(draw(st.lists(st.sampled_from(TAGS), unique=True, max_size=2))),
+        headers=draw(st.sampled_from(HEADERS)),
     )
 
 
@@ -84,6 +86,7 @@ filters = st.builds(
     submitted_after=sometimes((START, START + 2)),
     failure=sometimes([group_of(failure).group_id for failure in FAILURES]),
     failure_code=sometimes(("boom", "late")),
+    header=sometimes((("task", "t1"), ("task", 't"2'), ("other", "t1"))),
     text=sometimes(TEXTS),
     order=st.sampled_from(Order),
     count_max=st.integers(1, 5),

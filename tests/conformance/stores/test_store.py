@@ -95,6 +95,7 @@ EVERYTHING = Job(
     reason=Reason.ABANDONED,
     detail="why not",
     schedule="nightly",
+    headers={"task": "resize", "trace": "0-1"},
     metadata=b"\xfcmore",
 )
 

@@ -102,8 +102,8 @@ def test_what_operators_are_shown_is_described_to_the_last_key(q, one, queue, fr
 def test_every_condition_of_a_search_is_described():
     told = [found["name"] for found in document()["paths"]["/api/jobs"]["get"]["parameters"]]
 
-    conditions = "state queue tag worker realm unique_key name age_min age_max failure failure_code"
-    assert told == [*conditions.split(), "text", "order", "after", "count"]
+    conditions = "state queue tag worker realm unique_key name task age_min age_max failure"
+    assert told == [*conditions.split(), "failure_code", "text", "order", "after", "count"]
 
 
 @pytest.mark.parametrize(("policy", "fits"), [("hexadecimal", False), ("any", True)])

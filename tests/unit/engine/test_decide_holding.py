@@ -10,11 +10,12 @@ from manyhands.model.commands import (
     Fail,
     Release,
     ReleaseAll,
+    RenewHeld,
     SendPartial,
 )
 from manyhands.model.identity import name_key
 from manyhands.model.job import EndReason, Failure, State
-from manyhands.model.policy import TERMS, OnUnknownDependency, Reentry
+from manyhands.model.policy import TERMS, OnExpiry, OnUnknownDependency, Reentry, Terms
 from manyhands.model.replies import ChangedMany, Concluded, Refusal, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker, by_holder
 
@@ -36,6 +37,53 @@ def test_a_renewal_begins_the_term_anew():
 
     assert renewed.lease.expires_at == world.now + MINUTE
     assert (renewed.lease.number, renewed.lease.token) == (job.lease.number, job.lease.token)
+    world.check()
+
+
+def test_what_living_workers_hold_is_renewed_once_a_third_of_its_term_is_over():
+    """S4: one command, and nothing is published."""
+    world = World()
+    early = a_leased_job(world)
+    world.now += 20 * SECOND
+    late = a_leased_job(world)
+    world.submit(queue="other")
+    foreign = world.claim("other", term_ms=MINUTE, holder=a_worker("somebody"))
+    endless = a_leased_job(world, term_ms=None)
+    world.now += 1
+    published = len(world.events())
+
+    count = world.accepted(RenewHeld((a_worker(), a_worker("nobody"))))
+
+    assert count == 1
+    assert world.job(early.job_id).lease.expires_at == world.now + MINUTE
+    for job in (late, foreign, endless):
+        assert world.job(job.job_id) == job
+    assert len(world.events()) == published
+    world.check()
+
+
+def test_a_worker_with_very_many_leases_is_renewed_in_slices():
+    """S4."""
+    world = World()
+    for _ in range(5):
+        a_leased_job(world)
+    world.now += 30 * SECOND
+
+    counts = [world.accepted(RenewHeld((a_worker(),), 2)) for _ in range(4)]
+
+    assert counts == [2, 2, 1, 0]
+    world.check()
+
+
+def test_a_lapsed_lease_of_a_living_worker_is_valid_again():
+    """S4."""
+    world = World()
+    job = a_leased_job(world, terms=Terms(on_expiry=OnExpiry.LAPSE))
+    world.tick(MINUTE)
+    assert world.state(job.job_id) is State.READY
+
+    assert world.accepted(RenewHeld((a_worker(),))) == 1
+    assert world.state(job.job_id) is State.LEASED
     world.check()
 
 

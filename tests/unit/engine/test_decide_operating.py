@@ -3,9 +3,18 @@
 import pytest
 
 from manyhands.model import limits
-from manyhands.model.commands import Cancel, LookByKey, LookByName, Release, ReleaseAll, SetTags
+from manyhands.model.commands import (
+    ByToken,
+    Cancel,
+    Fail,
+    LookByKey,
+    LookByName,
+    Release,
+    ReleaseAll,
+    SetTags,
+)
 from manyhands.model.identity import uid_of
-from manyhands.model.job import State
+from manyhands.model.job import EndReason, Failure, State
 from manyhands.model.policy import TERMS, OnExpiry, Terms
 from manyhands.model.replies import Found, Why
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, World, a_job, a_worker
@@ -197,6 +206,34 @@ def test_a_worker_that_held_very_much_departs_in_slices():
 
     assert counts == [2, 2, 1]
     assert {world.state(job.job_id) for job in held} == {State.READY}
+    world.check()
+
+
+def test_what_a_departing_worker_was_running_fails_and_the_rest_goes_back():
+    """S5: in one command, so that no other worker sees a state in between."""
+    world = World()
+    for _ in range(3):
+        world.submit()
+    running, waiting, _ = world.claim_all(count=3, holder=a_worker("ann"))
+    died = Failure("worker_died", "killed by signal 9")
+
+    count = world.depart(
+        holder=a_worker("ann"),
+        reason=EndReason.GOODBYE,
+        failed=tuple(
+            Fail(job_id=job_id, proof=proof, failure=died, retry=True)
+            for job_id, proof in (
+                (running.job_id, world.proof_of(running.job_id)),
+                (waiting.job_id, ByToken("of another lease")),
+                ("abcdef", ByToken("t")),
+            )
+        ),
+    )
+
+    assert count == 2
+    failed, back = world.job(running.job_id), world.job(waiting.job_id)
+    assert (failed.attempts_used, failed.failure) == (1, died)
+    assert (back.attempts_used, back.failure, back.state) == (0, None, State.READY)
     world.check()
 
 

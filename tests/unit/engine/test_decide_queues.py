@@ -42,6 +42,65 @@ def fire(world: World, due_at: int = DUE, job_id: str = "", schedule_id: str = "
     )
 
 
+def test_a_schedule_gives_its_headers_to_its_jobs():
+    """S3."""
+    world = World()
+    world.accepted(PutSchedule(a_schedule(headers={"task": "nightly"})))
+
+    [reply] = fire(world).items
+
+    assert reply.job.headers == {"task": "nightly"}
+
+
+# If absent.
+
+
+def test_a_queue_that_has_settings_keeps_them():
+    """S7."""
+    world = World()
+    world.set_queue(attempts_max=3)
+    command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.accepted(command) == 0
+
+    queue = world.store.live.queue("q")
+    assert (queue.paused, queue.policy.attempts_max) == (False, 3)
+
+
+def test_a_queue_without_settings_gets_a_policy_and_stays_paused():
+    """S7: jobs may have been there before the code that declares its settings."""
+    world = World()
+    world.submit()
+    world.set_queue(paused=True)
+    command = SetQueue(queue="q", paused=False, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.accepted(command) == 1
+
+    queue = world.store.live.queue("q")
+    assert (queue.paused, queue.policy.attempts_max) == (True, 9)
+
+
+def test_a_queue_that_is_absent_gets_all_settings():
+    """S7."""
+    world = World()
+    command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
+
+    assert world.accepted(command) == 1
+    assert world.store.live.queue("q").paused
+
+
+def test_a_limit_and_a_schedule_that_exist_stay_as_they_are():
+    """S7."""
+    world = World()
+    for count, expected in ((1, 1), (2, 0)):
+        assert world.accepted(SetLimit("l", count, if_absent=True)) == expected
+        schedule = a_schedule(interval_ms=count * HOUR)
+        assert world.accepted(PutSchedule(schedule, if_absent=True)) == expected
+
+    assert world.store.live.limit("l").concurrency_max == 1
+    assert world.store.live.schedules["s"].interval_ms == HOUR
+
+
 # Queues.
 
 

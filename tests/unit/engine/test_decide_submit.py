@@ -7,6 +7,7 @@ from manyhands.model.job import State
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS, OnDuplicate, OnExpiry, OnUnknownDependency, Terms
 from manyhands.model.replies import Found, Refusal, Submitted, Why
+from manyhands.store.sqlite.rows import encode_record
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job
 
 WAIT = OnUnknownDependency.WAIT
@@ -38,6 +39,25 @@ def test_a_plain_job_is_ready_at_once():
     assert (job.submitted_at, job.entered_at) == (START, START)
     assert world.urgent
     world.check()
+
+
+def test_headers_stay_with_a_job():
+    """S3: headers are for its worker, whoever that is and however often it runs."""
+    world = World()
+    job = world.submit(headers={"task": "resize", "trace": "0-1"})
+
+    assert job.headers == {"task": "resize", "trace": "0-1"}
+    assert world.claim("q").headers == job.headers
+    world.complete(job.job_id)
+    assert world.requeue(job.job_id).headers == job.headers
+
+
+def test_a_job_without_headers_has_none():
+    """S3: its record does not grow."""
+    world = World()
+
+    assert world.submit(headers={}).headers is None
+    assert b"headers" not in encode_record(world.submit())
 
 
 def test_everything_a_submitter_says_is_kept():

@@ -143,6 +143,23 @@ def test_a_submit_may_be_satisfied_with_the_job_of_its_id_whatever_became_of_it(
     assert world.job("abc").incarnation == 0
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_submit_is_not_satisfied_with_the_job_of_its_id_in_another_queue(finished):
+    """S2: the same id with another queue is a mistake, and nothing changes."""
+    world = World()
+    before = world.submit(job_id="abc", id_chosen=True)
+    if finished:
+        world.claim("q")
+        before = world.complete("abc")
+
+    item = a_job("other", job_id="abc", id_chosen=True, on_existing=OnExisting.KEEP)
+    reply = world.offer(item)
+
+    assert isinstance(reply, Refusal)
+    assert reply.why is Why.IN_OTHER_QUEUE
+    assert world.job("abc") == before
+
+
 def test_a_submit_may_be_satisfied_with_the_job_of_its_name():
     world = World()
     job = world.submit(namespace="s", name="n")

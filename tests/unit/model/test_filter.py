@@ -25,6 +25,7 @@ NOW = 1_700_000_000_000
         ({"age_min": 1.001}, Filter(submitted_before=NOW - 1_001)),
         ({"failure": "ab", "failure_code": "x"}, Filter(failure="ab", failure_code="x")),
         ({"name": "n", "text": "needle"}, Filter(name="n", text="needle")),
+        ({"task": "t"}, Filter(header=("task", "t"))),
     ],
 )
 def test_conditions_make_a_filter(given, wanted):

@@ -202,12 +202,14 @@ def test_a_policy_is_set_as_plain_values():
         settings.QUEUE, b'{"policy": {"rate": {"count": 5, "per_ms": 1000}, "lease_ms": 9}}'
     )
 
-    command = body.command("work")
+    command = body.command("work", if_absent=False)
 
     assert command.paused is None
     assert command.policy == QueuePolicy(rate=Rate(5, 1000), lease_ms=9)
     assert type(command.policy.rate) is Rate
-    assert decode(settings.QUEUE, b'{"paused": true}').command("work").policy is None
+    assert (
+        decode(settings.QUEUE, b'{"paused": true}').command("work", if_absent=False).policy is None
+    )
 
 
 def test_a_schedule_has_an_interval_or_a_cron_line():

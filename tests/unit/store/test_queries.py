@@ -34,6 +34,7 @@ WORKERS = ("w1", 'w"2', "w\\3", "ü", "w")
 REALMS = ("native", "gearman")
 KEYS = (b"k1", b"\xff\x00")
 NAMES = ("n1", "n'2", "n")
+HEADERS = (None, {"task": "t1"}, {"task": 't"2'}, {"task": "t", "trace": "t1"}, {"other": "t1"})
 TEXTS = ("needle", "\x00", "ü", "need")
 PAYLOADS = (b"", b"needle", b"a \x00 b", "über".encode(), b"hay" * 1_000, b"needle" * 1_000)
 FAILURES = (
@@ -68,6 +69,7 @@ def jobs(draw):
         name=draw(st.sampled_from((None, *NAMES))) if state in FINISHED else None,
         namespace="space",
         tags=tuple(draw(st.lists(st.sampled_from(TAGS), unique=True, max_size=2))),
+        headers=draw(st.sampled_from(HEADERS)),
     )
 
 
@@ -87,6 +89,7 @@ CONDITION_VALUES = {
     "submitted_after": sometimes(TIMES),
     "failure": sometimes([group_of(failure).group_id for failure in FAILURES]),
     "failure_code": sometimes(("boom", "x'", "boo")),
+    "header": sometimes((("task", "t1"), ("task", 't"2'), ("other", "t1"))),
     "text": sometimes(TEXTS),
 }
 filters = st.builds(Filter, **CONDITION_VALUES)

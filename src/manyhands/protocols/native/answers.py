@@ -134,6 +134,14 @@ class Claimed(Struct, frozen=True, kw_only=True):
     cutoff_at: Instant | UnsetType = UNSET
     deadline_at: Instant | UnsetType = UNSET
     tags: tuple[str, ...] | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+
+
+class Departed(Struct, frozen=True):
+    """A worker that left."""
+
+    worker: str
+    given_back: Annotated[int, Meta(ge=0, description="jobs that went back uncharged")]
 
 
 # Jobs.
@@ -266,6 +274,7 @@ class Job(ListedJob, frozen=True, kw_only=True):
     terms: Terms
     partials_count: Count
     schedule: str | None
+    headers: dict[str, str]
     encoding: Encoding
     payload: Value
     result_encoding: Encoding
@@ -374,22 +383,40 @@ class Schedule(Struct, frozen=True):
     priority: float
     tags: tuple[str, ...]
     limits: tuple[str, ...]
+    headers: dict[str, str]
     terms: Terms
     encoding: Encoding
     payload: Value
 
 
+Applied = Annotated[bool, Meta(description="false: there was one, and it stays as it is")]
+
+
 class Set(Struct, frozen=True):
-    """A queue or limit that was set or removed."""
+    """A queue or limit that was set."""
+
+    name: str
+    applied: Applied
+
+
+class Removed(Struct, frozen=True):
+    """A queue or limit that was removed."""
 
     name: str
 
 
 class ScheduleSet(Struct, frozen=True):
-    """A schedule that was set or removed."""
+    """A schedule that was set."""
 
     id: str
+    applied: Applied
     next_at: Instant | UnsetType = UNSET
+
+
+class ScheduleRemoved(Struct, frozen=True):
+    """A schedule that was removed."""
+
+    id: str
 
 
 # The server, and reports for operators.
@@ -495,6 +522,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
     worker: str | UnsetType = UNSET
     realm: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
+    header: Annotated[tuple[str, ...], Meta(description="a name and a value")] | UnsetType = UNSET
     submitted_before: Instant | UnsetType = UNSET
     submitted_after: Instant | UnsetType = UNSET
     failure: str | UnsetType = UNSET

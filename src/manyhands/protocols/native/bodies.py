@@ -1,13 +1,23 @@
 """Bodies that submit, claim and cancel: strict structures, and the command each becomes."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
 from manyhands.model import limits
-from manyhands.model.commands import Cancel, Claim, ClaimOrder, NewJob, OnExisting
-from manyhands.model.job import Holder, Origin
+from manyhands.model.commands import (
+    ByToken,
+    Cancel,
+    Claim,
+    ClaimOrder,
+    Depart,
+    Fail,
+    NewJob,
+    OnExisting,
+)
+from manyhands.model.job import EndReason, Failure, Holder, Origin
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import (
     TERMS,
@@ -32,6 +42,7 @@ from manyhands.web.envelope import Whole
 
 REALM: Final = "native"
 WAIT_SECONDS_MAX: Final = 300.0
+GOODBYES_COUNT_MAX: Final = limits.DEPARTED_COUNT_MAX  # leases given back by one command
 # The lease if neither the claim, nor the job, nor the queue sets one.
 _TERM_MS: Final = 60_000
 _NATIVE_TERMS: Final = TERMS["native"]
@@ -103,6 +114,7 @@ class JobOptions(Wishes, kw_only=True):
     limits: Annotated[tuple[str, ...], said("named limits it counts against")] = ()
     depends_on: Annotated[tuple[str, ...], said("ids; in a namespace, names")] = ()
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.REFUSE
+    headers: Annotated[dict[str, str], said("for its worker; 8 KiB together")] | None = None
 
     def job(
         self,
@@ -137,6 +149,7 @@ class JobOptions(Wishes, kw_only=True):
             limits=tuple(sorted(set(self.limits))),
             depends_on=self.depends_on if self.namespace else read_ids(self.depends_on),
             on_unknown_dependency=self.on_unknown_dependency,
+            headers=self.headers,
         )
 
 
@@ -206,12 +219,15 @@ class ClaimBody(Struct, forbid_unknown_fields=True, kw_only=True):
             raise bad_body(f"wait must be between 0 and {WAIT_SECONDS_MAX:g} seconds")
         if self.term_ms is not None and not 0 <= self.term_ms <= limits.TIME_MS_MAX:
             raise bad_body("term_ms must be between 0 and a hundred years; 0 is no expiry")
-        if self.worker is not None and not (
-            0 < len(self.worker.encode()) <= limits.HOLDER_NAME_BYTES_MAX
-            and self.worker.isprintable()
-        ):
-            limit = limits.HOLDER_NAME_BYTES_MAX
-            raise bad_body(f"a worker's name has 1 to {limit} bytes and no control characters")
+        if self.worker is not None:
+            check_worker(self.worker)
+
+
+def check_worker(name: str) -> None:
+    """Refuses what cannot be the name of a worker."""
+    limit = limits.HOLDER_NAME_BYTES_MAX
+    if not (0 < len(name.encode()) <= limit and name.isprintable()):
+        raise bad_body(f"a worker's name has 1 to {limit} bytes and no control characters")
 
 
 class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -236,6 +252,53 @@ class CancelBody(Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
+class RunningItem(Struct, forbid_unknown_fields=True):
+    """A job that a worker was running."""
+
+    id: str
+    token: str
+
+
+class DepartBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A worker that leaves or is dead."""
+
+    worker: str
+    reason: Annotated[str, said("the message of the failures")] = ""
+    running: Annotated[
+        tuple[RunningItem, ...],
+        Meta(
+            description="what fails with it; the rest goes back uncharged",
+            extra_json_schema={"maxItems": GOODBYES_COUNT_MAX},
+        ),
+    ] = ()
+
+    def check(self) -> None:
+        """Checks what the engine cannot know."""
+        check_worker(self.worker)
+        if len(self.running) > GOODBYES_COUNT_MAX:
+            raise bad_body(f"at most {GOODBYES_COUNT_MAX} running jobs")
+
+    def commands(self) -> tuple[Depart, Depart]:
+        """The command, and the one for what is left after it."""
+        running = [(read_id(item.id), item.token) for item in self.running]
+        return departure(self.worker, self.reason, running), departure(self.worker, "", ())
+
+
+def departure(worker: str, reason: str, running: Iterable[tuple[str, str]]) -> Depart:
+    """A worker leaves: the jobs it was running, by id and token, fail; others are given back."""
+    died = Failure("worker_died", reason)
+    return Depart(
+        holder=Holder(REALM, worker),
+        reason=EndReason.GOODBYE,
+        count_max=GOODBYES_COUNT_MAX,
+        failed=tuple(
+            Fail(job_id=job_id, proof=ByToken(token), failure=died, retry=True)
+            for job_id, token in running
+        ),
+    )
+
+
 SUBMIT: Final = OneOrMany(NewItem, SubmitBatch)
 CLAIM: Final = msgspec.json.Decoder(ClaimBody).decode
 CANCEL: Final = msgspec.json.Decoder(CancelBody).decode
+DEPART: Final = msgspec.json.Decoder(DepartBody).decode

@@ -79,6 +79,7 @@ def claimed(job: Job) -> answers.Claimed:
         cutoff_at=UNSET if cutoff_at is None else cutoff_at,
         deadline_at=UNSET if deadline_at is None else deadline_at,
         tags=job.tags or UNSET,
+        headers=UNSET if job.headers is None else dict(job.headers),
     )
 
 
@@ -134,6 +135,7 @@ def whole(job: Job, reasons: Iterable[Wait] = ()) -> answers.Job:
         terms=_terms(job.terms),
         partials_count=job.partials_count,
         schedule=job.schedule,
+        headers=dict(job.headers or {}),
         encoding=job.encoding,
         payload=as_json_value(job.payload, job.encoding),
         result_encoding=job.result_encoding,
@@ -294,6 +296,7 @@ def schedule(row: Schedule) -> answers.Schedule:
         priority=plain(row.priority),
         tags=row.tags,
         limits=row.limits,
+        headers=dict(row.headers or {}),
         terms=_terms(row.terms),
         encoding=row.encoding,
         payload=as_json_value(row.payload, row.encoding),

@@ -29,6 +29,7 @@ class FilterBody(Struct, forbid_unknown_fields=True, kw_only=True):
     age_max: Age | None = None
     failure: str | None = None
     failure_code: str | None = None
+    task: str | None = None
     text: str | None = None
 
     def filter(self, now: int) -> Filter:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from manyhands.dispatch.ask import ask, ask_all
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
@@ -18,6 +20,7 @@ from manyhands.model.commands import (
 from manyhands.model.job import Job, Origin
 from manyhands.model.receipts import ReceiptItem
 from manyhands.model.replies import (
+    Accepted,
     Changed,
     ChangedMany,
     Claimed,
@@ -42,6 +45,7 @@ from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, Headers, HungUpError
 from manyhands.web.handout import HandingOut
 from manyhands.web.idempotency import REPLAYED, read_once, refusal_of
+from manyhands.web.query import Query
 
 _UID_DIGITS: Final = 32
 
@@ -181,31 +185,49 @@ class ApiCommands:
         assert isinstance(reply, ChangedMany)
         await exchange.answer([builders.brief(job) for job in reply.jobs])
 
+    async def depart(self, exchange: Exchange) -> None:
+        """A worker leaves or is dead: what it held goes back, what it was running fails."""
+        body = decode(bodies.DEPART, await exchange.body())
+        body.check()
+        command, more = body.commands()
+        count = await self._count(command)
+        last = count
+        while last == bodies.GOODBYES_COUNT_MAX:
+            last = await self._count(more)
+            count += last
+        await exchange.answer(answers.Departed(body.worker, count))
+
     # Queues, limits and schedules.
 
-    async def _accepted(self, exchange: Exchange, command: Command, results: object) -> None:
+    async def _count(self, command: Command) -> int:
+        """How many things a command changed."""
         reply = await ask(self._dispatcher, command)
         if isinstance(reply, Refusal):
             raise problem(reply)
-        await exchange.answer(results)
+        assert isinstance(reply, Accepted)
+        return reply.count
 
     async def put_queue(self, exchange: Exchange, name: str) -> None:
         """Creates, pauses or resumes a queue, or sets its policy."""
-        command = decode(settings.QUEUE, await exchange.body()).command(name)
-        await self._accepted(exchange, command, answers.Set(name))
+        body = decode(settings.QUEUE, await exchange.body())
+        command = body.command(name, if_absent=_if_absent(exchange))
+        await exchange.answer(answers.Set(name, await self._count(command) > 0))
 
     async def delete_queue(self, exchange: Exchange, name: str) -> None:
         """Removes a queue that has nothing left to do."""
-        await self._accepted(exchange, ForgetQueue(name), answers.Set(name))
+        await self._count(ForgetQueue(name))
+        await exchange.answer(answers.Removed(name))
 
     async def put_limit(self, exchange: Exchange, name: str) -> None:
         """Sets a named limit."""
-        command = decode(settings.LIMIT, await exchange.body()).command(name)
-        await self._accepted(exchange, command, answers.Set(name))
+        body = decode(settings.LIMIT, await exchange.body())
+        command = body.command(name, if_absent=_if_absent(exchange))
+        await exchange.answer(answers.Set(name, await self._count(command) > 0))
 
     async def delete_limit(self, exchange: Exchange, name: str) -> None:
         """Removes a named limit."""
-        await self._accepted(exchange, RemoveLimit(name), answers.Set(name))
+        await self._count(RemoveLimit(name))
+        await exchange.answer(answers.Removed(name))
 
     async def put_schedule(self, exchange: Exchange, name: str) -> None:
         """Creates or replaces a schedule."""
@@ -221,12 +243,23 @@ class ApiCommands:
             next_at = body.first_at
         else:
             next_at = now + (body.interval_ms or 0)
-        schedule = body.schedule(name, next_at)
-        await self._accepted(exchange, PutSchedule(schedule), answers.ScheduleSet(name, next_at))
+        command = PutSchedule(body.schedule(name, next_at), if_absent=_if_absent(exchange))
+        applied = await self._count(command) > 0
+        answer = answers.ScheduleSet(name, applied, next_at if applied else UNSET)
+        await exchange.answer(answer)
 
     async def delete_schedule(self, exchange: Exchange, name: str) -> None:
         """Removes a schedule."""
-        await self._accepted(exchange, RemoveSchedule(name), answers.ScheduleSet(name))
+        await self._count(RemoveSchedule(name))
+        await exchange.answer(answers.ScheduleRemoved(name))
+
+
+def _if_absent(exchange: Exchange) -> bool:
+    """Whether an existing setting is to stay as it is."""
+    query = Query(exchange.query_string)
+    found = query.flag("if_absent")
+    query.finish()
+    return found
 
 
 async def _answer_many(

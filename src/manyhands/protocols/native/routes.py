@@ -32,6 +32,7 @@ _QUEUE: Final = Parameter("queue", str)
 _COUNT: Final = Parameter("count", Annotated[int, Meta(ge=1, le=1000)], "Maximum number to return.")
 _AFTER_NAME: Final = Parameter("after", str, "The last name of the previous page.")
 _AFTER: Final = Parameter("after", _Number, "The `next` of the previous page.")
+_IF_ABSENT: Final = Parameter("if_absent", bool, "Leave it as it is if there is one.")
 _WAIT: Final = Parameter(
     "wait",
     Annotated[float, Meta(ge=0, le=bodies.WAIT_SECONDS_MAX)],
@@ -45,6 +46,7 @@ _SEARCH: Final = (
     Parameter("realm", str, "The protocol it was submitted over."),
     Parameter("unique_key", str),
     Parameter("name", str),
+    Parameter("task", str, "The task in its headers."),
     Parameter("age_min", _Age, "Minimum seconds since submission."),
     Parameter("age_max", _Age, "Maximum seconds since submission."),
     Parameter("failure", str, "The group of its failure."),
@@ -74,7 +76,8 @@ def _operation(name: str, summary: str) -> Route:
 
 
 def _set(path: str, handler: Any, summary: str, answer: Any, body: Any) -> Route:  # noqa: ANN401
-    return Route("PUT", f"/api/{path}", handler, summary, _OPERATE, Answer[answer], body)
+    query = (_IF_ABSENT,)
+    return Route("PUT", f"/api/{path}", handler, summary, _OPERATE, Answer[answer], body, query)
 
 
 def _remove(path: str, handler: Any, summary: str, answer: Any) -> Route:  # noqa: ANN401 - types
@@ -110,6 +113,15 @@ _COMMANDS: Final = (
     _operation("release", "Give a job back without charging the attempt."),
     Route(
         "POST",
+        "/api/depart",
+        ApiCommands.depart,
+        "A worker leaves or is dead: give its jobs back.",
+        _WORK,
+        Answer[answers.Departed],
+        bodies.DepartBody,
+    ),
+    Route(
+        "POST",
         "/api/cancel",
         ApiCommands.cancel,
         "Cancel jobs, and those that depend on them.",
@@ -134,7 +146,7 @@ _COMMANDS: Final = (
         "queues/{name:path}",
         ApiCommands.delete_queue,
         "Remove a queue that has nothing left to do.",
-        answers.Set,
+        answers.Removed,
     ),
     _set(
         "limits/{name:path}",
@@ -143,7 +155,9 @@ _COMMANDS: Final = (
         answers.Set,
         settings.LimitBody,
     ),
-    _remove("limits/{name:path}", ApiCommands.delete_limit, "Remove a named limit.", answers.Set),
+    _remove(
+        "limits/{name:path}", ApiCommands.delete_limit, "Remove a named limit.", answers.Removed
+    ),
     _set(
         "schedules/{name:path}",
         ApiCommands.put_schedule,
@@ -155,7 +169,7 @@ _COMMANDS: Final = (
         "schedules/{name:path}",
         ApiCommands.delete_schedule,
         "Remove a schedule; its jobs stay.",
-        answers.ScheduleSet,
+        answers.ScheduleRemoved,
     ),
 )
 _QUERIES: Final = (

@@ -44,16 +44,17 @@ class QueueBody(Struct, forbid_unknown_fields=True, kw_only=True):
     paused: bool | None = None
     policy: PolicyBody | UnsetType = UNSET
 
-    def command(self, queue: str) -> SetQueue:
+    def command(self, queue: str, *, if_absent: bool) -> SetQueue:
         """The command for the queue named in the path."""
         given = self.policy
         if given is UNSET:
-            return SetQueue(queue=queue, paused=self.paused)
+            return SetQueue(queue=queue, paused=self.paused, if_absent=if_absent)
         said = msgspec.structs.asdict(given)
         said["backoff"] = given.backoff.plain() if given.backoff is not None else None
         rate = given.rate
         said["rate"] = Rate(rate.count, rate.per_ms) if rate is not None else None
-        return SetQueue(queue=queue, paused=self.paused, policy=QueuePolicy(**said))
+        policy = QueuePolicy(**said)
+        return SetQueue(queue=queue, paused=self.paused, policy=policy, if_absent=if_absent)
 
 
 class LimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -61,9 +62,9 @@ class LimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
     concurrency_max: Whole
 
-    def command(self, name: str) -> SetLimit:
+    def command(self, name: str, *, if_absent: bool) -> SetLimit:
         """The command for the limit named in the path."""
-        return SetLimit(name, self.concurrency_max)
+        return SetLimit(name, self.concurrency_max, if_absent)
 
 
 class ScheduleBody(Wishes, kw_only=True):
@@ -82,6 +83,7 @@ class ScheduleBody(Wishes, kw_only=True):
     priority: float = 0.0
     tags: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    headers: dict[str, str] | None = None
 
     def check(self) -> None:
         """Checks what the first firing is computed from."""
@@ -108,6 +110,7 @@ class ScheduleBody(Wishes, kw_only=True):
             terms=self.terms(),
             tags=self.tags,
             limits=tuple(sorted(set(self.limits))),
+            headers=self.headers or None,
             unique=self.unique,
         )
 

@@ -54,6 +54,7 @@ class Item(Struct, array_like=True, frozen=True):
     payload: bytes = b""
     encoding: str = "binary"
     options: Raw = NIL  # a map
+    headers: dict[str, str] | None = None
 
 
 class Submit(Head, frozen=True):

@@ -1,11 +1,13 @@
 """What a stream needs of its connection and of the server."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from manyhands.model.job import Job
+
+ITEMS_COUNT_MAX: Final = 500  # of a note
 
 
 class Socket(Protocol):
@@ -35,11 +37,15 @@ class Bounds(Struct, frozen=True):
 class Stream(Protocol):
     """A stream, as the hub sees it."""
 
-    def see_end(self, job_id: str, job: Job | None) -> None:
-        """A job it watches has finished; with None, there is no such job."""
-
     def announce_stop(self, seconds: int) -> None:
         """The server is about to stop."""
+
+
+class Watcher(Protocol):
+    """A stream whose client watches jobs."""
+
+    def see_end(self, job_id: str, job: Job | None) -> None:
+        """A job it watches has finished; with None, there is no such job."""
 
 
 class Worker(Protocol):
@@ -68,10 +74,10 @@ class Hub(Protocol):
         cannot be read.
         """
 
-    def watch(self, stream: Stream, job_id: str) -> None:
+    def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
 
-    def unwatch(self, stream: Stream, job_id: str) -> None:
+    def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:

@@ -21,7 +21,7 @@ from manyhands.model.job import FINISHED, Holder, Job, State
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
 from manyhands.protocols.native.bodies import REALM
-from manyhands.protocols.native.stream_hub import Bounds, Stream, Worker
+from manyhands.protocols.native.stream_hub import Bounds, Stream, Watcher, Worker
 from manyhands.protocols.native.stream_session import SUBPROTOCOL, StreamSession
 from manyhands.store.batch import Batch
 from manyhands.store.contract import StoreFailedError
@@ -51,7 +51,7 @@ class StreamRoutes:
         self.version = __version__
         self.incarnation = ids.incarnation
         self._streams: dict[Stream, None] = {}
-        self._watchers: dict[str, dict[Stream, None]] = {}  # by job
+        self._watchers: dict[str, dict[Watcher, None]] = {}  # by job
         self._holders: dict[str, Worker] = {}  # by job
         self._surplus: dict[str, dict[Worker, None]] = {}  # by queue
         self._surplus_of: dict[Worker, Sequence[str]] = {}
@@ -121,8 +121,8 @@ class StreamRoutes:
             self._look_later(_SURPLUS_AGAIN_SECONDS)  # for now a sleeper wants it
 
     def _end(self, job_id: str, job: Job | None) -> None:
-        for stream in self._watchers.pop(job_id, ()):
-            stream.see_end(job_id, job)
+        for watcher in self._watchers.pop(job_id, ()):
+            watcher.see_end(job_id, job)
 
     # The streams' side.
 
@@ -152,9 +152,9 @@ class StreamRoutes:
             _log.warning("jobs could not be read", reason=str(error))
         found(jobs)
 
-    def watch(self, stream: Stream, job_id: str) -> None:
+    def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
-        self._watchers.setdefault(job_id, {})[stream] = None
+        self._watchers.setdefault(job_id, {})[watcher] = None
         job = self._dispatcher.store.live.live_job(job_id)
         if job is None or job.state in FINISHED:
             self.look((job_id,), 0, functools.partial(self._found, job_id))
@@ -164,10 +164,10 @@ class StreamRoutes:
             if job is None or job.state in FINISHED:
                 self._end(job_id, job)
 
-    def unwatch(self, stream: Stream, job_id: str) -> None:
+    def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""
         watchers = self._watchers.get(job_id, {})
-        watchers.pop(stream, None)
+        watchers.pop(watcher, None)
         if not watchers:
             self._watchers.pop(job_id, None)
 

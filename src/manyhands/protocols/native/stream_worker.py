@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from manyhands.dispatch.session import Peer
-from manyhands.model.commands import ByToken, Claim, ClaimOrder, Release
+from manyhands.model import limits
+from manyhands.model.commands import ByToken, Claim, ClaimOrder, Command, Release
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.replies import Claimed, Reply
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import REALM
 from manyhands.protocols.native.stream_hub import Hub, Socket
+from manyhands.protocols.native.stream_refusals import NoteRefusedError
 
 CREDIT_MAX: Final = 10_000
 CLAIM_COUNT_MAX: Final = 500
@@ -22,10 +24,12 @@ TERM_MS: Final = 30_000  # ST10
 class WorkerSide:
     """Claims as much as the credit allows at once, and sleeps for the rest."""
 
-    def __init__(self, peer: Peer, socket: Socket, hub: Hub, say: Callable[[bytes], None]) -> None:
-        self.name: str | None = None
-        self.address = peer.address
+    def __init__(
+        self, peer: Peer, socket: Socket, hub: Hub, say: Callable[[bytes], None], address: str
+    ) -> None:
         self.held: dict[str, int] = {}
+        self._name: str | None = None
+        self._address = address
         self._peer = peer
         self._socket = socket
         self._hub = hub
@@ -42,11 +46,21 @@ class WorkerSide:
         self._was_called = False  # woken while a claim was pending
         self._is_lost = False
 
-    def want(self, queues: Sequence[str], order: ClaimOrder, term_ms: int | None) -> None:
-        """Sets the queues to take work from. Credit starts anew."""
-        self._queues = tuple(dict.fromkeys(queues))
+    def want(self, note: wire.Want) -> None:
+        """ST10: sets the queues to take work from. Credit starts anew."""
+        if len(note.queues) > limits.CLAIM_QUEUES_MAX:
+            sentence = f"a want names at most {limits.CLAIM_QUEUES_MAX} queues"
+            raise NoteRefusedError("bad_count", sentence)
+        try:
+            order = ClaimOrder(note.order)
+        except ValueError as error:
+            raise NoteRefusedError("invalid_note", str(error)) from None
+        if note.term_ms is not None and not 0 <= note.term_ms <= limits.TIME_MS_MAX:
+            sentence = "term_ms must be between 0 and a hundred years; 0 is no expiry"
+            raise NoteRefusedError("bad_time", sentence)
+        self._queues = tuple(dict.fromkeys(note.queues))
         self._order = order
-        self._term_ms = term_ms
+        self._term_ms = note.term_ms
         self._slots = self._ahead = 0
         self._asked = (0, 0)
         self._rest()
@@ -85,7 +99,7 @@ class WorkerSide:
         self._peer.ask(
             Claim(
                 queues=queues,
-                holder=Holder(REALM, self.name, self.address),
+                holder=Holder(REALM, self._name, self._address),
                 tokens=tuple(token() for _ in range(count)),
                 order=self._order,
                 turn=self._turn % len(queues),
@@ -173,25 +187,21 @@ class WorkerSide:
         self.held[job_id] = number
         return True
 
-    def resume(self, named: Sequence[wire.Held]) -> tuple[list[str], list[Job]]:
-        """ST15: a worker reconnects and names what it has. Returns which of these it no longer
-        holds, and which jobs were lost on their way to it.
+    def resume(
+        self, name: str | None, named: Sequence[wire.Held], finish: Callable[[list[str]], None]
+    ) -> None:
+        """ST15: a worker connects and names what it has. What was lost on its way to it goes back;
+        then ``finish`` gets the ids that the worker no longer holds.
         """
+        self._name = name
         gone = [job_id for job_id, token in named if not self._takes_hold(job_id, token)]
-        leased = [] if self.name is None else self._hub.held_by(self.name)
-        return gone, [job for job in leased if job.job_id not in self.held]
-
-    def past_a_third(self, name: str) -> list[wire.Held]:
-        """Leases of a worker that are due for renewal."""
-        now = self._peer.now()
-        found: list[wire.Held] = []
-        for job in self._hub.held_by(name):
-            lease = job.lease
-            if lease is None or lease.expires_at is None or lease.term_ms is None:
-                continue
-            if 3 * (lease.expires_at - now) < 2 * lease.term_ms:
-                found.append((job.job_id, lease.token))
-        return found
+        leased = [] if name is None else self._hub.held_by(name)
+        releases = [
+            Release(job_id=job.job_id, proof=ByToken(job.lease.token))
+            for job in leased
+            if job.lease is not None and job.job_id not in self.held
+        ]
+        ask_all(self._peer, releases, lambda _: finish(gone))
 
     def lose(self, job: Job) -> None:
         """The lease is gone."""
@@ -210,6 +220,21 @@ class WorkerSide:
         self._hub.await_surplus(self, ())
         for job_id in tuple(self.held):
             self.let_go(job_id)
+
+
+def ask_all(peer: Peer, asked: Sequence[Command], finish: Callable[[list[Reply]], None]) -> None:
+    """One reply for each command, in order, all together when the last one may leave."""
+    replies: list[Reply] = []
+    if not asked:
+        finish(replies)
+
+    def settle(reply: Reply) -> None:
+        replies.append(reply)  # replies arrive in the order of their commands
+        if len(replies) == len(asked):
+            finish(replies)
+
+    for command in asked:
+        peer.ask(command, settle)
 
 
 def _why_lost(job: Job, lease_number: int) -> str:
@@ -231,7 +256,7 @@ def _row(job: Job, now: int) -> tuple[Any, ...]:
         job.payload,
         job.encoding.value,
         lease.term_ms,
-        None,
+        job.headers,
         _extras(job, now),
     )
 

@@ -1,0 +1,223 @@
+"""The client's side of a stream: jobs submitted, watched, looked up and cancelled.
+
+Numbers in comments (ST…) are those of ``docs/protocols/stream.md``.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from manyhands.dispatch.session import Peer, Settle
+from manyhands.model import commands, limits
+from manyhands.model.commands import NewJob
+from manyhands.model.job import FINISHED, Job, Origin
+from manyhands.model.reasons import as_detail, in_words
+from manyhands.model.replies import ChangedMany, Refusal, Reply, SubmittedMany, Why
+from manyhands.protocols.native import stream_codec as wire
+from manyhands.protocols.native.bodies import REALM, JobOptions
+from manyhands.protocols.native.decoder import read_ids
+from manyhands.protocols.native.refusals import spelt
+from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub, Socket
+from manyhands.protocols.native.stream_outbox import Outbox, Slot
+from manyhands.protocols.native.stream_refusals import (
+    NoteRefusedError,
+    check_count,
+    checked_encoding,
+    error_of,
+)
+
+WATCHES_COUNT_MAX: Final = 50_000
+_LOOK_BYTES_MAX: Final = 16 * 1024 * 1024
+
+_read_options: Final = msgspec.msgpack.Decoder(JobOptions).decode
+_PLAIN: Final = JobOptions()
+_NIL: Final = bytes(wire.NIL)
+Operate = Callable[[commands.Command, Settle], None]  # asks, and audits
+
+
+class ClientSide:
+    """Each method named after a note handles it, and returns how much work that was."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        socket: Socket,
+        hub: Hub,
+        outbox: Outbox,
+        operate: Operate,
+        address: str,
+    ) -> None:
+        self._peer = peer
+        self._socket = socket
+        self._hub = hub
+        self._outbox = outbox
+        self._operate = operate
+        self._origin = Origin(REALM, "", address)
+        self._options: tuple[bytes, JobOptions] = (b"", _PLAIN)  # the last: many are equal
+        self._watched: dict[str, None] = {}
+        self._unseen: deque[str] = deque()  # finished while the peer did not read
+        self._is_over = False
+
+    def leave(self) -> None:
+        """The stream is over: its watches end."""
+        self._is_over = True
+        for job_id in self._watched:
+            self._hub.unwatch(self, job_id)
+        self._watched.clear()
+
+    def submit(self, note: wire.Submit) -> int:
+        """Submits jobs, and watches them if asked to."""
+        count = len(note.items)
+        check_count(count, limits.BATCH_COUNT_MAX if note.all_or_nothing else ITEMS_COUNT_MAX)
+        if note.watch:
+            _check_watches(len(self._watched) + count)
+        new = tuple(self._new_job(index, item) for index, item in enumerate(note.items))
+        slot = self._outbox.reserve(note.number)
+        command = commands.Submit(new, note.all_or_nothing)
+        self._peer.ask(command, partial(self._submitted, slot, note, new))
+        return count
+
+    def _new_job(self, index: int, item: wire.Item) -> NewJob:
+        bytes_max = self._hub.bounds.payload_bytes
+        encoding = checked_encoding(item.payload, item.encoding, f"item {index}: ", bytes_max)
+        content = (item.payload, encoding)
+        options = self._options_of(index, item.options)
+        job = options.job(item.id.lower(), item.queue, content, self._origin, id_chosen=True)
+        if item.headers:
+            job = replace(job, headers={**(options.headers or {}), **item.headers})
+        return job
+
+    def _options_of(self, index: int, raw: Raw) -> JobOptions:
+        data = bytes(raw)
+        if data == _NIL:
+            return _PLAIN
+        if self._options[0] != data:
+            try:
+                self._options = (data, _read_options(data))
+            except (msgspec.MsgspecError, RecursionError) as error:
+                sentence = str(error).replace(" - at `$.", " at `").replace(" - at `$", " at `")
+                raise NoteRefusedError("invalid_note", f"item {index}: {sentence}") from None
+        return self._options[1]
+
+    def _submitted(
+        self, slot: Slot | None, note: wire.Submit, new: tuple[NewJob, ...], reply: Reply
+    ) -> None:
+        if isinstance(reply, Refusal):
+            self._outbox.refuse(slot, note.number, error_of(reply))
+            return
+        assert isinstance(reply, SubmittedMany)
+        others: list[tuple[Any, ...]] = []
+        watched: list[str] = []
+        for index, item in enumerate(reply.items):
+            if isinstance(item, Refusal):
+                others.append((index, *error_of(item)))
+                continue
+            if not item.created:
+                others.append((index, None, None, item.job.job_id, item.job.state.value))
+            watched.append(item.job.job_id)
+        self._outbox.settle(slot, note.number, others)
+        if note.watch and not self._is_over:
+            for job_id in watched:
+                self._watch(job_id)
+
+    def watch(self, note: wire.Watch) -> int:
+        """Watches jobs, or stops to."""
+        count = len(note.ids)
+        check_count(count, ITEMS_COUNT_MAX)
+        if note.on:
+            _check_watches(len(self._watched) + count)
+        self._outbox.settle(self._outbox.reserve(note.number), note.number)
+        for job_id in read_ids(tuple(note.ids)):
+            if note.on:
+                self._watch(job_id)
+            elif job_id in self._watched:
+                del self._watched[job_id]
+                self._hub.unwatch(self, job_id)
+        return count
+
+    def _watch(self, job_id: str) -> None:
+        if job_id not in self._watched:
+            self._watched[job_id] = None
+            self._hub.watch(self, job_id)
+
+    def see_end(self, job_id: str, job: Job | None) -> None:
+        """A watched job has finished. A peer that does not read gets this once it does."""
+        if job_id not in self._watched:
+            return
+        del self._watched[job_id]
+        if self._socket.is_behind:
+            self._unseen.append(job_id)
+        else:
+            self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
+
+    def show_ends(self) -> None:
+        """The peer reads again."""
+        if self._unseen and not self._socket.is_behind and not self._is_over:
+            job_id = self._unseen.popleft()
+            self._hub.look((job_id,), _LOOK_BYTES_MAX, partial(self._show_end, job_id))
+
+    def _show_end(self, job_id: str, jobs: list[Job | None]) -> None:
+        if not self._is_over:
+            for job in jobs:
+                self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
+            self.show_ends()
+
+    def look(self, note: wire.Look) -> int:
+        """Shows jobs."""
+        check_count(len(note.ids), ITEMS_COUNT_MAX)
+        slot = self._outbox.reserve(note.number)
+
+        def found(jobs: list[Job | None]) -> None:
+            views = [_view(name, job) for name, job in zip(note.ids, jobs, strict=False)]
+            self._outbox.settle(slot, note.number, views)
+
+        self._hub.look(read_ids(tuple(note.ids)), _LOOK_BYTES_MAX, found)
+        return len(note.ids)
+
+    def cancel(self, note: wire.Cancel) -> int:
+        """Cancels jobs, as an operator does."""
+        check_count(len(note.ids), ITEMS_COUNT_MAX)
+        slot = self._outbox.reserve(note.number)
+
+        def settle(reply: Reply) -> None:
+            if isinstance(reply, Refusal):
+                self._outbox.refuse(slot, note.number, error_of(spelt(reply, note.ids)))
+            else:
+                assert isinstance(reply, ChangedMany)
+                states = [(job.job_id, job.state.value) for job in reply.jobs]
+                self._outbox.settle(slot, note.number, states)
+
+        command = commands.Cancel(
+            job_ids=read_ids(tuple(note.ids)),
+            with_dependants=note.with_dependants,
+            detail=as_detail(note.reason),
+        )
+        self._operate(command, settle)
+        return len(note.ids)
+
+
+def _check_watches(count: int) -> None:
+    if count > WATCHES_COUNT_MAX:
+        sentence = f"a stream watches at most {WATCHES_COUNT_MAX} jobs"
+        raise NoteRefusedError(Why.BATCH_TOO_LARGE.value, sentence)
+
+
+def _view(name: str, job: Job | None) -> tuple[Any, ...]:
+    """A job, as waiting clients need it."""
+    if job is None:
+        return (name, "unknown", None, None, None, None)
+    failure = job.failure
+    is_finished = job.state in FINISHED
+    return (
+        name,
+        job.state.value,
+        job.result if is_finished else None,
+        job.result_encoding.value,
+        None if failure is None else (failure.code, failure.message, failure.payload),
+        in_words(job.reason, job.detail) or None,
+    )
