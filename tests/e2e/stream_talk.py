@@ -12,7 +12,7 @@ from tests.e2e.serving import SECONDS_MAX, Served
 
 SUBPROTOCOL = "manyhands.1"
 HELLO, SUBMIT, WORK, NEWS, WANT, VOUCH, DEPART, WATCH, LOOK, CANCEL = range(1, 11)
-ANSWER, JOBS, TOLD, ENDED, CLOSING = 20, 21, 22, 23, 25
+ANSWER, JOBS, TOLD, ENDED, HEARD, CLOSING = range(20, 26)
 _ids = itertools.count(1)
 
 

@@ -15,6 +15,7 @@ from tests.e2e.stream_talk import (
     CLOSING,
     DEPART,
     ENDED,
+    HEARD,
     HELLO,
     JOBS,
     LOOK,
@@ -688,6 +689,44 @@ def test_st19_a_job_that_is_no_longer_watched_is_not_reported(served, queue):
         assert client.next(ENDED)[1][0] == ids[1]
         assert client.result(LOOK, []) == []
         assert client.unread(ENDED) == []
+
+
+def test_st23_a_client_follows_a_job_from_its_first_piece_to_its_end(served, queue):
+    """P38."""
+    with talking(served) as client, talking(served, "w1") as talk:
+        ids = client.submit(item(queue))
+        worker_of(talk, queue, slots=1)
+        [row] = talk.jobs(1)
+        held = row[0], row[2]
+        talk.result(NEWS, [[*held, [1, 4], b"first"]])
+
+        client.result(WATCH, ids, True, True)
+        news = [client.next(HEARD)[1:], client.next(HEARD)[1:]]
+        talk.result(NEWS, [[*held, [2, 4, 30], None], [*held, None, b"second"]])
+        news += [client.next(HEARD)[1:], client.next(HEARD)[1:]]
+        talk.result(WORK, [[*held, b"1", "json"]])
+
+        assert client.next(ENDED, HEARD)[:1] == [ENDED]
+        assert [row for row in news if row[2] is not None] == [
+            [ids[0], None, b"first", False],
+            [ids[0], None, b"second", False],
+        ]
+        assert [row[1] for row in news if row[1] is not None] == [[1, 4, None], [2, 4, 30]]
+
+
+def test_st23_a_finished_job_is_followed_from_the_record(served, queue):
+    """P38."""
+    with talking(served) as client, talking(served, "w1") as talk:
+        ids = client.submit(item(queue))
+        worker_of(talk, queue, slots=1)
+        [row] = talk.jobs(1)
+        talk.result(NEWS, [[row[0], row[2], None, b"first"]])
+        talk.result(WORK, [[row[0], row[2], b"1", "json"]])
+
+        client.result(WATCH, ids, True, True)
+
+        assert client.next(HEARD, ENDED) == [HEARD, ids[0], None, b"first", False]
+        assert client.next(HEARD, ENDED)[1][:2] == [ids[0], "completed"]
 
 
 def test_st20_a_finished_job_is_looked_up_on_record(tmp_path):

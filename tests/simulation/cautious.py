@@ -2,7 +2,9 @@
 
 from manyhands.model import commands as c
 from manyhands.model.job import Holder, Job, Schedule, State
+from manyhands.model.policy import QueuePolicy
 from manyhands.model.replies import Changed, Refusal, Reply, SubmittedMany, Why
+from tests.copies import replace
 from tests.simulation.actors import LIMITS, OPEN_TERMS, TERMS, Actor, NamedWorker
 
 # What each condition refuses by. In some world each of them must have let something pass as well.
@@ -14,6 +16,9 @@ CONDITIONS = {
     "only idle": Why.NOT_IDLE,
     "repeated exactly": Why.ALREADY_COMPLETED,
     "remove limit": Why.UNKNOWN_LIMIT,
+    "only known": Why.UNKNOWN_QUEUE,
+    "offered": Why.QUEUE_IN_USE,
+    "only scheduled": Why.UNKNOWN_SCHEDULE,
     "only: Cancel": Why.NO_LONGER_FITS,
     "only: ExpireLease": Why.NO_LONGER_FITS,
     "only: Move": Why.NO_LONGER_FITS,
@@ -50,6 +55,7 @@ class Cautious(Actor):
                 self._requeue,
                 self._depend,
                 self._remove_limit,
+                self._set_queue,
                 self._strand,
                 self._operate,
                 self._operate,
@@ -93,7 +99,13 @@ class Cautious(Actor):
             next_at=self.simulation.server.clock.now() + 1_000,
             terms=self.rng.choice(TERMS),
         )
-        self._expect("unless job", c.PutSchedule(schedule, unless_job=f"5c{number}"))
+        if self.rng.random() < 0.3:
+            switched = replace(schedule, paused=self.rng.random() < 0.3)
+            self._expect("only scheduled", c.PutSchedule(switched, fields=("paused",)))
+            return
+        in_step = self.rng.random() < 0.5
+        command = c.PutSchedule(schedule, unless_job=f"5c{number}", in_step=in_step)
+        self._expect("unless job", command)
 
     def _requeue(self) -> None:
         job_id = self.simulation.any_id(self.rng)
@@ -107,6 +119,26 @@ class Cautious(Actor):
 
     def _remove_limit(self) -> None:
         self._expect("remove limit", c.RemoveLimit(self.rng.choice(LIMITS)))
+
+    def _set_queue(self) -> None:
+        """Some settings of a queue, perhaps of one that is forgotten now and then."""
+        rng = self.rng
+        queue = rng.choice((self.simulation.any_queue(rng), "passing"))
+        if queue == "passing":
+            if rng.random() < 0.5:
+                self.ask(c.SetQueue(queue=queue))
+            else:
+                self._expect("offered", c.ForgetQueue(queue, offered=rng.random() < 0.5))
+        names = ("attempts_max", "grace_ms", "jobs_max", "lease_ms")
+        policy = QueuePolicy(attempts_max=3, grace_ms=100, jobs_max=20, lease_ms=2_000)
+        command = c.SetQueue(
+            queue=queue,
+            paused=False if rng.random() < 0.5 else None,
+            policy=policy if rng.random() < 0.5 else QueuePolicy(),
+            fields=tuple(rng.sample(names, rng.randint(0, 2))),
+            only_known=True,
+        )
+        self._expect("only known", command)
 
     def _strand(self) -> None:
         """A job that holds another one up for good, until somebody clears up; perhaps that one

@@ -6,7 +6,7 @@ import enum
 from collections import Counter
 from typing import NamedTuple
 
-from msgspec import json
+from msgspec import json, structs
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
@@ -14,7 +14,7 @@ from manyhands.engine.transitions import TABLE
 from manyhands.model import commands
 from manyhands.model.events import KINDS, Event, Signal
 from manyhands.model.job import FINISHED, EndReason, Job, Lease, State
-from manyhands.model.policy import Completion, OnDependencyFailure
+from manyhands.model.policy import Completion, OnDependencyFailure, QueuePolicy
 from manyhands.model.reasons import Reason
 from manyhands.model.replies import (
     Changed,
@@ -257,6 +257,57 @@ def check_dependencies(record: Record, effects: Effects) -> None:
                 policy is OnDependencyFailure.RUN and key in record.ended
             )
             require(met, f"{job.job_id} started before {key!r} had completed")
+
+
+def check_settings_kept(record: Record, store: FaultyStore, effects: Effects) -> None:
+    """A change of a queue's settings leaves alone what it does not name."""
+    command = record.command
+    if not isinstance(command, commands.SetQueue):
+        return
+    old = store.live.queue(command.queue)
+    new = (effects.set().queues if effects.settings is not None else {}).get(command.queue)
+    require(new is not None, f"{command} was accepted and set nothing")
+    assert new is not None
+    require(old is not None or not command.only_known, f"{command} created a queue")
+    if old is None:
+        return
+    if command.paused is None:
+        require(new.paused == old.paused, f"{command} switched the queue")
+    named = command.fields
+    if command.policy is None:
+        named = ()
+    if named is not None:
+        for field in structs.fields(QueuePolicy):
+            if field.name not in named:
+                kept = getattr(new.policy, field.name) == getattr(old.policy, field.name)
+                require(kept, f"{command} changed {field.name}")
+
+
+def check_in_step(record: Record, store: FaultyStore, effects: Effects) -> bool:
+    """A schedule that is set again keeps its step, or everything but what was to change. Returns
+    whether one was moved into step.
+    """
+    command = record.command
+    if not isinstance(command, commands.PutSchedule):
+        return False
+    asked = command.schedule
+    old = store.live.schedules.get(asked.schedule_id)
+    new = effects.set().schedules[asked.schedule_id]
+    assert new is not None
+    if old is None:
+        require(command.fields is None, f"{command} created a schedule")
+        require(new.next_at == asked.next_at, f"{command} set another time")
+        return False
+    if command.fields is not None:
+        kept = {field: getattr(asked, field) for field in command.fields}
+        require(replace(old, **kept) == new, f"{command} changed more than it names")
+        return False
+    if not command.in_step or old.interval_ms is None or asked.interval_ms is None:
+        require(new.next_at == asked.next_at, f"{command} set another time")
+        return False
+    fired_at = old.next_at - old.interval_ms
+    require(new.next_at == fired_at + asked.interval_ms, f"{command} is out of step")
+    return True
 
 
 def check_doomed(record: Record, effects: Effects) -> None:

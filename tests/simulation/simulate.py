@@ -330,6 +330,9 @@ class Simulation:
         checkers.check_leases(store, effects)
         checkers.check_dependencies(record, effects)
         checkers.check_doomed(record, effects)
+        checkers.check_settings_kept(record, store, effects)
+        if checkers.check_in_step(record, store, effects):
+            self.count("schedule moved into step")
         checkers.check_expiry(record, effects, self._awake_ms(), self._stalls)
 
     def _written(self, effects: Effects) -> None:

@@ -29,6 +29,7 @@ _PAUSE_SECONDS: Final = 0.05
 _PAUSE_SECONDS_MAX: Final = 5.0
 _GREETING_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
+_ARRAY_HEAD_BYTES: Final = 5  # of a message
 _random: Final = SystemRandom().random
 _log: Final = logging.getLogger("manyhands")
 
@@ -133,11 +134,20 @@ class Stream:
         self._pending[number] = pending
         future.add_done_callback(lambda done: self._withdraw(number, done))
         if self._link is not None:
-            pending.was_sent = True
-            self._put(pending.data)
+            self._send(pending)
         else:
             self.open()
         return pending
+
+    def _send(self, pending: Pending) -> None:
+        if len(pending.data) > self.limits.message_bytes - _ARRAY_HEAD_BYTES:
+            # The server would close the connection, again and again.
+            size, most = len(pending.data), self.limits.message_bytes
+            sentence = f"{size} bytes are more than the {most} of a message; send less at once"
+            pending.future.set_exception(Refused("payload_too_large", sentence))
+            return
+        pending.was_sent = True
+        self._put(pending.data)
 
     def tell(self, kind: int, *fields: object) -> bool:
         """Sends a note that needs no answer; returns False if there is no connection."""
@@ -147,8 +157,9 @@ class Stream:
         return True
 
     def _withdraw(self, number: int, future: "asyncio.Future[Raw]") -> None:
-        if future.cancelled():
-            self._pending.pop(number, None)
+        """Also after an answer, which has done so itself."""
+        del future
+        self._pending.pop(number, None)
 
     def _put(self, data: bytes) -> None:
         self._outbox.append(data)
@@ -162,7 +173,7 @@ class Stream:
         link = self._link
         while link is not None and self._outbox and not link.is_paused:
             batch: list[bytes] = []
-            size = 5  # the head of the array
+            size = _ARRAY_HEAD_BYTES
             while self._outbox:
                 size += len(self._outbox[0])
                 if batch and size > self.limits.message_bytes:
@@ -215,8 +226,7 @@ class Stream:
         self._outbox.clear()
         self._listener.greeted(greeting)
         for pending in tuple(self._pending.values()):
-            pending.was_sent = True
-            self._put(pending.data)
+            self._send(pending)
         self._listener.resumed()
         return link
 

@@ -31,7 +31,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import FINISHED, Origin, Schedule
 from manyhands.model.policy import NO_POLICY, NamedLimit, Queue, QueuePolicy, Terms
-from manyhands.model.replies import Accepted, Refusal, Reply, SubmittedMany, Why
+from manyhands.model.replies import Accepted, QueueSet, Refusal, Reply, SubmittedMany, Why
 
 _SCHEDULE_ORIGIN = Origin("schedule")
 _COUNTS = (
@@ -46,25 +46,25 @@ _COUNTS = (
 
 
 def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
-    """Changes the settings of a queue, and creates it if necessary."""
+    """Changes the settings of a queue, and creates it if necessary and allowed (rule 29)."""
+    known = effects.queue(command.queue)
+    if known is None and command.only_known:
+        return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
     refusal = bad_queue(effects, command.queue)
     if refusal is not None:
         return refusal
-    known = effects.queue(command.queue)
     if command.if_absent and known is not None:
         # A queue is there from its first job on, so it may exist and lack all settings.
         if known.policy != NO_POLICY or command.policy is None:
-            return Accepted(0)
+            return QueueSet(known, applied=False)
         command = replace(command, paused=None)
     queue = replace(known or Queue(command.queue), declared=True)
-    if command.policy is not None:
-        sentence = _bad_policy(command.policy)
-        if sentence is not None:
-            return Refusal(Why.BAD_POLICY, sentence)
-        queue = replace(queue, policy=command.policy)
-    if command.jobs_max is not None:
-        normal, high, low = command.jobs_max
-        policy = replace(queue.policy, jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
+    policy = command.policy
+    if policy is not None:
+        if command.fields is not None:
+            changes = {field: getattr(policy, field) for field in command.fields}
+            policy = replace(queue.policy, **changes)
+        # The whole is checked, not the change: one setting may need another.
         sentence = _bad_policy(policy)
         if sentence is not None:
             return Refusal(Why.BAD_POLICY, sentence)
@@ -73,7 +73,7 @@ def decide_set_queue(command: SetQueue, effects: Effects) -> Reply:
         queue = replace(queue, paused=command.paused)
     effects.put_queue(queue)
     effects.urgent = True
-    return Accepted(1)
+    return QueueSet(queue)
 
 
 def _bad_policy(policy: QueuePolicy) -> str | None:
@@ -92,7 +92,9 @@ def _bad_policy(policy: QueuePolicy) -> str | None:
 
 
 def decide_forget_queue(command: ForgetQueue, effects: Effects) -> Reply:
-    """Forgets a queue without unfinished jobs."""
+    """Forgets a queue that nobody uses: without unfinished jobs, and not offered by workers."""
+    if command.offered:
+        return Refusal(Why.QUEUE_IN_USE, f"there are workers for queue {command.queue!r}")
     if effects.queue(command.queue) is None:
         return Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {command.queue!r}")
     count = effects.view.unfinished_count(command.queue)
@@ -163,11 +165,13 @@ def decide_remove_cursor(command: RemoveCursor, effects: Effects) -> Reply:
 
 def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
     """Creates or replaces a schedule. Its count of firings continues."""
-    schedule = command.schedule
+    known = effects.view.schedule(command.schedule.schedule_id)
+    if known is None and command.fields is not None:
+        return _unknown_schedule(command.schedule.schedule_id)
+    schedule = _merged_schedule(command, known)
     refusal = _bad_schedule(schedule, effects)
     if refusal is not None:
         return refusal
-    known = effects.view.schedule(schedule.schedule_id)
     if command.if_absent and known is not None:
         return Accepted(0)
     if known is None and command.unless_job is not None:
@@ -181,6 +185,24 @@ def decide_put_schedule(command: PutSchedule, effects: Effects) -> Reply:
         schedule = replace(schedule, fired_count=known.fired_count, last_job_id=known.last_job_id)
     effects.set().schedules[schedule.schedule_id] = schedule
     return Accepted(1)
+
+
+def _merged_schedule(command: PutSchedule, known: Schedule | None) -> Schedule:
+    """Rule 30: what the command says, and what stays as it is."""
+    schedule = command.schedule
+    if known is None:
+        return schedule
+    if command.fields is not None:
+        return replace(known, **{field: getattr(schedule, field) for field in command.fields})
+    before, after = known.interval_ms, schedule.interval_ms
+    if command.in_step and before is not None and after is not None:
+        # One new interval after it fired last, or after it would have.
+        return replace(schedule, next_at=known.next_at - before + after)
+    return schedule
+
+
+def _unknown_schedule(schedule_id: str) -> Refusal:
+    return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {schedule_id!r}")
 
 
 def _bad_schedule(schedule: Schedule, effects: Effects) -> Refusal | None:
@@ -213,7 +235,7 @@ def _bad_terms(terms: Terms) -> Refusal | None:
 def decide_remove_schedule(command: RemoveSchedule, effects: Effects) -> Reply:
     """Removes a schedule; its jobs stay."""
     if effects.view.schedule(command.schedule_id) is None:
-        return Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {command.schedule_id!r}")
+        return _unknown_schedule(command.schedule_id)
     effects.set().schedules[command.schedule_id] = None
     return Accepted(1)
 

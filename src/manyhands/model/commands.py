@@ -345,8 +345,8 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     queue: str
     paused: bool | None = None
     policy: QueuePolicy | None = None
-    # Only the bounds on unfinished jobs: normal, high and low priority.
-    jobs_max: tuple[int | None, int | None, int | None] | None = None
+    fields: tuple[str, ...] | None = None  # of the policy; the others stay. None: all are set
+    only_known: bool = False  # refused if there is no such queue
     if_absent: bool = False  # only the policy of a queue that has none, and the rest of a new queue
 
 
@@ -354,6 +354,7 @@ class ForgetQueue(Struct, frozen=True, gc=False):
     """Drops a queue that has no unfinished job."""
 
     queue: str
+    offered: bool = False  # workers offer to work on it, as the sender knows: refused
 
 
 class ForgetIdle(Struct, frozen=True, gc=False):
@@ -383,6 +384,8 @@ class PutSchedule(Struct, frozen=True, gc=False):
 
     schedule: Schedule
     unless_job: str | None = None  # a new one is refused if a job has this id
+    in_step: bool = False  # if it exists with an interval, its next time follows from that one's
+    fields: tuple[str, ...] | None = None  # only these are set, and only if it exists; None: all
     if_absent: bool = False  # an existing one stays as it is
 
 

@@ -8,6 +8,7 @@ import enum
 from msgspec import Struct
 
 from manyhands.model.job import Job
+from manyhands.model.policy import Queue
 from manyhands.model.receipts import Receipt
 
 
@@ -126,6 +127,13 @@ class Accepted(Struct, frozen=True, gc=False):
     count: int = 0
 
 
+class QueueSet(Struct, frozen=True, gc=False):
+    """The queue as it is now."""
+
+    queue: Queue
+    applied: bool = True  # False: it has settings, which stay as they are
+
+
 class Ticked(Struct, frozen=True, gc=False):
     """How many jobs a tick changed; ``more``: further ones are due now."""
 
@@ -154,6 +162,7 @@ Reply = (
     | Concluded
     | Found
     | Accepted
+    | QueueSet
     | Ticked
     | Refusal
 )

@@ -99,8 +99,9 @@ def read_policy(form: Form, queue: Queue, problems: dict[str, str]) -> SetQueue 
     if forced and read["lease_ms"] is None:
         problems["lease_ms"] = "A lease that binds every claim needs a length."
         return None
-    policy = replace(queue.policy, **read, backoff=backoff, lease_forced=forced)
-    return SetQueue(queue=queue.name, policy=policy)
+    changes = {**read, "backoff": backoff, "lease_forced": forced}
+    policy = QueuePolicy(**changes)
+    return SetQueue(queue=queue.name, policy=policy, fields=tuple(changes), only_known=True)
 
 
 def read_duration(text: str) -> int:

@@ -5,12 +5,13 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
+from manyhands.dispatch.ask import ask
 from manyhands.model.commands import SetQueue
 from manyhands.model.history import MINUTE_MS
 from manyhands.model.job import State
+from manyhands.model.replies import Refusal, Why
 from manyhands.store.contract import QueueFacts
 from manyhands.ui import words
-from manyhands.ui.actions import carry_out
 from manyhands.ui.page import Done, Page, Shown, url
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
@@ -118,10 +119,11 @@ async def switch(visit: Visit, form: Form, default: str) -> Done:
     action = form.text("action")
     if action not in ("pause", "resume"):
         raise Problem(400, "invalid_body", "a queue can be paused or resumed here")
-    if name not in visit.dispatcher.store.live.queues:
-        raise Problem(404, "unknown_queue", f"there is no queue {words.shown(name)}")
     paused = action == "pause"
-    sentence = f"Queue {words.shown(name)} is {'paused' if paused else 'resumed'}."
-    return await carry_out(
-        visit, SetQueue(queue=name, paused=paused), sentence, back_to(form, default)
-    )
+    to = back_to(form, default)
+    reply = await ask(visit.dispatcher, SetQueue(queue=name, paused=paused, only_known=True))
+    if isinstance(reply, Refusal):
+        if reply.why is Why.UNKNOWN_QUEUE:
+            raise Problem(404, "unknown_queue", f"there is no queue {words.shown(name)}")
+        return Done(to, f"Refused: {reply.sentence}.", failed=True)
+    return Done(to, f"Queue {words.shown(name)} is {'paused' if paused else 'resumed'}.")

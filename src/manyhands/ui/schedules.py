@@ -61,10 +61,12 @@ class Schedules(Page):
             case "run":
                 return await self._run(visit, schedule)
             case "pause":
-                command, told = PutSchedule(replace(schedule, paused=True)), "is paused"
+                paused = replace(schedule, paused=True)
+                command, told = PutSchedule(paused, fields=("paused",)), "is paused"
             case "resume":
                 next_at = _first_at(schedule, visit.now)
-                command = PutSchedule(replace(schedule, paused=False, next_at=next_at))
+                resumed = replace(schedule, paused=False, next_at=next_at)
+                command = PutSchedule(resumed, fields=("paused", "next_at"))
                 told = "goes on"
             case "remove":
                 if not form.confirmed:

@@ -61,7 +61,7 @@ def test_a_queue_that_has_settings_keeps_them():
     world.set_queue(attempts_max=3)
     command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
 
-    assert world.accepted(command) == 0
+    assert world.run(command).applied is False
 
     queue = world.store.live.queue("q")
     assert (queue.paused, queue.policy.attempts_max) == (False, 3)
@@ -74,7 +74,7 @@ def test_a_queue_without_settings_gets_a_policy_and_stays_paused():
     world.set_queue(paused=True)
     command = SetQueue(queue="q", paused=False, policy=QueuePolicy(attempts_max=9), if_absent=True)
 
-    assert world.accepted(command) == 1
+    assert world.run(command).applied is True
 
     queue = world.store.live.queue("q")
     assert (queue.paused, queue.policy.attempts_max) == (True, 9)
@@ -85,7 +85,7 @@ def test_a_queue_that_is_absent_gets_all_settings():
     world = World()
     command = SetQueue(queue="q", paused=True, policy=QueuePolicy(attempts_max=9), if_absent=True)
 
-    assert world.accepted(command) == 1
+    assert world.run(command).applied is True
     assert world.store.live.queue("q").paused
 
 
@@ -380,19 +380,7 @@ def test_a_cron_line_is_as_good_as_an_interval():
     assert world.tick(MINUTE) == 0
 
 
-# Bounds by priority, and cursors.
-
-
-def test_the_bounds_of_a_queue_can_be_set_without_its_other_policy():
-    world = World()
-    world.set_queue(attempts_max=3)
-
-    world.accepted(SetQueue(queue="q", jobs_max=(1, 2, 0)))
-
-    policy = world.store.live.queue("q").policy
-    assert (policy.attempts_max, policy.jobs_max) == (3, 1)
-    assert (policy.jobs_max_high, policy.jobs_max_low) == (2, 0)
-    assert world.refused(SetQueue(queue="q", jobs_max=(-1, None, None))) is Why.BAD_POLICY
+# Cursors.
 
 
 def test_a_reader_of_events_leaves_a_mark_and_takes_it_away():

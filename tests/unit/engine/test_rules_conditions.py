@@ -7,6 +7,7 @@ from manyhands.model.commands import (
     Claim,
     Complete,
     ExpireLease,
+    ForgetQueue,
     Move,
     OnExisting,
     Only,
@@ -18,10 +19,20 @@ from manyhands.model.commands import (
     SetDependencies,
     SetLimit,
     SetPriority,
+    SetQueue,
 )
 from manyhands.model.job import Schedule, State
-from manyhands.model.policy import TERMS, OnDependencyFailure, OnExpiry, OnUnknownDependency, Terms
-from manyhands.model.replies import Changed, Refusal, Submitted, Why
+from manyhands.model.policy import (
+    TERMS,
+    OnDependencyFailure,
+    OnExpiry,
+    OnUnknownDependency,
+    Queue,
+    QueuePolicy,
+    Terms,
+)
+from manyhands.model.replies import Changed, QueueSet, Refusal, Submitted, Why
+from tests.copies import replace
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job, a_worker, by_holder
 
 HOLD = Terms(on_dependency_failure=OnDependencyFailure.HOLD)
@@ -371,3 +382,124 @@ def test_rule_28_a_claim_of_no_jobs_changes_nothing():
 
     assert reply.jobs == ()
     assert world.job(job.job_id) == job
+
+
+# Rule 29: settings of queues.
+
+
+def test_rule_29_settings_that_a_change_does_not_name_stay():
+    world = World()
+    world.set_queue(attempts_max=3, lease_ms=SECOND)
+
+    reply = world.run(
+        SetQueue(queue="q", policy=QueuePolicy(jobs_max=1), fields=("jobs_max", "lease_ms"))
+    )
+
+    policy = QueuePolicy(attempts_max=3, jobs_max=1)
+    assert world.store.live.queue("q").policy == policy
+    assert reply == QueueSet(Queue("q", policy, declared=True))
+
+
+def test_rule_29_a_change_without_fields_leaves_the_policy_alone():
+    world = World()
+    world.set_queue(attempts_max=3)
+
+    world.run(SetQueue(queue="q", paused=True, policy=QueuePolicy(), fields=()))
+
+    assert world.store.live.queue("q") == Queue(
+        "q", QueuePolicy(attempts_max=3), paused=True, declared=True
+    )
+
+
+def test_rule_29_a_policy_without_fields_replaces_all_of_it():
+    world = World()
+    world.set_queue(attempts_max=3)
+
+    world.run(SetQueue(queue="q", policy=QueuePolicy(jobs_max=1)))
+
+    assert world.store.live.queue("q").policy == QueuePolicy(jobs_max=1)
+
+
+def test_rule_29_what_a_change_makes_of_the_whole_is_checked():
+    world = World()
+    world.set_queue(lease_ms=SECOND)
+    forced = SetQueue(queue="q", policy=QueuePolicy(lease_forced=True), fields=("lease_forced",))
+    without = SetQueue(queue="q", policy=QueuePolicy(), fields=("lease_ms",))
+    world.run(forced)
+
+    assert world.refused(without) is Why.BAD_POLICY
+    assert world.refused(replace(forced, queue="other")) is Why.BAD_POLICY
+    assert world.store.live.queue("q").policy == QueuePolicy(lease_ms=SECOND, lease_forced=True)
+
+
+def test_rule_29_a_change_for_a_known_queue_creates_none():
+    world = World()
+    pause = SetQueue(queue="q", paused=True, only_known=True)
+
+    unknown = world.refused(pause)
+    world.submit()
+
+    assert unknown is Why.UNKNOWN_QUEUE
+    assert isinstance(world.run(pause), QueueSet)
+    assert world.store.live.queue("q").paused
+
+
+def test_rule_29_a_queue_that_workers_offer_is_not_dropped():
+    world = World()
+    world.set_queue("q", paused=False)
+
+    offered = world.refused(ForgetQueue("q", offered=True))
+    unknown = world.refused(ForgetQueue("unknown", offered=True))
+
+    assert offered is unknown is Why.QUEUE_IN_USE
+    assert world.accepted(ForgetQueue("q")) == 1
+    assert world.store.live.queue("q") is None
+
+
+# Rule 30: schedules that are set again.
+
+
+def test_rule_30_a_schedule_that_is_set_again_is_due_one_new_interval_after_it_fired():
+    world = World()
+    world.run(PutSchedule(replace(a_schedule(), next_at=START + HOUR)))
+    again = replace(a_schedule(), interval_ms=3 * HOUR, next_at=START + MINUTE)
+
+    world.run(PutSchedule(again, in_step=True))
+    in_step = world.store.live.view.schedule("5c").next_at
+    world.run(PutSchedule(again))
+
+    assert in_step == START + 3 * HOUR
+    assert world.store.live.view.schedule("5c").next_at == START + MINUTE
+
+
+@pytest.mark.parametrize("known", [None, replace(a_schedule(), interval_ms=None, cron="0 * * * *")])
+def test_rule_30_a_schedule_without_an_earlier_interval_is_due_when_it_says(known):
+    world = World()
+    if known is not None:
+        world.run(PutSchedule(known))
+
+    world.run(PutSchedule(replace(a_schedule(), next_at=START + MINUTE), in_step=True))
+
+    assert world.store.live.view.schedule("5c").next_at == START + MINUTE
+
+
+def test_rule_30_a_cron_line_is_never_moved_into_step():
+    world = World()
+    world.run(PutSchedule(a_schedule()))
+    cron = replace(a_schedule(), interval_ms=None, cron="0 * * * *", next_at=START + MINUTE)
+
+    world.run(PutSchedule(cron, in_step=True))
+
+    assert world.store.live.view.schedule("5c") == cron
+
+
+def test_rule_30_a_schedule_is_paused_without_its_other_settings():
+    world = World()
+    paused = PutSchedule(replace(a_schedule(), queue="old", paused=True), fields=("paused",))
+
+    unknown = world.refused(paused)
+    world.run(PutSchedule(a_schedule()))
+    world.run(paused)
+
+    assert unknown is Why.UNKNOWN_SCHEDULE
+    assert world.store.live.view.schedule("5c") == replace(a_schedule(), paused=True)

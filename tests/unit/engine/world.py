@@ -46,6 +46,7 @@ from manyhands.model.replies import (
     Changed,
     ChangedMany,
     Claimed,
+    QueueSet,
     Refusal,
     Reply,
     Submitted,
@@ -357,7 +358,8 @@ class World:
 
     def set_queue(self, queue: str = "q", paused: bool | None = None, **policy: Any) -> None:
         wished = QueuePolicy(**policy) if policy else None
-        assert self.accepted(SetQueue(queue=queue, paused=paused, policy=wished)) == 1
+        reply = self.run(SetQueue(queue=queue, paused=paused, policy=wished))
+        assert isinstance(reply, QueueSet), reply
 
     def recover(self, incarnation: str, outage_ms: int = 0) -> int:
         return self.accepted(Recover(incarnation, outage_ms))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from manyhands.model.commands import Look, SetQueue
+from manyhands.model.commands import ForgetQueue, Look, SetQueue
 from manyhands.model.job import State
 from manyhands.model.policy import QueuePolicy
 from manyhands.model.replies import Refusal
@@ -316,6 +316,20 @@ def test_drop_function_forgets_an_idle_function(room):
     assert peer.text(b"drop function f") == b"OK\r\n"
     assert peer.text(b"status") == b".\n"
     assert peer.text(b"drop function f").startswith(b"ERR UNKNOWN_FUNCTION ")
+
+
+def test_a_function_whose_drop_was_refused_stays_listed_without_its_queue(room):
+    """G48 and G57"""
+    peer = room.gearman()
+    room.worker(b"f").hang_up()
+    handle = peer.submit(b"f")
+
+    refused = peer.text(b"drop function f")
+    peer.text(b"cancel job " + handle)
+    room.ask(ForgetQueue("f"))
+
+    assert refused.startswith(b"ERR FUNCTION_IN_USE ")
+    assert peer.text(b"status") == b"f\t0\t0\t0\n.\n"
 
 
 def test_a_function_that_was_only_ever_named_is_listed_until_it_is_dropped(room):

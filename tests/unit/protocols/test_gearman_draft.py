@@ -182,7 +182,7 @@ def test_a8_what_loses_the_framing_closes_and_nothing_else(room, data, code, clo
 def test_a8_a_full_queue_and_a_stopping_server_keep_the_connection(room):
     app = room.draft()
     app.create()
-    room.ask(SetQueue(queue="f", jobs_max=(1, None, None)))
+    room.ask(SetQueue(queue="f", policy=QueuePolicy(jobs_max=1)))
     create = encode(JobCreateReq(b"f", b"", ASYNC_HANDLE, b""))
 
     full = faults(app, create)

@@ -127,7 +127,6 @@ def test_settings_of_a_queue_are_read_as_they_are_shown():
         rate=Rate(100, MINUTE),
         backoff=Backoff(first_ms=5_000),
         record_ms=7 * 24 * 60 * MINUTE,
-        jobs_max_high=12,
     )
     form = Form(list(shown_policy(policy).items()))
 
@@ -135,6 +134,8 @@ def test_settings_of_a_queue_are_read_as_they_are_shown():
 
     assert command is not None
     assert command.policy == policy
+    assert command.fields is not None
+    assert "jobs_max_high" not in command.fields  # the form does not have it: it stays
 
 
 @pytest.mark.parametrize("field", [field.name for field in FIELDS])

@@ -9,7 +9,7 @@ from manyhands.dispatch.session import Peer
 from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
-from manyhands.model.policy import DEFAULTS, terms_of
+from manyhands.model.policy import DEFAULTS, QueuePolicy, terms_of
 from manyhands.model.replies import Refusal, Reply, Why
 from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.gearman.names import as_word, queue_of, unescaped
@@ -26,6 +26,8 @@ _COLON: Final = ord(":")
 _UNIQUE_BYTES_MAX: Final = 64
 # The key of a job that was joined by its data: a dash and a digest of 64 bytes, see ``unique_key``.
 _DIGEST_BYTES: Final = 65
+# The bounds on unfinished jobs, which are set together.
+_JOBS_MAX: Final = ("jobs_max", "jobs_max_high", "jobs_max_low")
 # Asks for nothing; its answer comes when everything asked before is on disk.
 _BARRIER: Final = LookByKey(b"", "")
 
@@ -86,6 +88,10 @@ class Hall:
         """
         if len(self.functions) < _FUNCTIONS_COUNT_MAX:
             self.functions[function] = None
+
+    def is_offered(self, function: str) -> bool:
+        """Whether a connected worker offers the function."""
+        return any(function in session.abilities for session in self.sessions)
 
     def complain(self, peer: Peer, code: bytes, sentence: bytes) -> None:
         """Notes an error sent to a peer."""
@@ -219,19 +225,20 @@ class Admin:
             self._incomplete(b"maxqueue FUNCTION [ALL | HIGH NORMAL LOW]")
             return
         bounds = [number if number > 0 else None for number in numbers or [0]]
-        jobs_max: tuple[int | None, int | None, int | None]
         if len(bounds) == 1:
-            jobs_max = (bounds[0], None, None)
+            policy = QueuePolicy(jobs_max=bounds[0])
         else:
             # No bound for one priority must not fall back to that of another.
             high, normal, low = (number or _NO_BOUND for number in bounds)
-            jobs_max = (normal, high, low)
+            policy = QueuePolicy(jobs_max=normal, jobs_max_high=high, jobs_max_low=low)
         name = _named(words[0])
-        known = {queue.name for queue in self._peer.queues()}
-        if name not in known and name not in self._hall.workers_by_function():
-            self._replies.say(wire.OK_LINE)
-            return
-        self._ask(SetQueue(queue=name, jobs_max=jobs_max))
+        command = SetQueue(
+            queue=name,
+            policy=policy,
+            fields=_JOBS_MAX,
+            only_known=name not in self._hall.workers_by_function(),
+        )
+        self._ask(command, missing=wire.OK_LINE)
 
     def on_cancel(self, words: list[bytes]) -> None:
         if len(words) != 2 or words[0].lower() != b"job":
@@ -256,17 +263,28 @@ class Admin:
             return
         name = _named(self._line.split(None, 2)[2].rstrip())  # may contain spaces
         hall = self._hall
-        if hall.workers_by_function().get(name):
-            sentence = b"there are workers for this function"
-            self._replies.say(wire.encode_refusal(b"FUNCTION_IN_USE", sentence))
-            return
+        command = ForgetQueue(name, offered=hall.is_offered(name))
+        # Listings that are asked for before the answer leaves do not show it either.
         was_named = name in hall.functions
         hall.functions.pop(name, None)
-        self._ask(ForgetQueue(name), missing=wire.OK_LINE if was_named else None)
+        slot = self._replies.reserve()
+
+        def settle(reply: Reply) -> None:
+            answer = _answer(reply)
+            if isinstance(reply, Refusal) and was_named:
+                if reply.why is Why.UNKNOWN_QUEUE:
+                    answer = wire.OK_LINE
+                else:
+                    hall.learn(name)
+            if isinstance(reply, Refusal) and command.offered:
+                answer = _refused(reply, b"there are workers for this function")
+            self._replies.fill(slot, answer)
+
+        self._peer.operate(command, settle)
 
     def _ask(
         self,
-        command: SetQueue | Cancel | ForgetQueue,
+        command: SetQueue | Cancel,
         unknown: bytes | None = None,
         missing: bytes | None = None,
     ) -> None:
@@ -274,16 +292,13 @@ class Admin:
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
-            if not isinstance(reply, Refusal):
-                self._replies.fill(slot, wire.OK_LINE)
-            elif unknown is not None and reply.why in _NO_SUCH_JOB:
+            why = reply.why if isinstance(reply, Refusal) else None
+            if unknown is not None and why in _NO_SUCH_JOB:
                 self._replies.fill(slot, unknown)
-            elif missing is not None and reply.why is Why.UNKNOWN_QUEUE:
+            elif missing is not None and why is Why.UNKNOWN_QUEUE:
                 self._replies.fill(slot, missing)
             else:
-                sentence = reply.sentence.encode("utf-8", "replace")
-                refusal = wire.encode_refusal(ERROR_CODES[reply.why], sentence)
-                self._replies.fill(slot, refusal)
+                self._replies.fill(slot, _answer(reply))
 
         self._peer.operate(command, settle)
 
@@ -299,6 +314,16 @@ class Admin:
 _NO_SUCH_JOB: Final = frozenset(
     {Why.UNKNOWN_JOB, Why.ALREADY_COMPLETED, Why.ALREADY_FAILED, Why.ALREADY_CANCELLED}
 )
+
+
+def _answer(reply: Reply) -> bytes:
+    if not isinstance(reply, Refusal):
+        return wire.OK_LINE
+    return _refused(reply, reply.sentence.encode("utf-8", "replace"))
+
+
+def _refused(refusal: Refusal, sentence: bytes) -> bytes:
+    return wire.encode_refusal(ERROR_CODES[refusal.why], sentence)
 
 
 def shown_unique(job: Job) -> bytes:

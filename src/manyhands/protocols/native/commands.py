@@ -24,6 +24,7 @@ from manyhands.model.replies import (
     Changed,
     ChangedMany,
     Claimed,
+    QueueSet,
     Refusal,
     Repeated,
     Reply,
@@ -204,6 +205,8 @@ class ApiCommands:
         reply = await ask(self._dispatcher, command)
         if isinstance(reply, Refusal):
             raise problem(reply)
+        if isinstance(reply, QueueSet):
+            return int(reply.applied)
         assert isinstance(reply, Accepted)
         return reply.count
 

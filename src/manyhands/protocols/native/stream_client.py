@@ -4,7 +4,7 @@ Numbers in comments (ST…) are those of ``docs/protocols/stream.md``.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import REALM, JobOptions
 from manyhands.protocols.native.decoder import read_ids
 from manyhands.protocols.native.refusals import spelt
-from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub, Socket
+from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub, Piece, Socket
+from manyhands.protocols.native.stream_news import News
 from manyhands.protocols.native.stream_outbox import Outbox, Slot
 from manyhands.protocols.native.stream_refusals import (
     NoteRefusedError,
@@ -61,6 +62,7 @@ class ClientSide:
         self._options: tuple[bytes, JobOptions] = (b"", _PLAIN)  # the last: many are equal
         self._watched: dict[str, None] = {}
         self._unseen: deque[str] = deque()  # finished while the peer did not read
+        self._news = News(socket, hub, self, outbox.say_in_turn, self._show_later)
         self._is_over = False
 
     def leave(self) -> None:
@@ -69,6 +71,7 @@ class ClientSide:
         for job_id in self._watched:
             self._hub.unwatch(self, job_id)
         self._watched.clear()
+        self._news.forget_all()
 
     def submit(self, note: wire.Submit) -> int:
         """Submits jobs, and watches them if asked to."""
@@ -134,11 +137,17 @@ class ClientSide:
         self._outbox.settle(self._outbox.reserve(note.number), note.number)
         for job_id in read_ids(tuple(note.ids)):
             if note.on:
+                if note.news:
+                    self._news.follow(job_id)
                 self._watch(job_id)
-            elif job_id in self._watched:
-                del self._watched[job_id]
-                self._hub.unwatch(self, job_id)
+            else:
+                self._unwatch(job_id)
         return count
+
+    def _unwatch(self, job_id: str) -> None:
+        self._news.forget(job_id)
+        if self._watched.pop(job_id, self) is None:
+            self._hub.unwatch(self, job_id)
 
     def _watch(self, job_id: str) -> None:
         if job_id not in self._watched:
@@ -150,13 +159,27 @@ class ClientSide:
         if job_id not in self._watched:
             return
         del self._watched[job_id]
+        if not self._news.ends(job_id):
+            return
         if self._socket.is_behind:
             self._unseen.append(job_id)
         else:
             self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
 
-    def show_ends(self) -> None:
+    def see_news(self, job: Job, pieces: Iterable[Piece]) -> None:
+        """A job it follows changed, or there are new pieces of its result."""
+        self._news.hear(job, pieces)
+
+    def go_on(self) -> None:
         """The peer reads again."""
+        self._news.go_on()
+        self._show_ends()
+
+    def _show_later(self, job_id: str) -> None:
+        self._unseen.append(job_id)
+        self._show_ends()
+
+    def _show_ends(self) -> None:
         if self._unseen and not self._socket.is_behind and not self._is_over:
             job_id = self._unseen.popleft()
             self._hub.look((job_id,), _LOOK_BYTES_MAX, partial(self._show_end, job_id))
@@ -165,7 +188,7 @@ class ClientSide:
         if not self._is_over:
             for job in jobs:
                 self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
-            self.show_ends()
+            self._show_ends()
 
     def look(self, note: wire.Look) -> int:
         """Shows jobs."""

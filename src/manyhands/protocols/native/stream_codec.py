@@ -23,6 +23,7 @@ ANSWER: Final = 20
 JOBS: Final = 21
 TOLD: Final = 22
 ENDED: Final = 23
+HEARD: Final = 24
 CLOSING: Final = 25
 
 # Further fields may be appended to any note; peers that do not know them ignore them.
@@ -103,12 +104,20 @@ class Work(Head, frozen=True):
     credit: Credit | None = None
 
 
+class Progress(Struct, array_like=True, frozen=True):
+    """How far a job is."""
+
+    done: int
+    all: int = 0  # unknown
+    seconds_left: int | None = None
+
+
 class Piece(Struct, array_like=True, frozen=True):
     """Progress of a job, a partial result, or both."""
 
     id: str
     token: str
-    progress: tuple[int, int] | None = None
+    progress: Progress | None = None
     partial: bytes | None = None
 
 
@@ -141,10 +150,11 @@ class Depart(Head, frozen=True):
 
 
 class Watch(Head, frozen=True):
-    """Jobs whose end to report, or to report no longer."""
+    """Jobs to watch, or to watch no longer."""
 
     ids: list[str]
     on: bool = True
+    news: bool = False  # also progress and pieces of the result
 
 
 class Look(Head, frozen=True):
@@ -251,6 +261,17 @@ def told(job_id: str, lease_number: int, why: str) -> bytes:
 def ended(view: tuple[Any, ...]) -> bytes:
     """The notice that a watched job has finished."""
     return _encode((ENDED, view))
+
+
+def heard(
+    job_id: str,
+    progress: tuple[int, int, int | None] | None,
+    piece: bytes | None,
+    *,
+    warning: bool = False,
+) -> bytes:
+    """News of a watched job."""
+    return _encode((HEARD, job_id, progress, piece, warning))
 
 
 def closing(seconds: int) -> bytes:

@@ -1,11 +1,11 @@
 """What a stream needs of its connection and of the server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from msgspec import Struct
 
-from manyhands.model.job import Job
+from manyhands.model.job import Job, Progress
 
 ITEMS_COUNT_MAX: Final = 500  # of a note
 
@@ -41,8 +41,27 @@ class Stream(Protocol):
         """The server is about to stop."""
 
 
+class Piece(Protocol):
+    """A part of a job's result, or a warning."""
+
+    @property
+    def number(self) -> int:
+        """They are numbered in order, with gaps where one was too large to be kept."""
+
+    @property
+    def payload(self) -> bytes:
+        """Its content."""
+
+    @property
+    def warning(self) -> bool:
+        """Whether it is a warning."""
+
+
 class Watcher(Protocol):
     """A stream whose client watches jobs."""
+
+    def see_news(self, job: Job, pieces: Iterable[Piece]) -> None:
+        """A job it follows changed, or there are new pieces of its result."""
 
     def see_end(self, job_id: str, job: Job | None) -> None:
         """A job it watches has finished; with None, there is no such job."""
@@ -76,6 +95,14 @@ class Hub(Protocol):
 
     def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
+
+    def follow(self, watcher: Watcher, job_id: str) -> None:
+        """Reports the progress of a job and pieces of its result, until it finishes."""
+
+    def pieces(
+        self, job_id: str, found: Callable[[Iterable[Piece], Progress | None], None]
+    ) -> None:
+        """Loads the pieces that are kept, and the progress of an unfinished job."""
 
     def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""

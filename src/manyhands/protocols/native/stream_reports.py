@@ -100,9 +100,12 @@ class Reports:
         for piece in note.pieces:
             job_id, proof = read_id(piece.id), ByToken(piece.token)
             if piece.progress is not None:
-                numerator, denominator = piece.progress
                 report = commands.Report(
-                    job_id=job_id, proof=proof, numerator=numerator, denominator=denominator
+                    job_id=job_id,
+                    proof=proof,
+                    numerator=piece.progress.done,
+                    denominator=piece.progress.all,
+                    seconds_left=piece.progress.seconds_left,
                 )
                 self._peer.ask(report)
             if piece.partial is not None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -17,11 +17,11 @@ from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.lookup import find_job
 from manyhands.dispatch.session import Settle
 from manyhands.model.commands import Command
-from manyhands.model.job import FINISHED, Holder, Job, State
+from manyhands.model.job import FINISHED, Holder, Job, Progress, State
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
 from manyhands.protocols.native.bodies import REALM
-from manyhands.protocols.native.stream_hub import Bounds, Stream, Watcher, Worker
+from manyhands.protocols.native.stream_hub import Bounds, Piece, Stream, Watcher, Worker
 from manyhands.protocols.native.stream_session import SUBPROTOCOL, StreamSession
 from manyhands.store.batch import Batch
 from manyhands.store.contract import StoreFailedError
@@ -52,6 +52,7 @@ class StreamRoutes:
         self.incarnation = ids.incarnation
         self._streams: dict[Stream, None] = {}
         self._watchers: dict[str, dict[Watcher, None]] = {}  # by job
+        self._followers: dict[str, dict[Watcher, None]] = {}  # by job
         self._holders: dict[str, Worker] = {}  # by job
         self._surplus: dict[str, dict[Worker, None]] = {}  # by queue
         self._surplus_of: dict[Worker, Sequence[str]] = {}
@@ -96,6 +97,8 @@ class StreamRoutes:
             worker, lease = self._holders[job_id], jobs[job_id].lease
             if lease is None or lease.number != worker.held[job_id]:
                 worker.lose(jobs[job_id])
+        if self._followers:
+            self._report_news(batch)
         for job_id in _common(self._watchers, jobs):
             if jobs[job_id].state in FINISHED:
                 self._end(job_id, jobs[job_id])
@@ -104,6 +107,14 @@ class StreamRoutes:
                 if event.state is _READY and event.queue in self._surplus:
                     self._look_later(_SURPLUS_SECONDS)
                     break
+
+    def _report_news(self, batch: Batch) -> None:
+        pieces: dict[str, list[Piece]] = {}
+        for piece in batch.rows_of("partials").values():
+            pieces.setdefault(piece.job_id, []).append(piece)
+        for job_id in _common(self._followers, batch.jobs):
+            for watcher in tuple(self._followers[job_id]):
+                watcher.see_news(batch.jobs[job_id], pieces.get(job_id, ()))
 
     def _look_later(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -121,6 +132,7 @@ class StreamRoutes:
             self._look_later(_SURPLUS_AGAIN_SECONDS)  # for now a sleeper wants it
 
     def _end(self, job_id: str, job: Job | None) -> None:
+        self._followers.pop(job_id, None)
         for watcher in self._watchers.pop(job_id, ()):
             watcher.see_end(job_id, job)
 
@@ -132,7 +144,10 @@ class StreamRoutes:
         """Looks up jobs, live or stored, in order, until their results exceed so many bytes or one
         cannot be read.
         """
-        task = asyncio.get_running_loop().create_task(self._look(ids, bytes_max, found))
+        self._begin(self._look(ids, bytes_max, found))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -166,10 +181,32 @@ class StreamRoutes:
 
     def unwatch(self, watcher: Watcher, job_id: str) -> None:
         """Ends the watch of a job."""
-        watchers = self._watchers.get(job_id, {})
-        watchers.pop(watcher, None)
-        if not watchers:
-            self._watchers.pop(job_id, None)
+        for table in (self._watchers, self._followers):
+            watchers = table.get(job_id, {})
+            watchers.pop(watcher, None)
+            if not watchers:
+                table.pop(job_id, None)
+
+    def follow(self, watcher: Watcher, job_id: str) -> None:
+        """Reports the progress of a job and pieces of its result, until it finishes."""
+        self._followers.setdefault(job_id, {})[watcher] = None
+
+    def pieces(
+        self, job_id: str, found: Callable[[Iterable[Piece], Progress | None], None]
+    ) -> None:
+        """Loads the pieces that are kept, and the progress of an unfinished job."""
+        self._begin(self._pieces(job_id, found))
+
+    async def _pieces(
+        self, job_id: str, found: Callable[[Iterable[Piece], Progress | None], None]
+    ) -> None:
+        kept: Sequence[Piece] = ()
+        try:
+            kept = await asyncio.to_thread(self._dispatcher.store.partials, job_id)
+        except (StoreFailedError, RecordDamagedError) as error:
+            _log.warning("pieces of a result could not be read", reason=str(error))
+        job = self._dispatcher.store.live.live_job(job_id)
+        found(kept, None if job is None else job.progress)
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
         """Notes that a worker has a job. Returns the number of the lease, or None if it is not the

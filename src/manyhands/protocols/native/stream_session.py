@@ -106,7 +106,7 @@ class StreamSession:
     def go_on(self) -> None:
         """The peer reads again."""
         self._worker.take()
-        self._client.show_ends()
+        self._client.go_on()
 
     def announce_stop(self, seconds: int) -> None:
         """The server is about to stop."""

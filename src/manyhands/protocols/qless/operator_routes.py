@@ -17,7 +17,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.filter import Order
 from manyhands.model.job import Job, Schedule, State
-from manyhands.model.replies import Changed, ChangedMany, Refusal, Reply, Why
+from manyhands.model.replies import Changed, ChangedMany, QueueSet, Refusal, Reply, Why
 from manyhands.operate.schedules import CalendarError, first_cron_at
 from manyhands.protocols.qless import items, settings
 from manyhands.protocols.qless.answers import ItemError
@@ -153,11 +153,10 @@ class QlessOperating:
     async def set_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
         name = queue_name(rest[0])
         data, _ = read_value(await exchange.body(), settings.QUEUE)
-        command = data.command(name, self._live.queue(name))
-        _check([await ask(self._dispatcher, command)])
-        policy = command.policy
-        assert policy is not None
-        await self._answer(exchange, settings.shown_policy(policy), [])
+        reply = await ask(self._dispatcher, data.command(name))
+        _check([reply])
+        assert isinstance(reply, QueueSet)
+        await self._answer(exchange, settings.shown_policy(reply.queue.policy), [])
 
     async def forget_queue(self, exchange: Exchange, rest: list[bytes]) -> None:
         """Removes an empty queue from the lists."""
@@ -186,7 +185,10 @@ class QlessOperating:
                 continue
             try:
                 schedule = self._schedule(queue, item)
-                batch.ask(index, item.id, PutSchedule(schedule, self._job_id_of(item.id)))
+                command = PutSchedule(
+                    schedule, self._job_id_of(item.id), in_step=item.offset is None
+                )
+                batch.ask(index, item.id, command)
             except WrongItemError as error:
                 batch.refuse(index, items.bad(error, item.id))
         results: list[object] = [False] * len(found)
@@ -198,7 +200,6 @@ class QlessOperating:
         await self._answer(exchange, results, batch.errors)
 
     def _schedule(self, queue: str, item: settings.RecurItem) -> Schedule:
-        known = self._live.schedules.get(item.id)
         now = self._dispatcher.clock.now()
         if item.cron is not None and item.interval is None:
             try:
@@ -206,7 +207,7 @@ class QlessOperating:
             except CalendarError as error:
                 raise WrongItemError("invalid_option", str(error)) from None
         else:
-            next_at = item.next_at(known, now)
+            next_at = item.next_at(now)
         return item.schedule(queue, next_at, self._rules.meta_bytes_max)
 
     def _job_id_of(self, text: str) -> str | None:

@@ -4,13 +4,12 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
 
 from manyhands.model import limits
 from manyhands.model.commands import RemoveLimit, SetLimit, SetQueue
 from manyhands.model.job import Schedule
 from manyhands.model.payload import Encoding, as_json_value
-from manyhands.model.policy import NO_POLICY, Backoff, Queue, QueuePolicy, Rate
+from manyhands.model.policy import Backoff, QueuePolicy, Rate
 from manyhands.protocols.qless import answers
 from manyhands.protocols.qless.decoder import Items
 from manyhands.protocols.qless.identifiers import WrongItemError
@@ -55,17 +54,17 @@ class QueueData(Struct):
     keep_count: Whole | UnsetType | None = UNSET
     paused: bool | UnsetType = UNSET
 
-    def command(self, name: str, known: Queue | None) -> SetQueue:
-        """Merges the given settings into the current ones."""
+    def command(self, name: str) -> SetQueue:
+        """Sets what is given; everything else stays."""
         try:
             changes = self._changes()
         except WrongItemError as error:
             raise Problem(400, "invalid_body", str(error)) from None
-        before = known.policy if known is not None else NO_POLICY
         return SetQueue(
             queue=name,
             paused=None if self.paused is UNSET else self.paused,
-            policy=replace(before, **changes),
+            policy=QueuePolicy(**changes),
+            fields=tuple(changes),
         )
 
     def _changes(self) -> dict[str, Any]:
@@ -164,11 +163,9 @@ class RecurItem(Struct):
     limits: Limits = ()
     paused: bool = False
 
-    def next_at(self, known: Schedule | None, now: int) -> int:
-        """The first firing of an interval: now, after the offset, or as due before."""
-        interval_ms = milliseconds(self.interval or 0.0, "interval")
-        if self.offset is None and known is not None and known.interval_ms is not None:
-            return known.next_at - known.interval_ms + interval_ms
+    def next_at(self, now: int) -> int:
+        """The first firing of an interval: after the offset, or now."""
+        milliseconds(self.interval or 0.0, "interval")  # its error goes before that of the offset
         return now + milliseconds(self.offset or 0.0, "offset")
 
     def schedule(self, queue: str, next_at: int, meta_bytes_max: int) -> Schedule:

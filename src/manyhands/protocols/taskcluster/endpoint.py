@@ -1,0 +1,60 @@
+"""What all endpoints of the queue's REST API share: tasks and runs in paths, and bare JSON."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.lookup import find_job
+from manyhands.model.job import Job
+from manyhands.model.replies import Refusal
+from manyhands.protocols.taskcluster import rest
+from manyhands.protocols.taskcluster.rest import RestError
+from manyhands.web.envelope import Problem, encode
+from manyhands.web.exchange import Exchange
+
+JSON_HEADERS: Final = [(b"content-type", b"application/json; charset=utf-8")]
+SENT: Final = object()  # the handler has sent the answer itself
+_NO_WORK: Final = [(b"retry-after", b"%d" % rest.SLEEP_SECONDS)]
+_RUN_DIGITS_MAX: Final = 9
+
+Handler = Callable[[Exchange], Awaitable[object]]  # returns what to send; None: there is no work
+
+
+class Endpoint:
+    """Bare JSON instead of the envelope of other APIs."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def __call__(self, exchange: Exchange, *_named: str) -> None:
+        """Answers a request."""
+        try:
+            answer = await self._handler(exchange)
+        except RestError as error:
+            problem = Problem(error.status, error.error, error.message)
+            await exchange.fail(problem, more=error.headers)
+        else:
+            if answer is SENT:
+                return
+            if answer is None:
+                await exchange.send_bytes(204, _NO_WORK, b"")
+            else:
+                await exchange.send_bytes(200, JSON_HEADERS, encode(answer))
+
+
+async def find_task(dispatcher: Dispatcher, exchange: Exchange) -> Job:
+    """The job of the task that the path names."""
+    job = await find_job(dispatcher, exchange.params["task"])
+    if isinstance(job, Refusal):
+        raise rest.refused(job)
+    if job is None:
+        raise RestError(404, "there is no such task")
+    return job
+
+
+def read_run(exchange: Exchange) -> int:
+    """The run that the path names."""
+    text = exchange.params["run"]
+    if not (text.isascii() and text.isdigit() and len(text) <= _RUN_DIGITS_MAX):
+        raise RestError(404, "there is no such run")
+    return int(text)
