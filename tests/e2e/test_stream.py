@@ -471,6 +471,7 @@ def test_st10_a_want_that_means_nothing_is_refused(served, queues, order, term_m
 
 
 def test_st11_what_is_kept_ready_does_not_starve_idle_hands(served, queue):
+    """P25."""
     with (
         talking(served) as client,
         talking(served, "w1") as first,

@@ -90,8 +90,10 @@ class Peer(Backing, Protocol):
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would get a job."""
 
-    def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
-        """Sleeps until there is work in one of the queues; without queues, until it names one."""
+    def sleep(self, queues: Iterable[str], wake: Callable[[], None], hands: int = 1) -> None:
+        """Sleeps until there is work in one of the queues; without queues, until it names one.
+        ``hands`` is the number of jobs that it can take.
+        """
 
     def stay_awake(self) -> None:
         """Ends the sleep."""

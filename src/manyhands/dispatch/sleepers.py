@@ -1,7 +1,7 @@
 """Sleepers: workers of every protocol that wait for work. Waiting is not job state.
 
-As many sleepers are woken as there are jobs, the longest asleep first. A woken sleeper is removed
-from the list; it has to sleep again by itself.
+As many hands are woken as there are jobs, the longest asleep first; a sleeper may have several. A
+woken sleeper is removed from the list; it has to sleep again by itself.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterable
 
 class Sleeper:
     """A worker that waits for work in some queues, to be woken once. None means any queue; an empty
-    list means no queue.
+    list means no queue. ``hands`` is the number of jobs that it can take.
     """
 
-    __slots__ = ("anywhere", "asleep", "queues", "wake")
+    __slots__ = ("anywhere", "asleep", "hands", "queues", "wake")
 
-    def __init__(self, queues: Iterable[str] | None, wake: Callable[[str], None]) -> None:
+    def __init__(
+        self, queues: Iterable[str] | None, wake: Callable[[str], None], hands: int = 1
+    ) -> None:
         self.queues = () if queues is None else tuple(queues)
         self.anywhere = queues is None
         self.wake = wake  # called with the queue that has work
+        self.hands = hands
         self.asleep = False
 
 
@@ -63,7 +66,7 @@ class Sleepers:
         return list(self._asleep)
 
     def wake(self, queue: str, count: int) -> int:
-        """Wakes up to ``count`` sleepers; returns how many were woken."""
+        """Wakes sleepers for so many jobs; returns how many they can take."""
         woken = 0
         while woken < count:
             found = self._asleep.get(queue) or self.anywhere
@@ -71,6 +74,6 @@ class Sleepers:
                 break
             sleeper = next(iter(found))
             self.leave(sleeper)
-            woken += 1
+            woken += sleeper.hands
             sleeper.wake(queue)
         return woken

@@ -1,4 +1,4 @@
-"""Wakes sleepers when there is work: as many as there are jobs, no more and no fewer."""
+"""Wakes sleepers when there is work: as many hands as there are jobs, no more and no fewer."""
 
 import traceback
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Waking:
         for queue, changed in batch.rows_of("queues").items():
             # With a rate, each claim writes the queue.
             if changed is not None and changed.policy.rate is None:
-                counts[queue] = sleepers.count
+                counts[queue] = self.ready_count(queue)
         for queue, count in counts.items():
             if sleepers.is_wanted(queue) and self.has_work((queue,)):
                 self._wake(queue, min(count, self.ready_count(queue)))

@@ -593,9 +593,9 @@ class Connection(asyncio.Protocol):
     def has_work(self, queues: Sequence[str]) -> bool:
         return self._dispatcher.has_work(queues)
 
-    def sleep(self, queues: Iterable[str], wake: Callable[[], None]) -> None:
+    def sleep(self, queues: Iterable[str], wake: Callable[[], None], hands: int = 1) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda _queue: wake())
+        self._sleeper = Sleeper(queues, lambda _queue: wake(), hands)
         self._dispatcher.sleepers.sleep(self._sleeper)
 
     def stay_awake(self) -> None:

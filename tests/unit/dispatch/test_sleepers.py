@@ -148,3 +148,16 @@ def test_a_sleeper_for_no_queue_at_all_sleeps_on():
     assert not sleepers.is_wanted("a")
     assert sleepers.wake("a", 1) == 0
     assert (heard, sleeper.asleep, sleepers.count) == ([], True, 1)
+
+
+def test_as_many_hands_are_woken_as_there_are_jobs():
+    """S10."""
+    sleepers, heard = Sleepers(), []
+    for name in "abc":
+        sleepers.sleep(Sleeper(("q",), lambda _, name=name: heard.append(name), hands=8))
+
+    woken = sleepers.wake("q", 10)
+
+    assert woken == 16
+    assert heard == ["a", "b"]
+    assert sleepers.count == 1

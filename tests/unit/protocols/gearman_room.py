@@ -131,9 +131,9 @@ class Line:
     def has_work(self, queues) -> bool:
         return self.room.dispatcher.has_work(queues)
 
-    def sleep(self, queues, wake) -> None:
+    def sleep(self, queues, wake, hands=1) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda _queue: wake())
+        self._sleeper = Sleeper(queues, lambda _queue: wake(), hands)
         self.room.dispatcher.sleepers.sleep(self._sleeper)
 
     def stay_awake(self) -> None:

@@ -254,8 +254,7 @@ class StreamRoutes:
     def pass_on(self, queues: Sequence[str]) -> None:
         """Passes an unneeded wake-up on to the next sleeper."""
         for queue in queues:
-            if self._dispatcher.ready_count(queue):
-                self._dispatcher.sleepers.wake(queue, 1)
+            self._dispatcher.sleepers.wake(queue, self._dispatcher.ready_count(queue))
 
     def leave(self, stream: Stream) -> None:
         """The stream has ended."""

@@ -112,7 +112,7 @@ class WorkerSide:
     def _sleep(self) -> None:
         """Sleeps for work or, without idle slots, waits for work that no sleeper wants."""
         if self._slots:
-            self._peer.sleep(self._queues, self._called)
+            self._peer.sleep(self._queues, self._called, self._slots)
         elif self._ahead:
             self._hub.await_surplus(self, self._queues)
 
