@@ -96,6 +96,7 @@ class App(Generic[S]):
     def bind(self, servers: Sequence[Place], token: str | None, timeout: float) -> None:
         """Connects to another server, as tests do. Handles keep theirs."""
         self.places = servers
+        self.timeout = timeout
         self.token = token
         self._courier = Courier(servers, token=token, timeout=timeout)
         self.server = Server(self._courier)

@@ -38,6 +38,7 @@ from manyhands.client.worker_stream import WorkerStream
 _log: Final = logging.getLogger("manyhands.worker")
 _BUFFERED_SECONDS_MAX: Final = 1.0  # P45
 _TICK_SECONDS: Final = 0.25
+_QUEUES_MAX: Final = 1_000  # the server's bound
 _FAREWELL_SECONDS: Final = 10.0  # for the last reports, if the server is away
 UNKNOWN_TASK: Final = "unknown_task"
 
@@ -90,7 +91,19 @@ class Crew:
         self._idle.set()
         self._was_connected = False
         self._is_proceeding = False
+        self._is_closing = False
         self._context = contextvars.copy_context()  # not that of a job
+
+    @staticmethod
+    def check(app: App[Any], options: CrewOptions) -> None:
+        """Raises ValueError for an app that cannot be worked for."""
+        queues = chosen(Catalogue(app.tasks).queues, options.queues)
+        if not queues:
+            raise ValueError("this app has no task that can be worked here")
+        if len(queues) > _QUEUES_MAX:
+            raise ValueError(
+                f"a worker takes from at most {_QUEUES_MAX} queues; choose with --queues"
+            )
 
     # The life of a crew.
 
@@ -121,6 +134,7 @@ class Crew:
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 await self._reports.wait()
                 await self.stream.depart(self.options.name, "the worker stopped")
+        self._is_closing = True
         await self.stream.close()
         self._hands.close()
         if self._tick_timer is not None:
@@ -219,6 +233,8 @@ class Crew:
     def lost(self, why: str) -> None:
         """The connection is gone."""
         self._credit = [0, 0]
+        if self._is_closing:
+            return
         _log.warning("the connection is lost, another one is tried: %s", why)
         self._show()
 
@@ -228,7 +244,8 @@ class Crew:
 
     def refused(self, error: Refused) -> None:
         """The server does not want this worker."""
-        _log.error("the server refuses this worker: %s", error)
+        if not self._is_closing:
+            _log.error("the server refuses this worker: %s", error)
 
     # Running.
 
