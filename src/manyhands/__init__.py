@@ -53,7 +53,6 @@ else:
         "manyhands.client.task": ("Task",),
     }
     _MODULES = {name: module for module, names in _PLACES.items() for name in names}
-    __all__ = ("__version__", *_MODULES)
 
     def __getattr__(name):
         module = _MODULES.get(name)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
-import structlog
-
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
 from manyhands.access.callers import access_of
@@ -24,6 +22,7 @@ from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.past import Past
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
@@ -56,7 +55,7 @@ from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
 from manyhands.web.sources import Sources
 
-_log = structlog.get_logger("manyhands.server")
+_log = get_logger("manyhands.server")
 
 LISTENERS: Final = ("http", "gearman", "dwork", "wmp", "amqp", "amqps")
 _LOOK_SECONDS: Final = 0.05  # between checks of what a gentle stop waits for

@@ -18,7 +18,8 @@ class Cuts:
     planned: list[tuple[str, int]] = field(default_factory=list)
     connections_count: int = 0
     seen: dict[str, int] = field(default_factory=dict)  # bytes of the last connection
-    is_deaf: bool = False  # new connections are taken and not passed on
+    seen_first: dict[str, int] = field(default_factory=dict)  # and of the first
+    is_frozen: bool = False  # nothing is passed on any more, and nothing closed
     _open: list[socket.socket] = field(default_factory=list)
 
     def serve(self, listener: socket.socket) -> None:
@@ -29,7 +30,7 @@ class Cuts:
                 return
             self.connections_count += 1
             self._open.append(near)
-            if self.is_deaf:
+            if self.is_frozen:
                 continue
             try:
                 far = socket.create_connection(self.target)
@@ -39,6 +40,7 @@ class Cuts:
             self._open.append(far)
             cut = self.planned.pop(0) if self.planned else None
             self.seen = {UP: 0, DOWN: 0}
+            self.seen_first = self.seen_first or self.seen
             for source, sink, way in ((near, far, UP), (far, near, DOWN)):
                 bytes_max = cut[1] if cut is not None and cut[0] == way else None
                 threading.Thread(
@@ -50,6 +52,8 @@ class Cuts:
             while data := source.recv(65_536):
                 if bytes_max is not None:
                     data = data[: bytes_max - seen[way]]
+                if self.is_frozen:
+                    return
                 sink.sendall(data)
                 seen[way] += len(data)
                 if bytes_max is not None and seen[way] >= bytes_max:
@@ -57,6 +61,10 @@ class Cuts:
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def freeze(self) -> None:
+        """Passes nothing on from now on."""
+        self.is_frozen = True
 
     def cut_all(self) -> None:
         """Breaks every connection now."""

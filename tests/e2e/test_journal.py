@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import apsw
 import pytest
-import structlog
 
 from manyhands.model.commands import ByToken, Complete, SendPartial, SetTags
 from manyhands.model.filter import Filter
@@ -32,6 +31,7 @@ from manyhands.store.sqlite.writer.journal import (
     encode_header,
     next_start,
 )
+from tests.captured_logs import capture_logs
 from tests.conformance.stores.older import make_older
 from tests.conformance.stores.opened import ids
 from tests.e2e.serving import run
@@ -168,7 +168,7 @@ def test_a_last_record_that_is_torn_was_never_acknowledged(left, data, place):
     (path,) = journal.segments(data)
     damage(path, records(path)[-1] + place)
 
-    with structlog.testing.capture_logs() as lines:
+    with capture_logs() as lines:
         disk = Disk(data)
     assert [line["batches"] for line in lines] == ([1] if place else [])  # else nothing is there
     assert disk.ready() == left[:-1]

@@ -25,6 +25,7 @@ from manyhands.dispatch import dispatcher
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.engine.effects import Effects
+from manyhands.loggers import PROCESSORS
 from manyhands.model import commands as c
 from manyhands.model import limits
 from manyhands.model.events import Signal
@@ -501,18 +502,18 @@ class Simulation:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """The server's log is of no interest here, unless it tells of an error of the server's."""
-    kept = structlog.get_config()
+    kept = list(PROCESSORS)
 
     def drop(_: object, level: str, entry: dict[str, object]) -> dict[str, object]:
         if level == "error":
             raise checkers.Violation(f"{entry}: {sys.exc_info()[1]!r}")
         raise structlog.DropEvent
 
-    structlog.configure(processors=[drop], cache_logger_on_first_use=False)
+    PROCESSORS[:] = [drop]
     try:
         yield
     finally:
-        structlog.configure(**kept)
+        PROCESSORS[:] = kept
 
 
 def simulate(seed: int, steps: int | None = None) -> tuple[str, Counter[str]]:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
 from manyhands.config import Config, Role, Token, read_tokens_file
+from manyhands.loggers import get_logger
 from manyhands.web.envelope import Problem
 
-_log = structlog.get_logger("manyhands.access")
+_log = get_logger("manyhands.access")
 
 # Headers that were verified, so that they are not decoded again for every request.
 _KNOWN_MAX: Final = 1_000

@@ -17,7 +17,7 @@ from manyhands.client.notes import Heard, View
 from manyhands.client.outputs import Output
 from manyhands.client.requests import Requests
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)  # noqa: PLC0105 - the name users see
 _FINISHED: Final = ("already_completed", "already_failed", "already_cancelled")
 
 
@@ -88,7 +88,7 @@ class Server:
         if job["reason"] == "dependency_failed":
             views = await self.courier.look(job["depends_on"])
             cause = next((each.id for each in views if each.state in ("failed", "cancelled")), None)
-        return job["attempts_used"], cause
+        return max(job["attempts_used"], len(job["attempts"])), cause
 
 
 class Handle(Generic[R]):

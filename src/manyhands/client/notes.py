@@ -46,13 +46,6 @@ class View(Struct, array_like=True, frozen=True):
     encoding: str | None = None
     failure: tuple[str, str, bytes] | None = None
     reason: str | None = None
-    attempts: int = 0
-    detail: dict[str, Any] | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more will happen to the job unless somebody asks for it."""
-        return self.state in ("completed", "failed", "cancelled", "unknown")
 
 
 class Refused(Struct, array_like=True, frozen=True):

@@ -192,7 +192,8 @@ class Stream:
                 link = await self._connect(place)
             except Refused as error:
                 self.problem = f"{place.name}: {error}"
-                self._refuse_all(error)
+                self._fail_pending(error)
+                self._listener.refused(error)
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
                 self.problem = f"{place.name}: {str(error) or type(error).__name__}"
                 _log.debug("no connection to %s", self.problem)
@@ -219,6 +220,7 @@ class Stream:
                 greeting = await self._greet(link)
         except BaseException as error:
             link.abort(str(error))
+            self._socket = None
             raise
         self.limits = greeting.limits
         self._link = link
@@ -251,12 +253,11 @@ class Stream:
         self._link = self._socket = None
         self._outbox.clear()
 
-    def _refuse_all(self, error: Refused) -> None:
+    def _fail_pending(self, error: Refused) -> None:
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.future.done():
                 each.future.set_exception(error)
-        self._listener.refused(error)
 
     # Receiving.
 
@@ -285,7 +286,7 @@ class Stream:
     async def close(self) -> None:
         """Closes. Notes that are still unanswered fail."""
         self._is_closed = True
-        self._refuse_all(Refused("closed", "this client was closed"))
+        self._fail_pending(Refused("closed", "this client was closed"))
         task, self._task = self._task, None
         if self._link is not None:
             link = self._link
@@ -306,4 +307,5 @@ class Stream:
         to the parent.
         """
         if self._socket is not None:
-            socket.close(self._socket.detach())
+            with contextlib.suppress(OSError):  # it was closed before the fork
+                socket.close(self._socket.detach())

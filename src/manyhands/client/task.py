@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec import Raw
@@ -31,13 +31,69 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)  # noqa: PLC0105 - the name users see
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 _KEY_BYTES_MAX = 200  # longer unique keys are hashed
 
 
+# Two steps, so that type checkers know the first parameter before they see the items.
+
+
+class Map(Generic[T, Q, R]):
+    """``task.map``."""
+
+    def __init__(self, task: "Task[..., R]") -> None:
+        self._task = task
+
+    def __call__(self, items: Iterable[T], /, *args: Q.args, **kwargs: Q.kwargs) -> list[Handle[R]]:
+        """Submits one job for each item, in few round trips."""
+        return self._task.app.submission.submit_many(self._task.each(items, args, kwargs))
+
+
+class AsyncMap(Generic[T, Q, R]):
+    """``task.amap``."""
+
+    def __init__(self, task: "Task[..., R]") -> None:
+        self._task = task
+
+    async def __call__(
+        self, items: Iterable[T], /, *args: Q.args, **kwargs: Q.kwargs
+    ) -> list[Handle[R]]:
+        """Submits one job for each item, in few round trips."""
+        pairs = self._task.each(items, args, kwargs)
+        return await self._task.app.submission.asubmit_many(pairs)
+
+
+class _Submitting(Protocol[T_contra, Q, R]):
+    """A task whose first parameter is a ``T``; of other forms, mypy does not infer it."""
+
+    def submit(self, first: T_contra, /, *args: Q.args, **kwargs: Q.kwargs) -> Handle[R]: ...
+
+
+class _MapOf:
+    """How a task gets its ``map``."""
+
+    def __get__(self, task: _Submitting[T, Q, R], owner: object) -> Map[T, Q, R]:
+        return Map(cast("Task[..., R]", task))
+
+
+class _AsyncMapOf:
+    """How a task gets its ``amap``."""
+
+    def __get__(self, task: _Submitting[T, Q, R], owner: object) -> AsyncMap[T, Q, R]:
+        return AsyncMap(cast("Task[..., R]", task))
+
+
 class Task(Generic[P, R]):
-    """A declared task. Calling it runs the function here and now; ``submit`` has it worked."""
+    """A declared task. Calling it runs the function here and now; ``submit`` has it worked.
+
+    ``map`` submits one job for each item, which is the first argument; ``amap`` is the same in a
+    coroutine.
+    """
+
+    map = _MapOf()
+    amap = _AsyncMapOf()
 
     def __init__(self, app: "App[Any]", function: Callable[P, R], options: TaskOptions) -> None:
         check_names(options, TASK_OPTION_NAMES, "a task")
@@ -115,21 +171,10 @@ class Task(Generic[P, R]):
         await self.app.submission.asubmit(item, handle)
         return handle
 
-    def map(
-        self: "Task[Concatenate[T, Q], R]", items: Iterable[T], /, *args: Q.args, **kwargs: Q.kwargs
-    ) -> list[Handle[R]]:
-        """One job for each item, which is the first argument; the others are the same for all."""
-        return self.app.submission.submit_many(self._each(items, args, kwargs))
-
-    async def amap(
-        self: "Task[Concatenate[T, Q], R]", items: Iterable[T], /, *args: Q.args, **kwargs: Q.kwargs
-    ) -> list[Handle[R]]:
-        """The same in a coroutine."""
-        return await self.app.submission.asubmit_many(self._each(items, args, kwargs))
-
-    def _each(
+    def each(
         self, items: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[Item, Handle[R]]]:
+        """The jobs of a ``map``, one after the other."""
         for number, first in enumerate(items):
             item = self._item((first, *args), kwargs, number)
             yield item, self._handle(item[0])

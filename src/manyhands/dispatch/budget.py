@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model import limits
 from manyhands.store.contract import Store
 
-_log = structlog.get_logger("manyhands.budget")
+_log = get_logger("manyhands.budget")
 
 # What a connection may send before it asks again: a little more than one read from a socket.
 GRANT_BYTES: Final = 256 * 1024

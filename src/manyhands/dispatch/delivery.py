@@ -7,13 +7,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.model.replies import Reply
 from manyhands.store.batch import Batch
 
-_log = structlog.get_logger("manyhands.dispatcher")
+_log = get_logger("manyhands.dispatcher")
 
 # A reply or signal, and the callback that delivers it.
 Answer = tuple[Callable[[Any], None], Reply | Signal]

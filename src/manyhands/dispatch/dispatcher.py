@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
-
 from manyhands.dispatch.checks import BrokenInvariantError, Checks
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.delivery import Answer, Telling
@@ -25,6 +23,7 @@ from manyhands.dispatch.wakeups import Waking
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Claim, Command, Look, Submit
 from manyhands.model.job import Job
 from manyhands.model.replies import (
@@ -44,7 +43,7 @@ from manyhands.store.contract import Store, StoreFailedError
 Settle = Callable[[Reply], None]
 Refused = Callable[[], Settle | None]
 
-_log = structlog.get_logger("manyhands.dispatcher")
+_log = get_logger("manyhands.dispatcher")
 # After a commit with this many answers, the next one keeps a minimum distance from it.
 _BUSY_COUNT: Final = 4
 # A batch with this many waiting answers is sent at once, even if more is to come: the writer

@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.store.contract import Store, StoredEvent
 
-_log = structlog.get_logger("manyhands.events")
+_log = get_logger("manyhands.events")
 RECENT_COUNT_MAX: Final = 20_000
 
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.loops import Loop, Timer
+from manyhands.loggers import get_logger
 from manyhands.model import limits
 from manyhands.model.commands import Command, Prolong, Tick
 from manyhands.store.contract import Live
 
-_log = structlog.get_logger("manyhands.ticking")
+_log = get_logger("manyhands.ticking")
 # A timer that fires this late means that the server itself stalled.
 STALL_MS: Final = 1_000
 # A commit that takes this long means that the disk stalled: workers without an answer could not

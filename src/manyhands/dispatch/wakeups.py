@@ -4,18 +4,17 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.loops import Loop
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.engine.claim import Gate
 from manyhands.engine.effects import Effects
+from manyhands.loggers import get_logger
 from manyhands.model.job import State
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Live
 
-_log = structlog.get_logger("manyhands.waking")
+_log = get_logger("manyhands.waking")
 _READY: Final = State.READY
 _LEASED: Final = State.LEASED
 

@@ -11,12 +11,11 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, cast
 
-import structlog
-
 from manyhands.config import Address
 from manyhands.dispatch.budget import GRANT_BYTES
 from manyhands.dispatch.session import QueueSummary, Settle
 from manyhands.dispatch.sleepers import Sleeper
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Command, LookByKey
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
@@ -25,7 +24,7 @@ from manyhands.model.replies import Reply
 from manyhands.net.backplane import Backplane
 from manyhands.observe.incidents import is_debugging
 
-_log = structlog.get_logger("manyhands.tcp")
+_log = get_logger("manyhands.tcp")
 
 # How much may wait for a peer that does not read. A few of the largest packets fit.
 OUTPUT_BYTES_MAX: Final = 256 * 1024 * 1024

@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import structlog
-
 from manyhands.config import Address
+from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.model.limits import TURN_BYTES_OWED_MAX, TURN_REQUESTS_MAX
 from manyhands.net.backplane import Backplane
@@ -26,7 +25,7 @@ from manyhands.net.zmtp import (
 )
 from manyhands.store.batch import Batch
 
-_log = structlog.get_logger("manyhands.zeromq")
+_log = get_logger("manyhands.zeromq")
 
 # Room in a message for everything but the payload.
 _ENVELOPE_BYTES: Final = 1024 * 1024

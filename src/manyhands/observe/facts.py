@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, TypeAlias
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.job import Job
 from manyhands.model.reasons import Reason
 from manyhands.observe.fold import NO_JOBS, Fold
 from manyhands.store.batch import Batch
 
-_log = structlog.get_logger("manyhands.facts")
+_log = get_logger("manyhands.facts")
 # Far fewer events than the event log keeps, counted in a fraction of a millisecond.
 EVENTS_MAX: Final = 500
 COMMITS_MAX: Final = 500  # they may have no events

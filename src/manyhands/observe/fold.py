@@ -8,13 +8,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias, assert_never
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.job import Job, State
 from manyhands.model.reasons import LOST_CODE, Outcome, Reason
 
-_log = structlog.get_logger("manyhands.facts")
+_log = get_logger("manyhands.facts")
 NO_JOBS: Final[Mapping[str, Job]] = {}
 _BLOCKED, _READY, _LEASED = State.BLOCKED, State.READY, State.LEASED
 _COMPLETED, _FAILED, _CANCELLED = State.COMPLETED, State.FAILED, State.CANCELLED

@@ -9,11 +9,11 @@ import heapq
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.loggers import get_logger
 from manyhands.model import limits
 from manyhands.model.history import (
     ALL_QUEUES,
@@ -26,7 +26,7 @@ from manyhands.model.history import (
 )
 from manyhands.observe.tallies import Tallies
 
-_log = structlog.get_logger("manyhands.history")
+_log = get_logger("manyhands.history")
 
 # How old the counts of the present minute may be on disk.
 _WRITE_MS: Final = 10_000

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-import structlog
-
+from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.reasons import Reason
 from manyhands.observe.facts import Facts
 from manyhands.store.batch import Batch
 
-_log = structlog.get_logger("manyhands.incidents")
+_log = get_logger("manyhands.incidents")
 # Lines per commit: a thousand leases that end together are one incident.
 _LINES_MAX: Final = 20
 

@@ -8,6 +8,7 @@ from typing import Literal, TextIO
 import structlog
 
 from manyhands.config.files import refuse_special
+from manyhands.loggers import SHARED
 
 
 class LogFile(logging.StreamHandler[TextIO]):
@@ -41,23 +42,11 @@ def set_up_logs(
         renderer = structlog.dev.ConsoleRenderer(colors=on_terminal)
     else:
         renderer = structlog.processors.JSONRenderer()
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.stdlib.BoundLogger,
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
     log_file = LogFile(file) if file is not None else None
     handler = log_file or logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=SHARED,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )

@@ -4,9 +4,9 @@ import asyncio
 import errno
 from typing import Any, Final
 
-import structlog
+from manyhands.loggers import get_logger
 
-_log = structlog.get_logger("manyhands.loop_errors")
+_log = get_logger("manyhands.loop_errors")
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE)
 _REPEAT_SECONDS: Final = 60.0
 

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
 from msgspec.structs import replace
 
 from manyhands.access.audit import AuditLog, current_action
 from manyhands.dispatch.ask import ask_many, settled
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.loggers import get_logger
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import (
@@ -32,7 +32,7 @@ from manyhands.model.reasons import as_detail
 from manyhands.model.replies import Refusal, Why
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
 
-_log = structlog.get_logger("manyhands.bulk")
+_log = get_logger("manyhands.bulk")
 
 # Jobs decided in one slice: a few milliseconds.
 SLICE_COUNT: Final = 200

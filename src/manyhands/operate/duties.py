@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 from typing import Final
 
-import structlog
-
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.loggers import get_logger
 from manyhands.observe.history import History
 from manyhands.operate.age import STEP_MS_MIN, Aging
 from manyhands.operate.clock_steps import ClockSteps
 from manyhands.operate.idle_queues import IdleQueues
 from manyhands.operate.schedules import Calendar
 
-_log = structlog.get_logger("manyhands.server")
+_log = get_logger("manyhands.server")
 
 _MIB: Final = 1024 * 1024
 _PERIOD_MS: Final = 1_000

@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import structlog
 from cronsim import CronSim, CronSimError
 
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Fire
 from manyhands.model.job import Schedule
 
-_log = structlog.get_logger("manyhands.schedules")
+_log = get_logger("manyhands.schedules")
 # Firings per look at the calendar, so that catching up after a long outage is done in slices.
 _FIRINGS_MAX: Final = 100
 

@@ -6,14 +6,13 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 
-import structlog
-
 from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.loggers import get_logger
 from manyhands.observe.logs import LogFile
 from manyhands.observe.traffic import Traffic
 
-_log = structlog.get_logger("manyhands.server")
+_log = get_logger("manyhands.server")
 
 
 def wait_until_running() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Final
 
-import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.config import Address
+from manyhands.loggers import get_logger
 from manyhands.net.backplane import Backplane
 from manyhands.net.http import SWEEP_SECONDS, HttpConnection, HttpSession, Site
 from manyhands.net.http_peer import Proxies
@@ -33,7 +33,7 @@ from manyhands.web.naps import Naps
 from manyhands.web.routes import Router
 from manyhands.web.sources import Sources
 
-_log = structlog.get_logger("manyhands.http")
+_log = get_logger("manyhands.http")
 
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
 # What a body may hold besides its payload, which may be base64.

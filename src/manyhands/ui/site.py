@@ -5,9 +5,9 @@ import gzip
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-import structlog
 from msgspec.structs import replace
 
+from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.ui.about import About
@@ -39,7 +39,7 @@ from manyhands.web.exchange import Exchange, HungUpError, headers_of
 from manyhands.web.naps import Naps
 from manyhands.web.sources import Sources
 
-_log = structlog.get_logger("manyhands.ui")
+_log = get_logger("manyhands.ui")
 
 PAGES: Final[tuple[type[Page], ...]] = (
     Overview,

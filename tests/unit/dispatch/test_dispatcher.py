@@ -1,7 +1,6 @@
 """Group commit, order of answers, early claims, time, waking; and what happens when it breaks."""
 
 import pytest
-import structlog
 
 from manyhands.dispatch import dispatcher as module
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -24,6 +23,7 @@ from manyhands.model.policy import OnExpiry, Rate, Terms
 from manyhands.model.replies import Changed, Claimed, Found, SubmittedMany, Why
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.memory import MemoryStore
+from tests.captured_logs import capture_logs
 from tests.copies import replace
 from tests.unit.dispatch.desk import COMMIT_MS, Desk, Told
 
@@ -839,7 +839,7 @@ def test_a_batch_that_cannot_be_packed_is_never_acknowledged_with_the_next_one(a
     desk.store.at_once_share = 1.0 if at_once else 0.0
     desk.store.packing_fails_next = True
 
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         lost = desk.ask(desk.a_submit())
         desk.run(TWO_COMMITS_MS)
         after = desk.ask(desk.a_submit())
@@ -1157,7 +1157,7 @@ def test_a_disk_that_stands_still_is_told_once_in_the_log():
     hold_the_disk(desk, 60_000)
     desk.ask(desk.a_submit())
     stalled = []
-    with structlog.testing.capture_logs() as log:
+    with capture_logs() as log:
         for _ in range(65):
             desk.run(1_000)
             desk.dispatcher.keep_house()

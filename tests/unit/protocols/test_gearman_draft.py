@@ -1,7 +1,6 @@
 """The first draft: one test or more for each gap that was settled, named by its number."""
 
 import pytest
-from structlog.testing import capture_logs
 
 from manyhands.model import limits
 from manyhands.model.commands import Cancel, NewJob, Requeue, SetQueue, Submit
@@ -32,6 +31,7 @@ from manyhands.protocols.gearman.draft_codec import (
     WorkerSleep,
     encode,
 )
+from tests.captured_logs import capture_logs
 from tests.unit.protocols.gearman_room import Room
 
 HOUR_MS = 3_600_000

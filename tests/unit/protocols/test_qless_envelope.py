@@ -4,13 +4,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import structlog
 
 from manyhands.access.callers import Access
 from manyhands.dispatch.ids import Ids
 from manyhands.net.http_short_way import Head, Request
 from manyhands.protocols.qless.envelope import Answering, Load
 from manyhands.web.envelope import Problem
+from tests.captured_logs import capture_logs
 
 DISPATCHER = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 5.0))
 
@@ -39,7 +39,7 @@ def test_a_defect_is_an_answer_with_a_number_that_is_in_the_log(answering):
 
     on_arrival, on_reply = Sent(), Sent()
 
-    with structlog.testing.capture_logs() as logs:
+    with capture_logs() as logs:
         answering.guarded(broken)(on_arrival)
         answering.ask(on_reply, [], broken)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands import __version__
@@ -15,6 +14,7 @@ from manyhands.access.callers import Access
 from manyhands.config import Address, Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.pacer import Pacer
+from manyhands.loggers import get_logger
 from manyhands.net.amqp import AmqpError, Code
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
@@ -24,7 +24,7 @@ from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.log import MessageLog
 from manyhands.protocols.amqp.session import AmqpSession
 
-_log = structlog.get_logger("manyhands.amqp")
+_log = get_logger("manyhands.amqp")
 
 _TICK_SECONDS: Final = 1.0
 _SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work

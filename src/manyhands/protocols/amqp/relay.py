@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
-import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.config import BrokerAddress, Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.pacer import Pacer
+from manyhands.loggers import get_logger
 from manyhands.model.commands import SetCursor
 from manyhands.model.events import Cursor
 from manyhands.observe.repeats import Repeats
@@ -26,7 +26,7 @@ from manyhands.protocols.amqp.log import MessageLog
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
 from manyhands.protocols.amqp.rejections import Rejections
 
-_log = structlog.get_logger("manyhands.relay")
+_log = get_logger("manyhands.relay")
 
 _WINDOW_COUNT: Final = 2_000  # unconfirmed messages in flight; as many may be sent twice
 _CHUNK_COUNT: Final = 200  # per write

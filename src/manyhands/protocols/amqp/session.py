@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-import structlog
 from pamqp import base, decode
 from pamqp.commands import Channel, Connection
 from pamqp.common import FieldTable
 from pamqp.heartbeat import Heartbeat
 
+from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.net.amqp import (
     FRAME_BYTES_MIN,
@@ -26,7 +26,7 @@ from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.channel import AmqpChannel
 from manyhands.protocols.replies import Replies
 
-_log = structlog.get_logger("manyhands.amqp")
+_log = get_logger("manyhands.amqp")
 
 CHANNELS_COUNT_MAX: Final = 255
 FRAME_BYTES_MAX: Final = 128 * 1024

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from manyhands.config import Config, Endpoint, Endpoints
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
+from manyhands.loggers import get_logger
 from manyhands.model.identity import name_key
 from manyhands.model.job import Holder, Job, State
 from manyhands.net.backplane import Backplane
@@ -18,7 +17,7 @@ from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Store
 
-_log = structlog.get_logger("manyhands.dwork")
+_log = get_logger("manyhands.dwork")
 # Counting held tasks takes at most a twentieth of the time.
 _HELD_PAUSE: Final = 20
 

@@ -8,9 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from manyhands.dispatch.session import Peer, only_item
+from manyhands.loggers import get_logger
 from manyhands.model import limits
 from manyhands.model.commands import (
     ByConnection,
@@ -44,7 +43,7 @@ from manyhands.protocols.gearman import draft_codec as wire
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.replies import Replies
 
-_log = structlog.get_logger("manyhands.gearman_draft")
+_log = get_logger("manyhands.gearman_draft")
 
 _HELD_BACK_BYTES_MAX: Final = 1024 * 1024
 _HELD_BACK_EACH_BYTES: Final = 200  # memory taken even by an empty request

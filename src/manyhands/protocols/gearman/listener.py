@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-import structlog
-
 from manyhands import __version__
 from manyhands.config import Address, Config
 from manyhands.dispatch.session import Peer
+from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
@@ -21,7 +20,7 @@ from manyhands.protocols.gearman.dialect import Dialect, sniff
 from manyhands.protocols.gearman.draft import DraftSession
 from manyhands.protocols.gearman.shipped import GearmanSession
 
-_log = structlog.get_logger("manyhands.gearman")
+_log = get_logger("manyhands.gearman")
 # A peer that stops in the middle of a packet for this many checks is disconnected.
 _LOOK_SECONDS: Final = 5.0
 _LOOKS_MAX: Final = 12

@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import structlog
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from manyhands import __version__
@@ -16,6 +15,7 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.lookup import find_job
 from manyhands.dispatch.session import Settle
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
@@ -29,7 +29,7 @@ from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange
 
-_log = structlog.get_logger("manyhands.stream")
+_log = get_logger("manyhands.stream")
 
 _ENVELOPE_BYTES: Final = 1024 * 1024  # ST7: what a message may contain besides one payload
 _READY: Final = State.READY

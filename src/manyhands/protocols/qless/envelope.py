@@ -6,19 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from manyhands.access.callers import Access
 from manyhands.dispatch.ask import ask_many
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
+from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.net.http_short_way import Head, Headers, Request
 from manyhands.protocols.qless.answers import ItemError
 from manyhands.web.envelope import Problem, envelope, error_envelope
 from manyhands.web.exchange import Defences, headers_of
 
-_log = structlog.get_logger("manyhands.http")
+_log = get_logger("manyhands.http")
 _MIB: Final = 1024 * 1024
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SAMPLE_MS: Final = 1_000

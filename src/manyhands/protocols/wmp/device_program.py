@@ -6,14 +6,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import structlog
 import zmq
 
 from manyhands.dispatch.clock import Clock
+from manyhands.loggers import get_logger
 from manyhands.protocols.wmp.codec import FRAMES_MAX
 from manyhands.protocols.wmp.device import Device, Drop
 
-_log = structlog.get_logger("manyhands.device")
+_log = get_logger("manyhands.device")
 
 _QUEUE_COUNT_MAX: Final = 1_000
 _MESSAGE_BYTES_MAX: Final = 65 * 1024 * 1024

@@ -4,12 +4,12 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import structlog
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.config import Address, Config
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
+from manyhands.loggers import get_logger
 from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
 from manyhands.net.zeromq import RouterSocket
@@ -19,7 +19,7 @@ from manyhands.protocols.wmp.readiness import Choose, oldest
 from manyhands.protocols.wmp.session import Settings, WmpSession
 from manyhands.store.batch import Batch
 
-_log = structlog.get_logger("manyhands.wmp")
+_log = get_logger("manyhands.wmp")
 
 _READY: Final = State.READY
 

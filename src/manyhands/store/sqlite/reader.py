@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import apsw
 import msgspec
-import structlog
 from msgspec.structs import replace
 
+from manyhands.loggers import get_logger
 from manyhands.model.audit import AuditEntry
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
@@ -25,7 +25,7 @@ from manyhands.store.sqlite.rows import (
 )
 from manyhands.store.sqlite.writer.packer import TermsBook
 
-_log = structlog.get_logger("manyhands.store")
+_log = get_logger("manyhands.store")
 _BUSY_MS: Final = 5_000
 _NAMES_AT_ONCE: Final = 1_000
 

@@ -13,8 +13,8 @@ from zlib import crc32
 
 import apsw
 import msgspec
-import structlog
 
+from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreError
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.checksums import read_fact
@@ -25,7 +25,7 @@ from manyhands.store.sqlite.writer.frames import HEAD_BYTES, decode_head
 from manyhands.store.sqlite.writer.journal import HEADER_BYTES, Header, Mark
 from manyhands.store.sqlite.writer.older import translated
 
-_log = structlog.get_logger("manyhands.store")
+_log = get_logger("manyhands.store")
 
 _ADVICE: Final = (
     "Nothing was changed. Put a backup into an empty directory; or move the journal's files away, "
