@@ -35,7 +35,7 @@ def work() -> None:
         queue = PgQueuer.from_asyncpg_connection(await asyncpg.connect(DSN))
 
         @queue.entrypoint("noop")
-        async def noop(job: Job) -> None:
+        async def noop(job: Job) -> None:  # noqa: ARG001
             add()
 
         await queue.run(batch_size=100)

@@ -75,7 +75,7 @@ class Crew:
         self._coroutines: deque[Run] = deque()
         self._lonely: deque[Run] = deque()
         self._bulletin = Bulletin(loop, self.stream)
-        self._dependencies = Dependencies(self.stream, self._admit, self._refuse)
+        self._dependencies = Dependencies(self.stream, self._admit_late, self._end)
         arounds = [*telemetry.arounds(), *app.arounds]
         self._execution = Execution(loop, arounds)
         self._reports = Reports(loop, self.stream, self._settle, self._top_up, self._was_refused)
@@ -198,9 +198,9 @@ class Crew:
         else:
             self._hands.put(run)
 
-    def _refuse(self, run: Run, outcome: Outcome) -> None:
-        """A job that cannot be run."""
-        self._end(run, outcome)
+    def _admit_late(self, run: Run) -> None:
+        self._admit(run)
+        self._proceed()
 
     def told(self, job_id: str, lease_number: int, why: str) -> None:
         """A lease is gone."""
