@@ -9,9 +9,7 @@ import tally
 TEXT = "x" * 85  # with its name and the braces about 100 bytes of arguments
 
 
-def main(
-    fill: Callable[[int], None], work: Callable[[], None], left: Callable[[], int]
-) -> None:
+def main(fill: Callable[[int], None], work: Callable[[], None], left: Callable[[], int]) -> None:
     match sys.argv[1:]:
         case ["fill", count]:
             began = monotonic()

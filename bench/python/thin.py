@@ -36,14 +36,10 @@ def fill(count: int) -> None:
         payload = msgspec.json.encode({"text": TEXT})
         under_way: set[asyncio.Future] = set()
         for _ in range(0, count, 500):
-            items = [
-                (uuid.uuid4().hex, "noop", payload, "json", None, None) for _ in range(500)
-            ]
+            items = [(uuid.uuid4().hex, "noop", payload, "json", None, None) for _ in range(500)]
             under_way.add(stream.ask(wire.SUBMIT, items).future)
             if len(under_way) >= 4:
-                done, under_way = await asyncio.wait(
-                    under_way, return_when=asyncio.FIRST_COMPLETED
-                )
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     each.result()
         await asyncio.gather(*under_way)

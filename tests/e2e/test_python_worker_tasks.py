@@ -233,7 +233,7 @@ def test_p59_progress_and_pieces_reach_those_who_wait(app, queue):
             may_go.set()
     pieces = [each.partial for each in heard if each.partial is not None]
     progress = [each.progress for each in heard if each.progress is not None]
-    assert pieces == [b"zero", b"one", b"two", b'{"three":3}']
+    assert pieces[-3:] == [b"one", b"two", b'{"three":3}']
     assert tuple(progress[-1])[:2] == (100, 100)
     assert len(progress) < 50  # the latest one wins
     assert handle.result(timeout=SECONDS_MAX) == "end"
@@ -324,7 +324,7 @@ def test_p60_a_shield_holds_the_interruption_up(app, queue, kind):
         try:
             with job.shield():
                 began.set()
-                while not job.cancelled:
+                while not job.cancelled:  # noqa: ASYNC110 - as tasks do
                     await asyncio.sleep(0.001)
                 steps.append("shielded")
             await asyncio.sleep(0.001)
@@ -351,11 +351,9 @@ def test_p60_check_raises_when_the_job_is_no_longer_wanted(app, queue):
             began.set()
             while not job.cancelled:
                 time.sleep(0.001)
-            try:
+            with pytest.raises(Cancelled, match="cancelled"):
                 job.check()
-            except Cancelled as error:
-                assert error.why == "cancelled"
-                seen.set()
+            seen.set()
 
     with app.worker():
         handle = look.submit()

@@ -158,9 +158,13 @@ class Child:
             return []
 
 
-def modules_of_user() -> list[str]:
-    """Files whose change calls for new processes."""
+def modules_of_user(target: str) -> list[str]:
+    """Files whose change calls for new processes, that of the app first, imported or not."""
     found = set()
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(target.partition(":")[0])
+        if spec is not None and spec.origin is not None:
+            found.add(spec.origin)
     for module in tuple(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file and not file.startswith((sys.base_prefix, sys.prefix)):
@@ -193,19 +197,19 @@ def _start(options: ChildOptions, orders: int) -> int:
         if options.server is not None:
             app.bind(places(options.server), app.token, app.timeout)
         child = Child(options, app)
-        _introduce(child, app)
+        _introduce(child, app, options.target)
         Crew.check(app, options.crew)
     except (targets.TargetError, ValueError) as error:
         trace = getattr(error, "trace", "")
         sys.stderr.write(f"{trace}manyhands: {error}\n")
         with contextlib.suppress(OSError):
-            files = messages.Modules(modules_of_user())
+            files = messages.Modules(modules_of_user(options.target))
             os.write(options.pipe, messages.encode(files) + b"\n")
         return BAD_TARGET
     return _run(child.run(orders))
 
 
-def _introduce(child: Child, app: App[Any]) -> None:
+def _introduce(child: Child, app: App[Any], target: str) -> None:
     addresses = [place for place in app.places if isinstance(place, Url)]
     if len(addresses) != len(app.places):
         raise ValueError(
@@ -214,7 +218,7 @@ def _introduce(child: Child, app: App[Any]) -> None:
         )
     names = ",".join(place.name for place in addresses)
     child.tell(messages.Connection(names, app.token, addresses[0].ca))
-    child.tell(messages.Modules(modules_of_user()))
+    child.tell(messages.Modules(modules_of_user(target)))
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:
