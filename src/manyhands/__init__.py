@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from manyhands.client.gathering import gather as gather
     from manyhands.client.gathering import wait as wait
     from manyhands.client.handle import Handle as Handle
+    from manyhands.client.job import Job as Job
+    from manyhands.client.job import current_job as current_job
     from manyhands.client.options import Backoff as Backoff
     from manyhands.client.options import cron as cron
     from manyhands.client.options import every as every
@@ -50,6 +52,7 @@ else:
         "manyhands.client.executor": ("Executor",),
         "manyhands.client.gathering": ("agather", "as_completed", "await_", "gather", "wait"),
         "manyhands.client.handle": ("Handle",),
+        "manyhands.client.job": ("Job", "current_job"),
         "manyhands.client.options": ("Backoff", "cron", "every"),
         "manyhands.client.raw_client": ("Client", "SyncClient"),
         "manyhands.client.task": ("Task",),

@@ -96,7 +96,6 @@ class TcpListener:
         self.loop = asyncio.get_running_loop()
 
     async def start(self) -> str:
-        raise_open_files_limit()
         host, port = self.address.host, self.address.port
         where: dict[str, Any] = {"host": host, "port": port}
         if host == "::" and socket.has_dualstack_ipv6():
@@ -115,6 +114,10 @@ class TcpListener:
         )
         self.backplane.condition.on_failure.append(self.fall_silent)
         return str(self.bound())
+
+    async def take(self, peer: socket.socket) -> None:
+        """Serves a connected socket, as if it had been accepted."""
+        await self.loop.connect_accepted_socket(self.make_connection, peer)
 
     def bound(self) -> Address:
         """The address to connect to."""
