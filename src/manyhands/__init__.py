@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from manyhands.client.raw_client import Client as Client
     from manyhands.client.raw_client import SyncClient as SyncClient
     from manyhands.client.task import Task as Task
+    from manyhands.embedding import embedded as embedded
 else:
     # Where each name is found.
     _PLACES = {
@@ -56,6 +57,7 @@ else:
         "manyhands.client.options": ("Backoff", "cron", "every"),
         "manyhands.client.raw_client": ("Client", "SyncClient"),
         "manyhands.client.task": ("Task",),
+        "manyhands.embedding": ("embedded",),
     }
     _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
