@@ -75,7 +75,7 @@ def test_p1_other_names_are_not():
 
 
 def test_p8_nothing_of_the_client_pickles():
-    """P8: what a peer sends is never unpickled."""
+    """P8: but for the module of P72, which both sides have to ask for."""
     folder = Path(manyhands.__file__).parent / "client"
     found = [
         f"{file.name}:{node.lineno}"
