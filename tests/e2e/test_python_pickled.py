@@ -4,7 +4,7 @@ import pytest
 
 from manyhands import App, Executor, JobFailed
 from manyhands.client import pickled
-from tests.e2e.serving import SECONDS_MAX
+from tests.e2e.serving import SECONDS_MAX, wait_until
 from tests.e2e.working import working
 
 KEY = "a-secret-of-this-test"
@@ -47,7 +47,7 @@ def test_p72_a_worker_that_does_not_allow_it_takes_no_such_jobs(app, served, tmp
     with Executor(app, pickle=True) as pool:
         future = pool.submit(lambda: 1)
         with working(served.url, tmp_path, code=MODULE) as worker:
-            assert app.handle(future.handle.id).status().state == "ready"
+            wait_until(lambda: list(app.client.jobs(queue=pickled.NAME, state="ready")))
             assert pickled.NAME not in worker.log()
         assert future.cancel()
 

@@ -97,6 +97,8 @@ class Executor(concurrent.futures.Executor):
             problem = error or _refusal_of(handle, exceptions)
             if problem is not None:
                 future.finish(None, problem)
+            elif future.cancelled():  # before the server knew the job
+                home.home().start(courier.cancel(handle.id, "cancelled"), _ignore)
             else:
                 courier.await_end(handle.id, ended)
 
