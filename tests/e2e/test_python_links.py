@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from manyhands import App, Unavailable
+from manyhands import App, Refused
 from manyhands.client import link
 from tests.e2e.cutting_proxy import cutting
 from tests.e2e.serving import SECONDS_MAX
@@ -127,8 +127,8 @@ def test_p34_encrypted_servers_are_trusted_by_their_authority(encrypted, queue):
     assert handle.status().state == "ready"
     app.close()
 
-    distrustful = App(url, timeout=0.5)
-    with pytest.raises(Unavailable, match="certificate") as found:
+    distrustful = App(url, timeout=SECONDS_MAX)
+    with pytest.raises(Refused, match="ca=") as found:
         declare_work(distrustful, queue).submit(1)
-    assert not found.value.maybe_accepted
+    assert found.value.code == "untrusted_certificate"
     distrustful.close()

@@ -137,6 +137,10 @@ class Courier:
         """
         home.home().call(self._take, Submission(items, settle, together=together))
 
+    def submit_at_turn_end(self, item: Item, settle: Settle) -> None:
+        """P16: in a coroutine; together with the other submits of this turn of its loop."""
+        home.call_at_turn_end(self._take, Submission((item,), settle))
+
     def await_end(self, job_id: str, settle: Settle) -> None:
         """Waits for a job's end: the result is its ``View``."""
         home.home().call(self._await_end, job_id, settle)

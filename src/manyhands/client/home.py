@@ -101,6 +101,40 @@ def _finish(task: asyncio.Task[Any], settle: Settle) -> None:
         settle(task.result(), None)
 
 
+# Ways in, together.
+
+
+class _Turn:
+    """Calls of one turn of a user's loop, which go to the home loop together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def put(self, function: Callable[..., object], *args: object) -> None:
+        if not self._calls:
+            self._loop.call_soon(self._hand_over)
+        self._calls.append((function, args))
+
+    def _hand_over(self) -> None:
+        calls, self._calls = self._calls, []
+        home().call(_call_all, calls)
+
+
+def _call_all(calls: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> None:
+    for function, args in calls:
+        function(*args)
+
+
+def call_at_turn_end(function: Callable[..., object], *args: object) -> None:
+    """In a coroutine: calls a function in the home loop, together with the others of this turn."""
+    loop = asyncio.get_running_loop()
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = _Turn(loop)
+    turn.put(function, *args)
+
+
 # Ways out.
 
 
@@ -164,6 +198,8 @@ _home: Home | None = None
 _lock = threading.Lock()
 _outgoing: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls]"
 _outgoing = weakref.WeakKeyDictionary()
+_turns: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn]"
+_turns = weakref.WeakKeyDictionary()
 _clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _abandoned: list[object] = []  # of the parent process: kept, so that nothing of it is closed here
 
@@ -187,8 +223,9 @@ def register(client: object) -> None:
 
 def _after_fork() -> None:
     """P33: the child has no thread of the parent's, and opens streams of its own."""
-    global _home, _lock, _outgoing, _running
-    _abandoned.extend((_home, _outgoing, _running))
+    global _home, _lock, _outgoing, _running, _turns  # noqa: PLW0603 - one for each process
+    _abandoned.extend((_home, _outgoing, _running, _turns))
+    _turns = weakref.WeakKeyDictionary()
     _home, _lock = None, threading.Lock()
     _outgoing, _running = weakref.WeakKeyDictionary(), set()
     for client in tuple(_clients):

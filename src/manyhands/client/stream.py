@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from secrets import SystemRandom
@@ -193,6 +194,10 @@ class Stream:
             except Refused as error:
                 self.problem = f"{place.name}: {error}"
                 self._refuse(error)
+            except ssl.SSLCertVerificationError as error:
+                sentence = f"the certificate is not trusted: {error.verify_message}; pass ca=…"
+                self.problem = f"{place.name}: {sentence}"
+                self._refuse(Refused("untrusted_certificate", self.problem))
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
                 self.problem = f"{place.name}: {str(error) or type(error).__name__}"
                 _log.debug("no connection to %s", self.problem)
