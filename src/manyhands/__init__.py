@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from manyhands.client.errors import ResultGone as ResultGone
     from manyhands.client.errors import Retry as Retry
     from manyhands.client.errors import Unavailable as Unavailable
+    from manyhands.client.executor import Executor as Executor
     from manyhands.client.gathering import agather as agather
     from manyhands.client.gathering import as_completed as as_completed
     from manyhands.client.gathering import await_ as await_
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from manyhands.client.raw_client import Client as Client
     from manyhands.client.raw_client import SyncClient as SyncClient
     from manyhands.client.task import Task as Task
+    from manyhands.embedding import embedded as embedded
 else:
     # Where each name is found.
     _PLACES = {
@@ -48,12 +50,14 @@ else:
             "Retry",
             "Unavailable",
         ),
+        "manyhands.client.executor": ("Executor",),
         "manyhands.client.gathering": ("agather", "as_completed", "await_", "gather", "wait"),
         "manyhands.client.handle": ("Handle",),
         "manyhands.client.job": ("Job", "current_job"),
         "manyhands.client.options": ("Backoff", "cron", "every"),
         "manyhands.client.raw_client": ("Client", "SyncClient"),
         "manyhands.client.task": ("Task",),
+        "manyhands.embedding": ("embedded",),
     }
     _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

@@ -5,6 +5,7 @@ to the waiting thread or to the loop that they were awaited in.
 """
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 Settle = Callable[[Any, BaseException | None], None]  # a result, or an error
+_EXIT_SECONDS: Final = 1.0
 _log: Final = logging.getLogger("manyhands")
 
 
@@ -62,6 +64,14 @@ class Home:
         """Whether the caller runs in this very thread."""
         return threading.current_thread() is self._thread
 
+    def stop(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs a last coroutine, for a moment at most, and ends the thread."""
+        last = asyncio.run_coroutine_threadsafe(_bounded(coroutine), self.loop)
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            last.result(2 * _EXIT_SECONDS)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_EXIT_SECONDS)
+
     def start(self, coroutine: Coroutine[Any, Any, T], settle: Settle) -> None:
         """Runs a coroutine in the home loop."""
         self.call(self._start, coroutine, settle)
@@ -70,6 +80,12 @@ class Home:
         task = self.loop.create_task(coroutine)
         _running.add(task)
         task.add_done_callback(lambda done: _finish(done, settle))
+
+
+async def _bounded(coroutine: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_EXIT_SECONDS):
+            await coroutine
 
 
 _running: set[asyncio.Task[Any]] = set()
@@ -148,7 +164,7 @@ _home: Home | None = None
 _lock = threading.Lock()
 _outgoing: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls]"
 _outgoing = weakref.WeakKeyDictionary()
-_on_fork: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _abandoned: list[object] = []  # of the parent process: kept, so that nothing of it is closed here
 
 
@@ -162,9 +178,11 @@ def home() -> Home:
     return _home
 
 
-def forked(client: object) -> None:
-    """Registers a client whose ``after_fork`` is called in the child of a fork."""
-    _on_fork.add(client)
+def register(client: object) -> None:
+    """Registers a client: its ``after_fork`` is called in the child of a fork, its ``abort`` at
+    the end of the program.
+    """
+    _clients.add(client)
 
 
 def _after_fork() -> None:
@@ -173,8 +191,20 @@ def _after_fork() -> None:
     _abandoned.extend((_home, _outgoing, _running))
     _home, _lock = None, threading.Lock()
     _outgoing, _running = weakref.WeakKeyDictionary(), set()
-    for client in tuple(_on_fork):
+    for client in tuple(_clients):
         client.after_fork()
+
+
+async def _close_all() -> None:
+    for client in tuple(_clients):
+        await client.abort()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Closes connections in an orderly way."""
+    if _home is not None:
+        _home.stop(_close_all())
 
 
 if hasattr(os, "register_at_fork"):
