@@ -28,7 +28,7 @@ ENTRY_POINTS = frozenset(
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
-        "manyhands.client.worker_stream",
+        "manyhands.client.worker.entry",  # started by name, as a process of its own
         "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }
 )
