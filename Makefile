@@ -28,7 +28,7 @@ TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl libanye
 TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium nginx cc
 
 # Packages from npm that some tests talk to or check pages with, and where they are put.
-TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 @cloudamqp/amqp-client@4.1.1 axe-core@4.14.0
+TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 @cloudamqp/amqp-client@4.1.1 axe-core@4.14.0 pyright@1.1.414
 TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import gc
 import os
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
+from manyhands.net.tcp import raise_open_files_limit
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -76,11 +78,19 @@ class Listener(Protocol):
 class Server:
     """Composes the parts, starts them and stops them."""
 
-    def __init__(self, config: Config, store: Store, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+    ) -> None:
         self.config = config
         self.store = store
-        self.clock = Clock()
-        self.ids = Ids()
+        self.clock = clock or Clock()
+        self.ids = ids or Ids()
         self.condition = Condition(self.clock.now())
         self.condition.addresses.update(dict.fromkeys(LISTENERS))
         self.dispatcher = Dispatcher(
@@ -121,6 +131,7 @@ class Server:
             self.dispatcher, self.ids, self.budget, self.audit, self.condition
         )
         self.listeners: list[Listener] = []
+        self._http_listener: HttpListener | None = None
 
     @cached_property
     def messages(self) -> MessageLog:
@@ -153,11 +164,23 @@ class Server:
             self.relay_facts,
         )
 
-    def _http(self, address: Address) -> Listener:
+    def _http(self, address: Address) -> HttpListener:
         listener = HttpListener(self.backplane, self.sources(), self.metrics, address)
         self.traffic.sources["http"] = listener.flow
         self.metrics.sources.append(listener.metrics)
+        self._http_listener = listener
         return listener
+
+    async def take(self, peer: socket.socket) -> None:
+        """Serves HTTP on a connected socket, as if it had been accepted. Without an address for
+        HTTP there is no listener; one is made that does not listen.
+        """
+        if self._http_listener is None:
+            listener = self._http(Address("localhost", 0))
+            listener.begin()
+            self.listeners.append(listener)
+        assert self._http_listener is not None
+        await self._http_listener.take(peer)
 
     def _gearman(self, address: Address) -> Listener:
         listener = GearmanListener(self.backplane, self.config, address)
@@ -198,10 +221,6 @@ class Server:
         self.dispatcher.ask(Recover(self.ids.incarnation, outage_ms))
         self.duties.take_up(outage_ms)
         await settled(self.dispatcher)
-        # Every life cycle creates thousands of short-lived objects, and hardly ever a cycle.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
         # In this order. Each takes the value of its option.
         kinds: dict[str, Callable[[Any], Listener]] = {
             "http": self._http,
@@ -221,6 +240,22 @@ class Server:
             self.listeners.append(listener)
         self.bulk.resume()
         self.condition.is_ready = True
+
+    async def run(self) -> None:
+        """Runs until the server is to stop, and then stops it in order."""
+        config, condition = self.config, self.condition
+        await self.duties.run()
+        await self.finish_foreground()
+        _log.info("draining")
+        try:
+            await asyncio.wait_for(self.drain(), config.drain_seconds)
+        except TimeoutError:
+            _log.warning("drain took too long; stopping", seconds=config.drain_seconds)
+            if self.dispatcher.has_commits():
+                condition.failure = condition.failure or (
+                    f"it did not answer for {config.drain_seconds} s; what was acknowledged is safe"
+                )
+                self.store.expect_no_answer()
 
     async def finish_foreground(self) -> None:
         """Lets leased jobs with waiters finish; nothing new begins."""
@@ -284,17 +319,19 @@ def run(config: Config, warnings: Sequence[str] = ()) -> None:
     opened. ``warnings`` go to the log.
     """
     wait_until_running()
+    raise_open_files_limit()
     try:
         check_own_files(config)
         log_file = set_up_logs(config.log_format, config.log_level, config.log_file)
-        store = open_store(config)
+        with _paused_collection():
+            store = open_store(config)
     except (OSError, StoreError) as error:
         print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
         raise SystemExit(1) from None
     for warning in warnings:
         _log.warning(warning)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory(config)) as runner:
+        with asyncio.Runner(loop_factory=loop_factory(config)) as runner:
             code = runner.run(_serve(config, store, log_file))
     finally:
         failure = store.close()
@@ -303,7 +340,19 @@ def run(config: Config, warnings: Sequence[str] = ()) -> None:
     raise SystemExit(code if failure is None else 1)
 
 
-def _loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """No garbage collection while a million objects are created."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()  # loaded objects stay; later collections need not look at them
+    finally:
+        gc.enable()
+
+
+def loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
+    """The kind of event loop that the configuration names."""
     if config.loop != "asyncio":
         try:
             import uvloop  # noqa: PLC0415 - it does not install everywhere
@@ -313,6 +362,15 @@ def _loop_factory(config: Config) -> Callable[[], asyncio.AbstractEventLoop]:
         else:
             return uvloop.new_event_loop
     return asyncio.new_event_loop
+
+
+def _tune_garbage_collector() -> None:
+    """Every life cycle creates thousands of short-lived objects, and hardly ever a cycle. For the
+    process of a server only: an embedded one leaves this to its host.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
@@ -329,24 +387,14 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     )
     try:
         await server.start()
+        _tune_garbage_collector()
         write_own_files(config, condition.addresses)
     except OSError as error:
         print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
         return 1
     print_banner(config, condition.addresses, store.facts())
     _log.info("ready", version=__version__, pid=os.getpid(), **condition.addresses)
-    await server.duties.run()
-    await server.finish_foreground()
-    _log.info("draining")
-    try:
-        await asyncio.wait_for(server.drain(), config.drain_seconds)
-    except TimeoutError:
-        _log.warning("drain took too long; stopping", seconds=config.drain_seconds)
-        if server.dispatcher.has_commits():
-            condition.failure = condition.failure or (
-                f"it did not answer for {config.drain_seconds} s; what was acknowledged is safe"
-            )
-            store.expect_no_answer()
+    await server.run()
     remove_own_files(config)
     if condition.failure is not None:
         _log.critical("stopped because the store failed", reason=condition.failure)

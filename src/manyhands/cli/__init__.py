@@ -78,6 +78,13 @@ COMMANDS: Final = (
         "Submit a job, and wait for its result if you like.",
     ),
     Lazy("Jobs", "work", "manyhands.cli.work:work", "Run a command for each job of a queue."),
+    Lazy("Jobs", "worker", "manyhands.cli.worker:worker", "Run the tasks of a Python app."),
+    Lazy(
+        "Queues, schedules, limits",
+        "apply",
+        "manyhands.cli.apply:apply",
+        "Set schedules, limits and queues as a Python app declares them.",
+    ),
     Lazy("Jobs", "retry", "manyhands.cli.bulk:retry", "Run failed jobs again."),
     Lazy("Jobs", "cancel", "manyhands.cli.bulk:cancel", "Cancel unfinished jobs."),
     Lazy("Jobs", "move", "manyhands.cli.bulk:move", "Move unfinished jobs to another queue."),

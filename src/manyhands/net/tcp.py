@@ -98,7 +98,6 @@ class TcpListener:
 
     async def start(self) -> str:
         """Binds and listens; returns the bound address. Raises OSError with a sentence."""
-        raise_open_files_limit()
         try:
             await self._listen()
         except OSError as error:
@@ -129,6 +128,10 @@ class TcpListener:
             ssl=self.tls,
             ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
         )
+
+    async def take(self, peer: socket.socket) -> None:
+        """Serves a connected socket, as if it had been accepted."""
+        await self.loop.connect_accepted_socket(self.make_connection, peer)
 
     def bound(self) -> Address:
         """The address to connect to."""

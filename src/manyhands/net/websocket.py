@@ -33,6 +33,7 @@ _PONG: Final = 10
 _OPCODES: Final = frozenset({_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG})
 
 _CONTROL_BYTES_MAX: Final = 125
+_NO_MASK: Final = b"\0\0\0\0"
 # Fragments of one message. An honest peer splits at some kilobytes; one that sends empty fragments
 # without end would be read for ever.
 _FRAGMENTS_COUNT_MAX: Final = 10_000
@@ -77,13 +78,18 @@ def not_websocket(sentence: str) -> Problem:
 
 def answer_headers(offer: Offer, subprotocol: str) -> list[tuple[bytes, bytes]]:
     """The headers of the answer, with status 101."""
-    digest = hashlib.sha1(offer.key + _GUID, usedforsecurity=False).digest()
     return [
         (b"upgrade", b"websocket"),
         (b"connection", b"Upgrade"),
-        (b"sec-websocket-accept", base64.b64encode(digest)),
+        (b"sec-websocket-accept", accept_of(offer.key)),
         (b"sec-websocket-protocol", subprotocol.encode()),
     ]
+
+
+def accept_of(key: bytes) -> bytes:
+    """The proof that a server has read the key of a request."""
+    digest = hashlib.sha1(key + _GUID, usedforsecurity=False).digest()
+    return base64.b64encode(digest)
 
 
 def _tokens(value: bytes) -> list[bytes]:
@@ -136,12 +142,13 @@ class _FaultError(Exception):
 
 
 class Decoder:
-    """Reads what one client sends. Payloads are unmasked as they arrive, so that the last piece of
-    a large message is no more work than the others.
+    """Reads what one peer sends: clients mask their frames, servers do not. Payloads are unmasked
+    as they arrive, so that the last piece of a large message is no more work than the others.
     """
 
-    def __init__(self, message_bytes_max: int) -> None:
+    def __init__(self, message_bytes_max: int, *, of_server: bool = False) -> None:
         self._message_bytes_max = message_bytes_max
+        self._of_server = of_server
         self._head = b""  # the beginning of a frame with an incomplete head
         self._opcode = 0
         self._is_final = False
@@ -223,20 +230,25 @@ class Decoder:
         if opcode < _CLOSE and len(self._message) + length > self._message_bytes_max:
             sentence = f"a message has at most {self._message_bytes_max} bytes"
             raise _FaultError(TOO_LARGE, sentence)
-        if len(data) - start < 4:
+        if self._of_server:
+            self._mask = _NO_MASK
+        elif len(data) - start < 4:
             return None
+        else:
+            self._mask = data[start : start + 4]
+            start += 4
         self._opcode, self._is_final = opcode, bool(first & 0x80)
-        self._mask = data[start : start + 4]
         self._missing_bytes = length
-        return start + 4
+        return start
 
     def _check_head(self, first: int, opcode: int, length: int, *, is_masked: bool) -> None:
         if first & 0x70:
             raise _FaultError(PROTOCOL_ERROR, "reserved bits are set, and no extension was agreed")
         if opcode not in _OPCODES:
             raise _FaultError(PROTOCOL_ERROR, f"there is no opcode {opcode}")
-        if not is_masked:
-            raise _FaultError(PROTOCOL_ERROR, "a client must mask its frames")
+        if is_masked == self._of_server:
+            rule = "a server must not" if self._of_server else "a client must"
+            raise _FaultError(PROTOCOL_ERROR, f"{rule} mask its frames")
         if opcode >= _CLOSE:
             if length > _CONTROL_BYTES_MAX:
                 raise _FaultError(PROTOCOL_ERROR, "a control frame has at most 125 bytes")
@@ -305,7 +317,7 @@ def _may_be_sent(code: int) -> bool:
 
 def _unmasked(data: bytes, mask: bytes) -> bytes:
     count = len(data)
-    if mask == b"\0\0\0\0":
+    if mask == _NO_MASK:
         return data
     repeated = mask * (count // 4 + 1)
     number = int.from_bytes(data, "little") ^ int.from_bytes(repeated[:count], "little")
@@ -336,6 +348,13 @@ def close_frame(code: int, reason: str = "") -> bytes:
         return _head(_CLOSE, 0)
     text = reason.encode()[: _CONTROL_BYTES_MAX - 2].decode(errors="ignore").encode()
     return _head(_CLOSE, 2 + len(text)) + code.to_bytes(2, "big") + text
+
+
+def masked(frame: bytes, mask: bytes) -> bytes:
+    """A frame as a client sends it. The mask is four random bytes, new for each frame."""
+    start = {126: 4, 127: 10}.get(frame[1], 2)
+    head = frame[:1] + bytes((frame[1] | 0x80,)) + frame[2:start]
+    return head + mask + _unmasked(frame[start:], mask)
 
 
 def _head(opcode: int, length: int) -> bytes:

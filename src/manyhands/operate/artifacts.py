@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -93,8 +94,8 @@ class Artifacts:
     def __init__(self, data: Path | None) -> None:
         if data is None:
             # A memory store has no directory: then files live as long as this object.
-            self._temporary = tempfile.TemporaryDirectory()
-            data = Path(self._temporary.name)
+            data = Path(tempfile.mkdtemp(prefix="manyhands-"))
+            weakref.finalize(self, shutil.rmtree, data, ignore_errors=True)
         self._root = data / FOLDER
 
     def _place(self, task_id: str, run_id: int, name: str) -> Path:

@@ -102,13 +102,21 @@ class HttpListener(TcpListener):
         connection.session = session
         return session
 
+    def begin(self) -> None:
+        """Prepares to serve peers, under the names that need no bound address."""
+        self._sweep()
+        self._defend(self.address)
+
+    def _defend(self, bound: Address) -> None:
+        names = (self.address.host, self._server_name)
+        self._defences = Defences(bound, names, self._site.cors.origins)
+        self._qless.answering.defences = self._defences
+
     async def start(self) -> str:
         """Binds, then accepts."""
-        self._sweep()
+        self.begin()
         address = await super().start()
-        names = (self.address.host, self._server_name)
-        self._defences = Defences(self.bound(), names, self._site.cors.origins)
-        self._qless.answering.defences = self._defences
+        self._defend(self.bound())
         return address
 
     def fall_silent(self) -> None:

@@ -290,3 +290,38 @@ def test_a_handshake_with_another_version_or_an_odd_key_is_refused(header, value
 
     assert found.value.status == status
     assert found.value.message
+
+
+# The client's side.
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65_535, 65_536, 150_000])
+def test_masked_frames_of_any_length_are_read_by_servers_of_other_people(length):
+    data = (bytes(range(256)) * (length // 256 + 1))[:length]
+    peer = ServerProtocol(state=State.OPEN, max_size=None)
+
+    peer.receive_data(wire.masked(wire.frame_head(length) + data, MASK))
+
+    assert [event.data for event in peer.events_received()] == [data]
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_frames_of_a_server_are_read_in_pieces_of_any_size(data, size):
+    decoder = Decoder(BYTES_MAX, of_server=True)
+    sent = frame(2, data, mask=False) + frame(9, b"x", mask=False)
+    found = []
+
+    for start in range(0, len(sent), size):
+        found += decoder.feed(sent[start : start + size])
+
+    assert found == [Message(data), Ping(b"x")]
+
+
+def test_a_server_that_masks_is_at_fault():
+    [fault] = Decoder(BYTES_MAX, of_server=True).feed(frame(2, b"x", mask=True))
+
+    assert fault == Fault(wire.PROTOCOL_ERROR, "a server must not mask its frames")
+
+
+def test_the_accept_header_is_that_of_the_standard():
+    assert wire.accept_of(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

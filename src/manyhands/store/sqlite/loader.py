@@ -1,8 +1,6 @@
 """Loads everything unfinished from the file into memory, at start."""
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +32,7 @@ def load(file: Path, index: Index, terms: TermsBook, bulks: dict[str, Bulk]) -> 
     """Fills an empty index. Returns the counters of the last commit, or None if there was none."""
     connection = open_reader(file)
     try:
-        # One snapshot, and no garbage collection while a million objects are created.
-        with _paused_collection(), connection:
+        with connection:  # one snapshot
             counters = _Loader(connection, index, terms, bulks).load()
     except RecordDamagedError as error:
         raise damaged_record(file, error) from None
@@ -44,18 +41,6 @@ def load(file: Path, index: Index, terms: TermsBook, bulks: dict[str, Bulk]) -> 
     finally:
         connection.close()
     return counters
-
-
-@contextmanager
-def _paused_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()  # loaded objects stay; later collections need not look at them
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Loader:

@@ -1,0 +1,135 @@
+"""Exceptions: errors of the server, errors of a job, and words that a task may raise."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+RETRY_AFTER_SECONDS: Final = 1.0  # for a full queue, if the server names no time
+
+
+# Errors of the server. Its codes are those of the native API, so the names end in no `Error`.
+
+
+class Refused(Exception):  # noqa: N818
+    """The server refused a request: a code for programs, a sentence for people."""
+
+    def __init__(self, code: str, message: str, detail: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+        self.detail: Mapping[str, Any] = detail or {}
+
+
+class QueueFull(Refused):
+    """The queue has as many jobs as it may have. Try again after ``retry_after`` seconds."""
+
+    def __init__(
+        self,
+        message: str,
+        detail: Mapping[str, Any] | None = None,
+        retry_after: float = RETRY_AFTER_SECONDS,
+    ) -> None:
+        super().__init__("queue_full", message, detail)
+        self.retry_after = retry_after
+
+
+class Unavailable(Refused):
+    """No server answered in time.
+
+    ``maybe_accepted``: the request was sent at least once, so that it may have been carried out.
+    ``ids``: the jobs it was about; a submit under the same id never makes a second job.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "unavailable",
+        *,
+        ids: tuple[str, ...] = (),
+        maybe_accepted: bool = False,
+    ) -> None:
+        super().__init__(code, message)
+        self.ids = ids
+        self.maybe_accepted = maybe_accepted
+
+
+def refusal(code: str, message: str, detail: Mapping[str, Any] | None = None) -> Refused:
+    """The exception for a code of the API."""
+    if code == "queue_full":
+        sentence = f"{message}; try again in {RETRY_AFTER_SECONDS:g} s, or let workers catch up"
+        return QueueFull(sentence, detail)
+    return Refused(code, message, detail)
+
+
+# Errors of a job.
+
+
+class JobFailed(Exception):  # noqa: N818
+    """The job failed for good; ``code`` and ``message`` are those of its last attempt."""
+
+    def __init__(
+        self, job_id: str, code: str, message: str, traceback: str = "", attempts: int = 0
+    ) -> None:
+        text = f"{code}: {message}" if message else code
+        super().__init__(f"job {job_id} failed: {text}")
+        self.id = job_id
+        self.code = code
+        self.message = message
+        self.traceback = traceback
+        self.attempts = attempts
+
+
+class JobCancelled(Exception):  # noqa: N818
+    """The job was cancelled, and why; ``cause`` is the id of a dependency that failed."""
+
+    def __init__(self, job_id: str, reason: str, cause: str | None = None) -> None:
+        because = f"{reason}, {cause}" if cause else reason
+        super().__init__(f"job {job_id} was cancelled: {because}")
+        self.id = job_id
+        self.reason = reason
+        self.cause = cause
+
+
+class ResultGone(Exception):  # noqa: N818
+    """The job is no longer on record, or its result is not kept."""
+
+    def __init__(self, job_id: str, sentence: str) -> None:
+        super().__init__(f"job {job_id}: {sentence}")
+        self.id = job_id
+
+
+# Words inside a task.
+
+
+class Retry(Exception):  # noqa: N818
+    """Raised in a task: try again, after ``delay`` seconds or by the backoff of the job."""
+
+    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+        super().__init__(message or "the task asked for a retry")
+        self.delay = delay
+
+
+class Fail(Exception):  # noqa: N818
+    """Raised in a task: it failed for good, and a retry would not help."""
+
+    def __init__(self, message: str = "", *, code: str = "failed") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class Cancelled(BaseException):
+    """Raised inside a task that runs in a thread, when its job is no longer wanted."""
+
+    def __init__(self, why: str = "cancelled") -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Problem(Struct, frozen=True):
+    """The error of an answer over HTTP."""
+
+    code: str = "unknown"
+    message: str = ""
+    detail: dict[str, Any] = {}

@@ -1,0 +1,255 @@
+"""A worker's stream: queues, credit, jobs, and reports on them.
+
+    stream = WorkerStream(places(url), worker, name="host-1a2b")
+    stream.want(["mail"])
+    stream.give(slots=8, ahead=32)                 # then worker.take(jobs) is called
+    refused = await stream.report(done=[(*job.held, b"42", "json")])
+
+All methods are called in the loop in which the stream was made, and return at once; futures are
+for those who need the answer. Leases are not bound to a connection: when it breaks, the stream
+reconnects, names what the worker holds, sends the last ``want`` and all unanswered reports again,
+and calls ``worker.resumed()``. Credit does not survive: the worker gives it anew there.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from msgspec import Raw
+
+from manyhands.client import notes
+from manyhands.client.address import Place
+from manyhands.client.errors import Refused
+from manyhands.client.notes import Closing, Greeting, Held, Job, Jobs, Note, Notice, View
+from manyhands.client.stream import Stream
+from manyhands.protocols.native import stream_codec as wire
+
+Done = tuple[str, str, bytes | None, str]  # id, token, result, encoding
+# id, token, code, message, details, retry, delay in ms
+Failed = tuple[str, str, str, str, bytes, bool, int | None]
+# id, token, progress (done, all, seconds left), partial result
+Piece = tuple[str, str, tuple[int, ...] | None, bytes | None]
+T = TypeVar("T")
+GONE: Final = "gone"  # why a lease was lost while there was no connection
+
+
+class Worker(Protocol):
+    """What a stream of work is for."""
+
+    def take(self, jobs: list[Job]) -> None:
+        """Work arrived. Each job takes one of the slots that were given, else one of ahead."""
+
+    def told(self, job_id: str, lease_number: int, why: str) -> None:
+        """A lease is gone: ``cancelled``, ``moved``, ``expired``, ``cutoff``, ``gone``. Reports on
+        it will be refused.
+        """
+
+    def resumed(self) -> None:
+        """There is a connection, the first or another one: give all the credit anew."""
+
+    def lost(self, why: str) -> None:
+        """The connection is gone. Leases and unanswered reports stay."""
+
+    def closing(self, seconds: float) -> None:
+        """The server is about to stop: no more work comes until the next ``resumed``."""
+
+    def refused(self, error: Refused) -> None:
+        """The server refuses this worker, as for a wrong token. The stream keeps trying."""
+
+
+class WorkerStream:
+    """The stream of one worker, or of a supervisor (without a name)."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        worker: Worker,
+        *,
+        name: str | None,
+        token: str | None = None,
+        program: str | None = None,
+    ) -> None:
+        self._worker = worker
+        self._want: tuple[object, ...] | None = None
+        self._leases: dict[str, Job] = {}
+        self._reported: dict[str, str] = {}  # the tokens of leases in unanswered reports
+        self._stream = Stream(places, self, token=token, worker=name, program=program)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._stream.is_open
+
+    @property
+    def problem(self) -> str:
+        """Why there is no connection."""
+        return self._stream.problem
+
+    @property
+    def limits(self) -> notes.Limits:
+        """Bounds of the server."""
+        return self._stream.limits
+
+    @property
+    def leases(self) -> dict[str, Job]:
+        """The jobs this worker holds, by their ids, until a report on them was answered."""
+        return self._leases
+
+    @property
+    def unanswered_count(self) -> int:
+        """Notes whose answers are pending."""
+        return self._stream.unanswered_count
+
+    def open(self) -> None:
+        """Connects, and stays connected until ``close``."""
+        self._stream.open()
+
+    async def close(self) -> None:
+        """Closes the connection. Leases stay with the worker: ``depart`` gives them back."""
+        await self._stream.close()
+
+    # Sending.
+
+    def want(
+        self,
+        queues: Iterable[str],
+        order: str = "priority_in_turns",
+        term_ms: int | None = None,
+    ) -> None:
+        """Sets the queues to take work from, replacing the last ones. Credit starts at 0."""
+        self._want = (list(queues), order, term_ms)
+        if not self._stream.tell(wire.WANT, *self._want):
+            self._stream.open()
+
+    def give(self, slots: int, ahead: int = 0) -> None:
+        """Adds credit. Without a connection it is dropped: ``resumed`` is the time to give it."""
+        self._stream.tell(wire.WORK, (), (), (), (), (slots, ahead))
+
+    def report(
+        self,
+        done: Sequence[Done] = (),
+        failed: Sequence[Failed] = (),
+        released: Sequence[Held] = (),
+        renewed: Sequence[Held] = (),
+    ) -> "asyncio.Future[list[notes.Refused]]":
+        """Reports on at most ``limits.items`` jobs. The future gives the refused ones, when the
+        others are on disk; it fails with ``Refused`` if the whole note was refused.
+        """
+        ended = [(each[0], each[1]) for group in (done, failed, released) for each in group]
+        self._reported.update(ended)
+        asked = self._stream.ask(wire.WORK, done, failed, released, renewed).future
+        answered: asyncio.Future[list[notes.Refused]] = asyncio.get_running_loop().create_future()
+
+        def settle(future: "asyncio.Future[Raw]") -> None:
+            for job_id, token in ended:
+                if self._reported.get(job_id) == token:
+                    del self._reported[job_id]
+                lease = self._leases.get(job_id)
+                if lease is not None and lease.token == token:
+                    del self._leases[job_id]
+            _pass_on(future, answered, notes.read_refused)
+
+        asked.add_done_callback(settle)
+        return answered
+
+    def news(self, pieces: Sequence[Piece]) -> "asyncio.Future[Raw]":
+        """Progress of jobs, and pieces of their results. Sent again if a connection breaks, so that
+        a piece may arrive twice, but is not lost.
+        """
+        asked = self._stream.ask(wire.NEWS, list(pieces))
+        asked.future.add_done_callback(_ignore)
+        return asked.future
+
+    def vouch(self, workers: Sequence[str]) -> None:
+        """Says that these workers are alive: renews leases that are past a third of their term."""
+        if not self._stream.tell(wire.VOUCH, list(workers)):
+            self._stream.open()
+
+    def depart(
+        self, worker: str, reason: str = "", running: Sequence[Held] = ()
+    ) -> "asyncio.Future[None]":
+        """Says that a worker leaves, or is dead. Jobs in ``running`` fail with ``worker_died`` and
+        the reason; all others that it holds go back uncharged.
+        """
+        asked = self._stream.ask(wire.DEPART, worker, reason, list(running)).future
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asked.add_done_callback(lambda future: _pass_on(future, answered, lambda _: None))
+        return answered
+
+    def look(self, ids: Sequence[str]) -> "asyncio.Future[list[View]]":
+        """Shows jobs, at most ``limits.items``. The list is shorter if results are large."""
+        asked = self._stream.ask(wire.LOOK, list(ids)).future
+        answered: asyncio.Future[list[View]] = asyncio.get_running_loop().create_future()
+        asked.add_done_callback(lambda future: _pass_on(future, answered, notes.read_views))
+        return answered
+
+    # The stream's side.
+
+    def held(self) -> list[Held]:
+        """P28: what this worker holds, with what it has reported on and not heard about."""
+        held = {job.id: job.token for job in self._leases.values()} | self._reported
+        return list(held.items())
+
+    def greeted(self, greeting: Greeting) -> None:
+        """A connection."""
+        for job_id in greeting.gone:
+            lease = self._leases.pop(job_id, None)
+            if lease is not None and job_id not in self._reported:
+                self._worker.told(job_id, lease.lease_number, GONE)
+        if self._want is not None:
+            self._stream.tell(wire.WANT, *self._want)
+
+    def resumed(self) -> None:
+        """Reports were sent again."""
+        self._worker.resumed()
+
+    def lost(self, why: str) -> None:
+        """The connection is gone."""
+        self._worker.lost(why)
+
+    def refused(self, error: Exception) -> None:
+        """No connection will do."""
+        if not isinstance(error, Refused):
+            error = Refused("unavailable", str(error))
+        self._worker.refused(error)
+
+    def is_busy(self) -> bool:
+        """A worker is always connected."""
+        return True
+
+    def receive(self, note: Note) -> None:
+        """A note of the server."""
+        match note:
+            case Jobs():
+                for job in note.jobs:
+                    self._leases[job.id] = job
+                self._worker.take(note.jobs)
+            case Notice():
+                lease = self._leases.get(note.id)
+                if lease is not None and lease.lease_number == note.lease_number:
+                    del self._leases[note.id]
+                self._worker.told(note.id, note.lease_number, note.why)
+            case Closing():
+                self._worker.closing(note.seconds)
+            case _:
+                pass
+
+
+def _pass_on(
+    asked: "asyncio.Future[Raw]", answered: "asyncio.Future[T]", read: Callable[[Raw], T]
+) -> None:
+    """Completes a future with the decoded answer of another."""
+    if answered.done():
+        return
+    if asked.cancelled():
+        answered.cancel()
+    elif (error := asked.exception()) is not None:
+        answered.set_exception(error)
+    else:
+        answered.set_result(read(asked.result()))
+
+
+def _ignore(asked: "asyncio.Future[Raw]") -> None:
+    """News is not worth an error."""
+    if not asked.cancelled():
+        asked.exception()
