@@ -6,7 +6,7 @@ Everything but the constructor and the methods marked so runs in the home loop.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from msgspec import Raw
 
@@ -19,7 +19,6 @@ from manyhands.client.stream import Pending, Stream
 from manyhands.protocols.native import stream_codec as wire
 
 T = TypeVar("T")
-Hear = Callable[[Heard | View | Refused], None]
 SLICE_COUNT: Final = 500
 SLICE_BYTES: Final = 4 * 1024 * 1024
 UNANSWERED_COUNT_MAX: Final = 10_000
@@ -29,6 +28,16 @@ PASSING: Final = frozenset({"store_full", "store_failed", "shutting_down", "unav
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 2.0
 _ITEM_BYTES: Final = 100  # what an item takes besides its payload
+
+
+class Reader(Protocol):
+    """Whom news of a job are for."""
+
+    def hear(self, note: Heard | View | Refused) -> None:
+        """News, the end, or why there is none."""
+
+    def restart(self) -> None:
+        """News start again, with the pieces that are kept."""
 
 
 class Submission:
@@ -90,7 +99,7 @@ class Courier:
         self._watching: set[str] = set()  # those the server was asked for on this connection
         self._unwatched: deque[str] = deque()  # those it is yet to be asked for
         self._is_watching_due = False
-        self._listeners: dict[str, list[Hear]] = {}
+        self._readers: dict[str, list[Reader]] = {}
         self._away_timer: asyncio.TimerHandle | None = None
 
     def after_fork(self) -> None:
@@ -167,7 +176,9 @@ class Courier:
             self._away_timer.cancel()
             self._away_timer = None
         self._watching.clear()
-        for job_id in self._listeners:
+        for job_id, readers in self._readers.items():
+            for reader in readers:
+                reader.restart()
             self._watch([job_id], with_news=True)
         self._unwatched = deque(self._watched)
         self._watch_new_ones()
@@ -186,7 +197,7 @@ class Courier:
 
     def is_busy(self) -> bool:
         """Whether anybody waits for the end of a job."""
-        return bool(self._watched or self._listeners or self._waiting or self._sent)
+        return bool(self._watched or self._readers or self._waiting or self._sent)
 
     def receive(self, note: Note) -> None:
         """News and ends of jobs."""
@@ -194,8 +205,8 @@ class Courier:
             case Ended():
                 self._ended(note.view)
             case Heard():
-                for listener in self._listeners.get(note.id, ()):
-                    listener(note)
+                for reader in self._readers.get(note.id, ()):
+                    reader.hear(note)
             case _:
                 pass
 
@@ -210,10 +221,10 @@ class Courier:
         for settles in watched.values():
             for settle in settles:
                 settle(None, error)
-        listeners, self._listeners = self._listeners, {}
-        for hears in listeners.values():
-            for hear in hears:
-                hear(error)
+        news, self._readers = self._readers, {}
+        for readers in news.values():
+            for reader in readers:
+                reader.hear(error)
 
     # Submits.
 
@@ -450,21 +461,21 @@ class Courier:
             settles.remove(settle)
             if not settles:
                 del self._watched[job_id]
-                if job_id in self._watching and job_id not in self._listeners:
+                if job_id in self._watching and job_id not in self._readers:
                     self._watch([job_id], on=False)
 
     def _ended(self, view: View) -> None:
         self._watching.discard(view.id)
         if self._unwatched:
             self._watch_soon()
-        for listener in self._listeners.pop(view.id, ()):
-            listener(view)
+        for reader in self._readers.pop(view.id, ()):
+            reader.hear(view)
         for settle in self._watched.pop(view.id, ()):
             settle(view, None)
 
     def _expect_server(self) -> None:
         """Those who wait for ends are not left waiting for a server that does not come back."""
-        if self._watched and self._away_timer is None:
+        if (self._watched or self._readers) and self._away_timer is None:
             loop = asyncio.get_running_loop()
             self._away_timer = loop.call_later(self._timeout, self._give_up_ends)
 
@@ -472,14 +483,18 @@ class Courier:
         self._away_timer = None
         if self._stream is None or self._stream.is_open:
             return
+        sentence = (
+            f"no connection for {self._timeout:g} s to {self._stream.problem}; "
+            "ask for the result again later"
+        )
         watched, self._watched = self._watched, {}
         for job_id, settles in watched.items():
-            sentence = (
-                f"no connection for {self._timeout:g} s to {self._stream.problem}; "
-                f"ask for the result again later"
-            )
             for settle in settles:
                 settle(None, Unavailable(sentence, ids=(job_id,)))
+        news, self._readers = self._readers, {}
+        for job_id, readers in news.items():
+            for reader in readers:
+                reader.hear(Unavailable(sentence, ids=(job_id,)))
 
     # Questions.
 
@@ -513,23 +528,31 @@ class Courier:
 
     # News.
 
-    def listen(self, job_id: str, listener: Hear) -> None:
+    def listen(self, job_id: str, reader: Reader) -> None:
         """P38: news of a job, until its end."""
-        listeners = self._listeners.setdefault(job_id, [])
-        listeners.append(listener)
+        if self._is_closed:
+            reader.hear(Refused("closed", "this client is closed; make another one"))
+            return
+        others = self._readers.setdefault(job_id, [])
+        for other in others:
+            other.restart()  # they get the kept pieces once more
+        others.append(reader)
         stream = self._open()
         if stream.is_open:
+            if job_id in self._watching:
+                self._watch([job_id], on=False)
             self._watch([job_id], with_news=True)
         else:
             stream.open()
+            self._expect_server()
 
-    def stop_listening(self, job_id: str, listener: Hear) -> None:
+    def stop_listening(self, job_id: str, reader: Reader) -> None:
         """No more news."""
-        listeners = self._listeners.get(job_id, [])
-        if listener in listeners:
-            listeners.remove(listener)
-            if not listeners:
-                del self._listeners[job_id]
+        readers = self._readers.get(job_id, [])
+        if reader in readers:
+            readers.remove(reader)
+            if not readers:
+                del self._readers[job_id]
                 self._watch([job_id], on=False)
                 if job_id in self._watched:
                     self._watch([job_id])

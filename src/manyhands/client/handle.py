@@ -60,8 +60,10 @@ class Status(Struct, frozen=True, kw_only=True):
 class News(Struct, frozen=True):
     """P38: what happens to a job: progress, a piece of its result, or its end."""
 
-    progress: tuple[float, float] | None = None
+    progress: tuple[float, float] | None = None  # done, and all or 0
+    seconds_left: float | None = None
     partial: bytes | None = None
+    is_warning: bool = False
     state: str | None = None  # at the end
 
 
@@ -259,21 +261,21 @@ class NewsOf:
         woken = threading.Event()
         box = _Box(woken.set)
         call = home.home().call
-        call(self._courier.listen, self._id, box.hear)
+        call(self._courier.listen, self._id, box)
         try:
             while not box.is_over:
                 woken.wait()
                 woken.clear()
                 yield from box.take()
         finally:
-            call(self._courier.stop_listening, self._id, box.hear)
+            call(self._courier.stop_listening, self._id, box)
 
     async def __aiter__(self) -> AsyncIterator[News]:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         box = _Box(lambda: loop.call_soon_threadsafe(woken.set))
         call = home.home().call
-        call(self._courier.listen, self._id, box.hear)
+        call(self._courier.listen, self._id, box)
         try:
             while not box.is_over:
                 await woken.wait()
@@ -281,7 +283,7 @@ class NewsOf:
                 for news in box.take():
                     yield news
         finally:
-            call(self._courier.stop_listening, self._id, box.hear)
+            call(self._courier.stop_listening, self._id, box)
 
 
 class _Box:
@@ -292,6 +294,8 @@ class _Box:
         self._wake = wake
         self._lock = threading.Lock()
         self._partials: list[News] = []
+        self._taken = 0  # pieces
+        self._number = 0  # of the last piece on this connection
         self._progress: News | None = None
         self._end: News | None = None
         self._error: Refused | None = None
@@ -305,16 +309,24 @@ class _Box:
                 self._error = note
             else:
                 if note.progress is not None:
-                    self._progress = News(progress=note.progress)
+                    done, total, seconds_left = (*note.progress, None, None, None)[:3]
+                    self._progress = News((done or 0, total or 0), seconds_left)
                 if note.partial is not None:
-                    self._partials.append(News(partial=note.partial))
+                    self._number += 1
+                    if self._number > len(self._partials) + self._taken:
+                        self._partials.append(News(None, None, note.partial, note.warning))
         with contextlib.suppress(RuntimeError):  # the reader's loop is closed
             self._wake()
+
+    def restart(self) -> None:
+        """Pieces are counted anew: those that have been here are not taken again."""
+        self._number = 0
 
     def take(self) -> list[News]:
         """What has come since the last time."""
         with self._lock:
             found, self._partials = self._partials, []
+            self._taken += len(found)
             if self._progress is not None:
                 found.append(self._progress)
                 self._progress = None

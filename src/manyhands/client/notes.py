@@ -11,7 +11,6 @@ from msgspec import Raw, Struct
 
 from manyhands.protocols.native import stream_codec as wire
 
-HEARD: Final = 24
 Held = tuple[str, str]  # the id of a job, and the token of its lease
 # A job to submit: id, queue, payload, encoding, options, headers.
 Item = tuple[str, str, bytes, str, dict[str, Any] | None, dict[str, str] | None]
@@ -126,9 +125,9 @@ class Heard(Struct, array_like=True, frozen=True):
 
     kind: int
     id: str
-    progress: tuple[float, float] | None = None
+    progress: list[float | None] | None = None  # done, all (0: unknown), seconds left
     partial: bytes | None = None
-    warning: Any = None
+    warning: bool = False
 
 
 class Closing(Struct, array_like=True, frozen=True):
@@ -147,7 +146,7 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Note]]] = {
         wire.JOBS: Jobs,
         wire.TOLD: Told,
         wire.ENDED: Ended,
-        HEARD: Heard,
+        wire.HEARD: Heard,
         wire.CLOSING: Closing,
     }.items()
 }
