@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from manyhands.client.app import App as App
+    from manyhands.client.current import current_job as current_job
     from manyhands.client.errors import Cancelled as Cancelled
     from manyhands.client.errors import Fail as Fail
     from manyhands.client.errors import JobCancelled as JobCancelled
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     from manyhands.client.raw_client import Client as Client
     from manyhands.client.raw_client import SyncClient as SyncClient
     from manyhands.client.task import Task as Task
+    from manyhands.embedding import embedded as embedded
 else:
     # Where each name is found.
     _PLACES = {
         "manyhands.client.app": ("App",),
+        "manyhands.client.current": ("current_job",),
         "manyhands.client.errors": (
             "Cancelled",
             "Fail",
@@ -51,6 +54,7 @@ else:
         "manyhands.client.options": ("Backoff", "cron", "every"),
         "manyhands.client.raw_client": ("Client", "SyncClient"),
         "manyhands.client.task": ("Task",),
+        "manyhands.embedding": ("embedded",),
     }
     _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

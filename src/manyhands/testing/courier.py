@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from manyhands.client.courier import Hear
+from manyhands.client.courier import Reader
 from manyhands.client.errors import Refused, refusal
 from manyhands.client.handle import Server
 from manyhands.client.home import Settle
@@ -100,20 +100,25 @@ class EngineCourier:
     def forget_end(self, job_id: str, settle: Settle) -> None:
         """Nobody waits."""
 
-    def listen(self, job_id: str, listener: Hear) -> None:
+    def listen(self, job_id: str, reader: Reader) -> None:
         """P38: the news so far, and the end."""
         job = self._engine.find(job_id)
         for piece in self._engine.store.partials(job_id):
-            listener(Heard(wire.HEARD, job_id, None, piece.payload, piece.warning))
-        if job is not None and job.progress is not None:
-            done = (job.progress.numerator, job.progress.denominator)
-            listener(msgspec.convert((wire.HEARD, job_id, done), Heard))
+            reader.hear(Heard(wire.HEARD, job_id, None, piece.payload, piece.warning))
+        progress = None if job is None else job.progress
+        if progress is not None:
+            shown: list[float | None] = [
+                progress.numerator,
+                progress.denominator,
+                progress.seconds_left,
+            ]
+            reader.hear(Heard(wire.HEARD, job_id, shown))
         if job is None or job.state in FINISHED:
-            listener(_view(job_id, job))
+            reader.hear(_view(job_id, job))
         else:
-            listener(Refused("not_finished", f"job {job_id} is {job.state}; call drain()"))
+            reader.hear(Refused("not_finished", f"job {job_id} is {job.state}; call drain()"))
 
-    def stop_listening(self, job_id: str, listener: Hear) -> None:
+    def stop_listening(self, job_id: str, reader: Reader) -> None:
         """Nobody listens."""
 
     # Questions. Coroutines that never wait.
