@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from manyhands.client.errors import ResultGone as ResultGone
     from manyhands.client.errors import Retry as Retry
     from manyhands.client.errors import Unavailable as Unavailable
+    from manyhands.client.executor import Executor as Executor
     from manyhands.client.gathering import agather as agather
     from manyhands.client.gathering import as_completed as as_completed
     from manyhands.client.gathering import await_ as await_
     from manyhands.client.gathering import gather as gather
     from manyhands.client.gathering import wait as wait
     from manyhands.client.handle import Handle as Handle
+    from manyhands.client.job import Job as Job
+    from manyhands.client.job import current_job as current_job
     from manyhands.client.options import Backoff as Backoff
     from manyhands.client.options import cron as cron
     from manyhands.client.options import every as every
@@ -49,8 +52,10 @@ else:
             "Retry",
             "Unavailable",
         ),
+        "manyhands.client.executor": ("Executor",),
         "manyhands.client.gathering": ("agather", "as_completed", "await_", "gather", "wait"),
         "manyhands.client.handle": ("Handle",),
+        "manyhands.client.job": ("Job", "current_job"),
         "manyhands.client.options": ("Backoff", "cron", "every"),
         "manyhands.client.raw_client": ("Client", "SyncClient"),
         "manyhands.client.task": ("Task",),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
+from manyhands.cli.apply import apply
 from manyhands.cli.backup import backup
 from manyhands.cli.bulk import bulk, cancel, move, priority, retry
 from manyhands.cli.check import check
@@ -21,6 +22,7 @@ from manyhands.cli.serve import serve
 from manyhands.cli.show_config import show_config
 from manyhands.cli.version import version
 from manyhands.cli.wmp import wmp
+from manyhands.cli.worker import worker
 from manyhands.config import ConfigError
 
 app = typer.Typer(
@@ -32,6 +34,8 @@ app = typer.Typer(
     rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
 )
 app.command(name="serve")(serve)
+app.command(name="worker")(worker)
+app.command(name="apply")(apply)
 app.command(name="config")(show_config)
 app.command(name="backup")(backup)
 app.command(name="check")(check)

@@ -63,7 +63,7 @@ class Url:
         self._hostname = parts.hostname
         self._port = port
         self._is_secure = parts.scheme in ("https", "wss")
-        self._ca = ca
+        self.ca = ca
         self.host = parts.netloc
         self.prefix = parts.path.rstrip("/")
         self.token = None
@@ -122,7 +122,7 @@ class Url:
 
     def _context(self) -> ssl.SSLContext | None:
         """The system's trust store, or the given authority alone."""
-        return ssl.create_default_context(cafile=self._ca) if self._is_secure else None
+        return ssl.create_default_context(cafile=self.ca) if self._is_secure else None
 
 
 def places(server: "str | Place | None", ca: str | None = None) -> Sequence[Place]:

@@ -4,7 +4,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from manyhands.client import home
 from manyhands.client.address import Place, places, token_of
@@ -15,6 +15,9 @@ from manyhands.client.raw_client import ANY_RESULT, Client, SyncClient
 from manyhands.client.signature import Decode, Encode, Hooks
 from manyhands.client.submission import Batch, Submission
 from manyhands.client.task import AsyncTask, Task
+
+if TYPE_CHECKING:
+    from manyhands.client.worker.in_process import InProcessWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +101,9 @@ class App(Generic[S]):
 
     def bind(self, servers: Sequence[Place], token: str | None, timeout: float) -> None:
         """Connects to another server, as tests do. Handles keep theirs."""
+        self.places = servers
+        self.timeout = timeout
+        self.token = token
         self._courier = Courier(servers, token=token, timeout=timeout)
         self.server = Server(self._courier)
         self.submission = Submission(self._courier)
@@ -185,6 +191,27 @@ class App(Generic[S]):
     def aclient(self) -> Client:
         """The same for coroutines."""
         return Client.over(self.server)
+
+    # Working.
+
+    def worker(
+        self,
+        *,
+        concurrency: int = 16,
+        queues: Sequence[str] = (),
+        ahead: int | None = None,
+        grace: float = 30.0,
+        name: str | None = None,
+    ) -> "InProcessWorker":
+        """P76: a worker in this process, for ``with`` or ``async with``. In the latter, tasks that
+        are coroutines run in the caller's loop. For a worker of its own: ``manyhands worker``.
+        """
+        # Only those who work need it.
+        from manyhands.client.worker.in_process import InProcessWorker  # noqa: PLC0415
+
+        return InProcessWorker(
+            self, concurrency=concurrency, queues=queues, ahead=ahead, grace=grace, name=name
+        )
 
     # The end.
 

@@ -204,6 +204,16 @@ class Handle(Generic[R]):
         """Whether it has ended well, as far as this handle knows."""
         return self._view is not None and self._view.state == "completed"
 
+    @property
+    def is_on_record(self) -> bool:
+        """Whether the server knew the job when it reported its end."""
+        return self._view is not None and self._view.state != "unknown"
+
+    async def unsuccessful(self) -> Exception:
+        """Why an ended job did not succeed; in the home loop."""
+        assert self._view is not None
+        return _unsuccessful(self._view, *await self._server.reasons(self.id))
+
     # State.
 
     def status(self) -> Status:

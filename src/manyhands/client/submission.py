@@ -39,7 +39,7 @@ class Submission:
         self.check_thread("asubmit")
         settle, future = home.for_thread()
         self._courier.submit((item,), settle)
-        _learn([handle], future.result())
+        learn([handle], future.result())
 
     async def asubmit(self, item: Item, handle: Handle[Any]) -> None:
         """The same in a coroutine."""
@@ -49,7 +49,7 @@ class Submission:
             return
         settle, future = home.for_loop()
         self._courier.submit((item,), settle)
-        _learn([handle], await future)
+        learn([handle], await future)
 
     def submit_many(self, pairs: Iterable[Pair[R]]) -> list[Handle[R]]:
         """P16: in slices, four of them under way. The first refusal raises, when all have their
@@ -66,7 +66,7 @@ class Submission:
         def finish_one() -> None:
             own, future = under_way.popleft()
             try:
-                _learn(own, future.result())
+                learn(own, future.result())
             except Refused as error:
                 errors.append(error)
 
@@ -98,7 +98,7 @@ class Submission:
         async def finish_one() -> None:
             own, future = under_way.popleft()
             try:
-                _learn(own, await future)
+                learn(own, await future)
             except Refused as error:
                 errors.append(error)
 
@@ -213,7 +213,7 @@ class Batch:
     @staticmethod
     def _learn(some: list[Pair[Any]], exceptions: list[Submitted]) -> None:
         handles = [handle for _, handle in some]
-        _learn(handles, exceptions)
+        learn(handles, exceptions)
         for handle in handles:
             handle.is_pending = False
 
@@ -233,7 +233,7 @@ def slices(pairs: Iterable[Pair[R]]) -> Iterator[list[Pair[R]]]:
         yield some
 
 
-def _learn(handles: list[Handle[R]], exceptions: list[Submitted]) -> None:
+def learn(handles: list[Handle[R]], exceptions: list[Submitted]) -> None:
     """Handles of jobs that existed get their ids. Raises the first refusal, if there is one; a
     refusal only because of another item says nothing, so that one comes last.
     """

@@ -159,15 +159,13 @@ class Task(Generic[P, R]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Submits a job. It is on the server's disk when this returns."""
-        item = self._item(args, kwargs, None)
-        handle = self._handle(item[0])
+        item, handle = self.prepared(args, kwargs)
         self.app.submission.submit(item, handle)
         return handle
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """The same in a coroutine."""
-        item = self._item(args, kwargs, None)
-        handle = self._handle(item[0])
+        item, handle = self.prepared(args, kwargs)
         await self.app.submission.asubmit(item, handle)
         return handle
 
@@ -176,8 +174,14 @@ class Task(Generic[P, R]):
     ) -> Iterator[tuple[Item, Handle[R]]]:
         """The jobs of a ``map``, one after the other."""
         for number, first in enumerate(items):
-            item = self._item((first, *args), kwargs, number)
-            yield item, self._handle(item[0])
+            yield self.prepared((first, *args), kwargs, number)
+
+    def prepared(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int | None = None
+    ) -> tuple[Item, Handle[R]]:
+        """A job to be sent, and its handle. The number is that of the item of a ``map``."""
+        item = self._item(args, kwargs, number)
+        return item, self._handle(item[0])
 
     def _handle(self, job_id: str) -> Handle[R]:
         return Handle(job_id, self.app.server, self.results, is_kept=self.keeps_result)

@@ -27,6 +27,8 @@ from manyhands.protocols.native import stream_codec as wire
 Done = tuple[str, str, bytes | None, str]  # id, token, result, encoding
 # id, token, code, message, details, retry, delay in ms
 Failed = tuple[str, str, str, str, bytes, bool, int | None]
+# id, token, progress (done, all, seconds left), partial result
+Piece = tuple[str, str, tuple[int, ...] | None, bytes | None]
 T = TypeVar("T")
 GONE: Final = "gone"  # why a lease was lost while there was no connection
 
@@ -150,14 +152,13 @@ class WorkerStream:
         asked.add_done_callback(settle)
         return answered
 
-    def news(
-        self, held: Held, progress: tuple[int, int] | None = None, partial: bytes | None = None
-    ) -> None:
-        """Progress of a job, a piece of its result, or both. Sent again if a connection breaks, so
-        that a piece may arrive twice, but is not lost.
+    def news(self, pieces: Sequence[Piece]) -> "asyncio.Future[Raw]":
+        """Progress of jobs, and pieces of their results. Sent again if a connection breaks, so that
+        a piece may arrive twice, but is not lost.
         """
-        asked = self._stream.ask(wire.NEWS, [(*held, progress, partial)])
+        asked = self._stream.ask(wire.NEWS, list(pieces))
         asked.future.add_done_callback(_ignore)
+        return asked.future
 
     def vouch(self, workers: Sequence[str]) -> None:
         """Says that these workers are alive: renews leases that are past a third of their term."""

@@ -1,0 +1,66 @@
+"""Counts finished jobs across processes, and measures a drain.
+
+Every worker process adds to a number of its own in one small file. The watcher adds them up: it
+notes when a tenth of the jobs had run, and, after the last one, asks the peer's own store until
+nothing is left there, so that what a peer still has to write down counts too.
+"""
+
+import mmap
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_SLOTS = 1024
+_number = struct.Struct("=Q")
+
+
+def path() -> Path:
+    return Path(os.environ["BENCH_TALLY"])
+
+
+def reset() -> None:
+    path().write_bytes(bytes(_SLOTS * _number.size))
+
+
+def _mapped() -> mmap.mmap:
+    with path().open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+
+
+def counter() -> Callable[[], None]:
+    """A function that counts one job of this process."""
+    pages = _mapped()
+    offset = os.getpid() % _SLOTS * _number.size
+    count = 0
+
+    def add() -> None:
+        nonlocal count
+        count += 1
+        _number.pack_into(pages, offset, count)
+
+    return add
+
+
+def watch(count: int, left: Callable[[], int], limit: float) -> float:
+    """Jobs a second, from the first tenth to the last job and its record."""
+    pages = _mapped()
+    deadline = time.monotonic() + limit
+    began = 0.0
+    first = 0
+    while (ran := sum(struct.unpack(f"={_SLOTS}Q", pages[:]))) < count:
+        now = time.monotonic()
+        if not began and ran >= count / 10:
+            began, first = now, ran
+        if now > deadline:
+            break
+        time.sleep(0.01)
+    while left() > 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    took = time.monotonic() - began
+    if not began:
+        sys.exit("the workers did not start in time")
+    done = min(ran, count) - first
+    return done / took

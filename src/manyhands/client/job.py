@@ -1,0 +1,149 @@
+"""The job that runs here, as its task sees it."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+
+from manyhands.client.errors import Cancelled
+
+_encode: Final = msgspec.json.Encoder().encode
+_log: Final = logging.getLogger("manyhands.job")
+PIECE_BYTES_MAX: Final = 1024 * 1024
+
+
+class Released(BaseException):
+    """P63: ends a task whose job goes back uncharged."""
+
+
+class Desk(Protocol):
+    """Where a running job reports to: a worker, or a test."""
+
+    def progress(self, done: int, total: int, seconds_left: int | None) -> None:
+        """How far it is. The latest report wins."""
+
+    def emit(self, piece: bytes) -> None:
+        """A piece of the result."""
+
+    def unshielded(self) -> None:
+        """The last shield is gone, and the job is no longer wanted."""
+
+
+class Job:
+    """A job in progress: what it is, and what may be reported about it. Any thread or coroutine of
+    the task may use it.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_desk",
+        "_shields",
+        "attempt",
+        "headers",
+        "id",
+        "queue",
+        "task",
+        "why",
+    )
+
+    def __init__(
+        self,
+        job_id: str,
+        task: str,
+        queue: str,
+        attempt: int,
+        headers: Mapping[str, str],
+        desk: Desk,
+        deadline: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
+        self.id = job_id
+        self.task = task
+        self.queue = queue
+        self.attempt = attempt  # 1 is the first
+        self.headers = headers
+        self.why: str | None = None  # why it is no longer wanted
+        self._desk = desk
+        self._deadline = deadline
+        self._shields = 0
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.task}, attempt {self.attempt}>"
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the job is given up, if it has a deadline."""
+        return self._deadline()
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger. Its records name the job, as all records made inside a job do."""
+        return _log
+
+    # Reporting.
+
+    def progress(self, done: float, total: float = 0, seconds_left: float | None = None) -> None:
+        """P59: how far the job is, in units of your own. Returns at once; at most ten reports a
+        second leave, the latest ones.
+        """
+        left = None if seconds_left is None else max(0, round(seconds_left))
+        self._desk.progress(max(0, round(done)), max(0, round(total)), left)
+
+    def emit(self, value: Any) -> None:  # noqa: ANN401 - bytes, text, or any JSON
+        """P59: a piece of the result, for those who wait for the job: bytes, text, or JSON."""
+        if isinstance(value, bytes | bytearray | memoryview):
+            piece = bytes(value)
+        else:
+            piece = value.encode() if isinstance(value, str) else _encode(value)
+        if len(piece) > PIECE_BYTES_MAX:
+            raise ValueError(f"a piece has at most {PIECE_BYTES_MAX} bytes, not {len(piece)}")
+        self._desk.emit(piece)
+
+    # Ending early.
+
+    @property
+    def cancelled(self) -> bool:
+        """P60: whether the job is no longer wanted; ``why`` says why."""
+        return self.why is not None
+
+    def check(self) -> None:
+        """Raises ``Cancelled`` if the job is no longer wanted."""
+        if self.why is not None:
+            raise Cancelled(self.why)
+
+    @property
+    def is_shielded(self) -> bool:
+        """Whether the task is not to be interrupted now."""
+        return self._shields > 0
+
+    @contextlib.contextmanager
+    def shield(self) -> Iterator[None]:
+        """P60: the block is not interrupted; a cancellation waits until its end."""
+        self._shields += 1
+        try:
+            yield
+        finally:
+            self._shields -= 1
+            if self.why is not None and not self._shields:
+                self._desk.unshielded()
+
+    def release(self) -> NoReturn:
+        """P63: gives the job back uncharged, and ends the task."""
+        raise Released
+
+
+current: Final[ContextVar[Job]] = ContextVar("manyhands_job")
+
+
+def current_job() -> Job:
+    """P58: the job that runs here."""
+    job = current.get(None)
+    if job is None:
+        raise RuntimeError(
+            "no job runs here: current_job() is for code that a worker runs; a task that is called "
+            "directly has none"
+        )
+    return job

@@ -1,0 +1,1 @@
+"""The worker: runs the tasks of an app."""

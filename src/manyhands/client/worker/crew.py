@@ -1,0 +1,520 @@
+"""A worker in one process: takes jobs from its stream, runs them, reports on them."""
+
+import asyncio
+import contextlib
+import contextvars
+import fnmatch
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+from manyhands.client import notes
+from manyhands.client.address import Place
+from manyhands.client.app import App
+from manyhands.client.errors import Refused
+from manyhands.client.worker import telemetry
+from manyhands.client.worker.bulletin import Bulletin
+from manyhands.client.worker.dependencies import Dependencies
+from manyhands.client.worker.execution import Execution, Outcome, interrupted, timed_out
+from manyhands.client.worker.hands import Hands
+from manyhands.client.worker.memory import resident_bytes
+from manyhands.client.worker.options import AHEAD_MAX, CrewOptions
+from manyhands.client.worker.page import Page
+from manyhands.client.worker.reports import Reports
+from manyhands.client.worker.run import SHUTDOWN, TIMEOUT, Catalogue, Run
+from manyhands.client.worker.tallies import (
+    COMPLETED,
+    FAILED,
+    GIVEN_BACK,
+    LOST,
+    Pace,
+    Tallies,
+)
+from manyhands.client.worker_stream import WorkerStream
+
+_log: Final = logging.getLogger("manyhands.worker")
+_BUFFERED_SECONDS_MAX: Final = 1.0  # P45
+_TICK_SECONDS: Final = 0.25
+_QUEUES_MAX: Final = 1_000  # the server's bound
+_FAREWELL_SECONDS: Final = 10.0  # for the last reports, if the server is away
+UNKNOWN_TASK: Final = "unknown_task"
+
+
+class Crew:
+    """The worker's side of a stream, in the running loop. ``want_replacement`` is called when this
+    process should make room for a fresh one.
+    """
+
+    def __init__(
+        self,
+        app: App[Any],
+        places: Sequence[Place],
+        token: str | None,
+        options: CrewOptions,
+        page: Page | None = None,
+        want_replacement: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.options = options
+        self.tallies = Tallies()
+        self.catalogue = Catalogue(app.tasks)
+        self.queues = chosen(self.catalogue.queues, options.queues)
+        self.is_draining = False
+        self._loop = loop
+        self._app = app
+        self._page = page
+        self._want_replacement = want_replacement
+        self.stream = WorkerStream(places, self, name=options.name, token=token)
+        self._slots: deque[int] = deque(reversed(range(options.concurrency)))
+        self._written_off = 0
+        self._runs: dict[str, Run] = {}  # what is held and has no outcome yet, by id
+        self._hands = Hands(self._slots, self._work)
+        self._coroutines: deque[Run] = deque()
+        self._lonely: deque[Run] = deque()
+        self._bulletin = Bulletin(loop, self.stream)
+        self._dependencies = Dependencies(self.stream, self._admit_late, self._end)
+        arounds = [*telemetry.arounds(), *app.arounds]
+        self._execution = Execution(loop, arounds)
+        self._reports = Reports(loop, self.stream, self._settle, self._top_up, self._was_refused)
+        self._pace = Pace(
+            options.concurrency, AHEAD_MAX if options.ahead is None else options.ahead
+        )
+        self._credit = [0, 0]  # slots and ahead that were given and not used
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lifespan = contextlib.AsyncExitStack()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._shortest_term_ms = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._was_connected = False
+        self._is_proceeding = False
+        self._is_closing = False
+        self._context = contextvars.copy_context()  # not that of a job
+
+    @staticmethod
+    def check(app: App[Any], options: CrewOptions) -> None:
+        """Raises ValueError for an app that cannot be worked for."""
+        queues = chosen(Catalogue(app.tasks).queues, options.queues)
+        if not queues:
+            raise ValueError("this app has no task that can be worked here")
+        if len(queues) > _QUEUES_MAX:
+            raise ValueError(
+                f"a worker takes from at most {_QUEUES_MAX} queues; choose with --queues"
+            )
+
+    # The life of a crew.
+
+    async def start(self) -> None:
+        """Enters the app's lifespan, then asks for work."""
+        if self._app.lifespan is not None:
+            self._app.set_state(await self._lifespan.enter_async_context(self._app.lifespan()))
+        self.stream.want(self.queues, self.options.order)
+        self._tick()
+
+    async def drain(self, grace: float) -> None:
+        """P51: takes no more work, gives back what waits, lets the rest finish for a while; then
+        interrupts it and gives it back.
+        """
+        self._stop_taking()
+        if not await self._is_idle_in(grace):
+            for run in tuple(self._runs.values()):
+                self._interrupt(run, SHUTDOWN)
+            await self._is_idle_in(self.options.cancel_grace)
+
+    async def close(self) -> None:
+        """Gives back everything, at once, and ends the connection."""
+        self._stop_taking()
+        for run in tuple(self._runs.values()):
+            run.interrupt(SHUTDOWN)
+            self._end(run, interrupted(run))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._reports.wait()
+                await self.stream.depart(self.options.name, "the worker stopped")
+        self._is_closing = True
+        await self.stream.close()
+        self._hands.close()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await self._lifespan.aclose()
+        self._app.set_state(None)
+
+    def _stop_taking(self) -> None:
+        if not self.is_draining:
+            self.is_draining = True
+            self.stream.want(self.queues, self.options.order)  # without credit
+        for waiting in (self._hands.buffer, self._coroutines, self._lonely):
+            while waiting:
+                with contextlib.suppress(IndexError):  # a thread was faster
+                    self._give_back(waiting.popleft())
+
+    async def _is_idle_in(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+                return True
+        return False
+
+    # The stream's calls.
+
+    def take(self, jobs: list[notes.Job]) -> None:
+        """Work."""
+        used = min(len(jobs), self._credit[0])
+        self._credit[0] -= used
+        self._credit[1] = max(0, self._credit[1] - (len(jobs) - used))
+        find = self.catalogue.find
+        for given in jobs:
+            task = find(given)
+            if task is None:
+                self._fail_unknown(given)
+                continue
+            run = self._runs[given.id] = Run(given, task, self._bulletin)
+            if given.term_ms and not 0 < self._shortest_term_ms <= given.term_ms:
+                self._note_term(given.term_ms)
+            if self.is_draining:
+                self._give_back(run)
+            elif given.headers is not None and self._dependencies.await_outputs(run):
+                pass
+            else:
+                self._admit(run)
+        if self._runs:
+            self._idle.clear()
+        self._proceed()
+
+    def _admit(self, run: Run) -> None:
+        """A job that can be run."""
+        if run.is_gone or self.is_draining:
+            if not run.is_gone:
+                self._give_back(run)
+        elif run.is_lonely and self.options.concurrency > 1:
+            self._lonely.append(run)
+        elif run.is_coroutine:
+            self._coroutines.append(run)
+        else:
+            self._hands.put(run)
+
+    def _admit_late(self, run: Run) -> None:
+        self._admit(run)
+        self._proceed()
+
+    def told(self, job_id: str, lease_number: int, why: str) -> None:
+        """A lease is gone."""
+        run = self._runs.get(job_id)
+        if run is not None and run.given.lease_number == lease_number and not run.is_gone:
+            run.is_gone = True
+            if run.is_running or run.slot >= 0:
+                self._interrupt(run, why)
+            else:
+                run.interrupt(why)
+                self._forget_waiting(run)
+
+    def _forget_waiting(self, run: Run) -> None:
+        for waiting in (self._hands.buffer, self._coroutines, self._lonely):
+            with contextlib.suppress(ValueError, IndexError):
+                waiting.remove(run)
+                self._end(run, interrupted(run))
+                return
+
+    def resumed(self) -> None:
+        """A connection: credit starts anew."""
+        if self._was_connected:
+            self.tallies.reconnects += 1
+        self._was_connected = True
+        _log.info("connected to the server")
+        self._credit = [0, 0]
+        self._top_up()
+        self._show()
+
+    def lost(self, why: str) -> None:
+        """The connection is gone."""
+        self._credit = [0, 0]
+        if self._is_closing:
+            return
+        _log.warning("the connection is lost, another one is tried: %s", why)
+        self._show()
+
+    def closing(self, seconds: float) -> None:
+        """The server stops."""
+        _log.info("the server stops within %g s", seconds)
+
+    def refused(self, error: Refused) -> None:
+        """The server does not want this worker."""
+        if not self._is_closing:
+            _log.error("the server refuses this worker: %s", error)
+
+    # Running.
+
+    def _proceed(self) -> None:
+        """Starts what can be started. In the loop."""
+        self._is_proceeding = False
+        if self._lonely:
+            self._hands.is_held = True
+            if self._is_every_slot_free():
+                run = self._lonely.popleft()
+                run.slot = self._slots.pop()
+                self._start_lonely(run)
+            return
+        while self._coroutines and not self._hands.is_held:
+            try:
+                slot = self._slots.pop()
+            except IndexError:
+                return
+            run = self._coroutines.popleft()
+            run.slot = slot
+            self._start_coroutine(run)
+        self._hands.wake()
+
+    def _is_every_slot_free(self) -> bool:
+        return len(self._slots) == self.options.concurrency - self._written_off
+
+    def _start_lonely(self, run: Run) -> None:
+        """P49: it may take the process with it, so that nothing else runs here."""
+        if run.is_coroutine:
+            self._start_coroutine(run)
+        else:
+            self._hands.run_alone(run)
+
+    def _start_coroutine(self, run: Run) -> None:
+        self._begin(run)
+        context = run.context = self._execution.context()
+        task = start_task(self._loop, self._run_coroutine(run), context)
+        if not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run_coroutine(self, run: Run) -> None:
+        run.aio = asyncio.current_task()
+        if run.why is None:
+            outcome = await self._execution.in_loop(run)
+        else:
+            outcome = interrupted(run)
+        run.aio = None
+        self._end_running(run, outcome, is_last=not self._coroutines)
+        if self._coroutines and not self._is_proceeding:
+            self._is_proceeding = True
+            self._loop.call_soon(self._proceed, context=self._context)
+
+    def _work(self, run: Run) -> None:
+        """Runs a job in a thread."""
+        self._begin(run)
+        outcome = self._execution.in_thread(run)
+        run.thread = None
+        hands = self._hands
+        is_last = not hands.buffer or bool(self._coroutines) or hands.is_held
+        self._end_running(run, outcome, is_last=is_last)
+
+    def _begin(self, run: Run) -> None:
+        if self._page is not None:
+            self._page.put(run.slot, run.given.held)
+        run.began = perf_counter()
+        timeout = run.timeout
+        if timeout is not None:
+            self._loop.call_soon_threadsafe(self._arm, run, timeout)
+
+    def _arm(self, run: Run, timeout: float) -> None:
+        if not run.is_over:
+            wait = run.began + timeout - perf_counter()
+            run.timer = self._loop.call_later(wait, self._interrupt, run, TIMEOUT)
+
+    def _end_running(self, run: Run, outcome: Outcome, *, is_last: bool) -> None:
+        """From the thread of the job."""
+        if run.was_given_up:
+            return  # its outcome was reported, and its slot is gone
+        run.took = perf_counter() - run.began
+        if self._page is not None:
+            self._page.clear(run.slot)
+        self._slots.append(run.slot)
+        self._end(run, outcome, is_last=is_last)
+
+    def _end(self, run: Run, outcome: Outcome, *, is_last: bool = True) -> None:
+        if not run.is_over:
+            run.is_over = True
+            self._reports.add(run, outcome, is_last=is_last)
+
+    def _give_back(self, run: Run) -> None:
+        """P45, P51: uncharged."""
+        run.interrupt(SHUTDOWN)
+        self._end(run, Outcome(GIVEN_BACK, run.given.held))
+
+    def _fail_unknown(self, given: notes.Job) -> None:
+        name = (given.headers or {}).get("task")
+        sentence = (
+            f"this app has no task {name!r} in queue {given.queue!r}"
+            if name
+            else f"several tasks share queue {given.queue!r}, none is the default, and the job "
+            "names none"
+        )
+        self.tallies.note(name or given.queue, FAILED, 0.0)
+        answer = self.stream.report(failed=[(*given.held, UNKNOWN_TASK, sentence, b"", True, None)])
+        answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    # Interruption.
+
+    def _interrupt(self, run: Run, why: str) -> None:
+        if run.is_over or run.why is not None:
+            return
+        run.interrupt(why)
+        self._loop.call_later(self.options.cancel_grace, self._give_up, run)
+
+    def _give_up(self, run: Run) -> None:
+        """P60: the function did not end when it was interrupted."""
+        if run.is_over or not run.is_running:
+            return
+        run.was_given_up = True
+        run.took = perf_counter() - run.began
+        outcome = timed_out(run, b"") if run.why == TIMEOUT else interrupted(run)
+        self._end(run, outcome)
+        self._written_off += 1
+        _log.error(
+            "job %s of task %s did not end %g s after it was interrupted (%s): its slot is lost, "
+            "and this process is replaced when its other jobs are done",
+            run.job.id,
+            run.job.task,
+            self.options.cancel_grace,
+            run.why,
+        )
+        if run.thread is not None:
+            self._hands.write_off()
+        self._want_replacement("a job did not end")
+
+    # After a job.
+
+    def _settle(self, run: Run, outcome: Outcome) -> None:
+        """An outcome leaves. In the loop."""
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.words is not None:
+            self._bulletin.send(run)
+        if self._runs.get(run.given.id) is run:
+            del self._runs[run.given.id]
+        kind = outcome.kind
+        self.tallies.note(run.task.name, kind, run.took)
+        if kind in (COMPLETED, FAILED):
+            self._pace.note(run.given.queue, run.took)
+        if _log.isEnabledFor(logging.INFO):
+            self._log_end(run, outcome)
+
+    def _log_end(self, run: Run, outcome: Outcome) -> None:
+        """P65: one line for each job."""
+        kind = outcome.kind
+        how = f"failed with {outcome.report[2]}" if kind == FAILED else kind.replace("_", " ")
+        job = run.job
+        fields = {
+            "job_id": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "attempt": job.attempt,
+            "outcome": kind,
+            "seconds": round(run.took, 6),
+        }
+        _log.info("job %s of %s %s in %.3f s", job.id, job.task, how, run.took, extra=fields)
+
+    def _was_refused(self, run: Run) -> None:
+        self.tallies.note(run.task.name, LOST, 0.0)
+
+    def _top_up(self) -> None:
+        """Gives the credit that idle slots and the pace allow, and starts what waits."""
+        self._proceed()
+        if not self._runs and not self._lonely:
+            self._idle.set()
+        if self._hands.is_held and not self._lonely and self._is_every_slot_free():
+            self._hands.is_held = False
+            self._proceed()
+        self._check_age()
+        if self.is_draining or not self.stream.is_open or self._lonely or self._hands.is_held:
+            return
+        held = len(self._runs)
+        hands = self.options.concurrency - self._written_off
+        slots = max(0, hands - held - self._credit[0])
+        ahead_target = self._pace.ahead()
+        ahead = max(0, ahead_target - max(0, held - hands) - self._credit[1])
+        if slots or ahead > ahead_target // 4:
+            self._credit[0] += slots
+            self._credit[1] += ahead
+            self.stream.give(slots, ahead)
+
+    def _check_age(self) -> None:
+        """P52: a limit of this process is reached."""
+        limit = self.options.max_jobs
+        if limit is not None and self.tallies.ended >= limit and not self.is_draining:
+            self._want_replacement(f"it has run {self.tallies.ended} jobs")
+
+    # Every now and then.
+
+    def _tick(self) -> None:
+        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        since = perf_counter() - _BUFFERED_SECONDS_MAX
+        for waiting in (self._hands.buffer, self._coroutines):
+            with contextlib.suppress(IndexError):  # a thread was faster
+                while waiting[0].arrived < since:
+                    self._give_back(waiting.popleft())
+        if self.options.max_memory is not None and not self.is_draining:
+            used = resident_bytes()
+            if used > self.options.max_memory and self.tallies.ended:
+                self._want_replacement(f"it uses {used // 1024**2} MiB")
+        self._show()
+
+    def _note_term(self, term_ms: int) -> None:
+        self._shortest_term_ms = term_ms
+        self._show()
+
+    @property
+    def shortest_term_ms(self) -> int:
+        """The shortest term of a lease so far; 0 if there was none."""
+        return self._shortest_term_ms
+
+    @property
+    def ahead_count(self) -> int:
+        """Jobs that wait for a slot."""
+        return len(self._hands.buffer) + len(self._coroutines) + len(self._lonely)
+
+    @property
+    def running(self) -> list[Run]:
+        """What runs now."""
+        return [run for run in tuple(self._runs.values()) if run.is_running and not run.is_over]
+
+    def _show(self) -> None:
+        if self._page is not None:
+            total = self.tallies.total
+            self._page.write(
+                is_connected=int(self.stream.is_open),
+                shortest_term_ms=self._shortest_term_ms,
+                completed=total.completed,
+                failed=total.failed,
+                given_back=total.given_back,
+                lost=total.lost,
+                ahead=self.ahead_count,
+            )
+
+
+def start_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, None],
+    context: contextvars.Context,
+) -> "asyncio.Task[None]":
+    """P43: from Python 3.12 on it starts at once, so that one that never waits costs little."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(coroutine, loop=loop, context=context, eager_start=True)
+    return loop.create_task(coroutine, context=context)
+
+
+def chosen(queues: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """P42: the app's queues that match one of the patterns. Raises ValueError for one that matches
+    none.
+    """
+    if not patterns:
+        return list(queues)
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = fnmatch.filter(queues, pattern)
+        if not matching:
+            raise ValueError(
+                f"no queue of this app matches {pattern!r}; it has {', '.join(queues) or 'none'}"
+            )
+        found.update(dict.fromkeys(matching))
+    return list(found)

@@ -1,0 +1,47 @@
+"""What a child reports to its supervisor: one JSON object a line, over a pipe."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.client.worker.tallies import Tally
+
+
+class Connection(Struct, tag="connection", frozen=True):
+    """Where the app's server is."""
+
+    server: str
+    token: str | None
+    ca: str | None
+
+
+class Modules(Struct, tag="modules", frozen=True):
+    """Files that the child has imported, apart from installed packages."""
+
+    files: list[str]
+
+
+class Ready(Struct, tag="ready", frozen=True):
+    """The child takes work."""
+
+
+class Leaving(Struct, tag="leaving", frozen=True):
+    """The child drains and ends by itself, and why."""
+
+    why: str
+
+
+class Figures(Struct, tag="figures", frozen=True):
+    """What the child has done so far."""
+
+    by_task: dict[str, Tally]
+    running: int
+    ahead: int
+    reconnects: int
+    is_connected: bool
+
+
+Message = Connection | Modules | Ready | Leaving | Figures
+encode: Final = msgspec.json.Encoder().encode
+decode: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message)

@@ -1,0 +1,116 @@
+"""Outcomes on their way to the server: gathered by threads, sent by the loop (P46, P47)."""
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+from manyhands.client.errors import Refused
+from manyhands.client.worker.execution import Outcome
+from manyhands.client.worker.run import Run
+from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK, LOST
+from manyhands.client.worker_stream import WorkerStream
+
+_log: Final = logging.getLogger("manyhands.worker")
+GATHERED_MAX: Final = 64
+GATHERED_SECONDS: Final = 0.001
+_UNANSWERED_MAX: Final = 4
+_LISTS: Final = {COMPLETED: "done", FAILED: "failed", GIVEN_BACK: "released"}
+
+
+class Reports:
+    """Sends outcomes in groups. ``settle`` is called in the loop for each, when it leaves."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: WorkerStream,
+        settle: Callable[[Run, Outcome], None],
+        sent: Callable[[], None],
+        refused: Callable[[Run], None],
+    ) -> None:
+        self._loop = loop
+        self._context = contextvars.copy_context()  # not that of a job
+        self._stream = stream
+        self._settle = settle
+        self._sent = sent
+        self._refused = refused
+        self._gathered: deque[tuple[Run, Outcome]] = deque()
+        self._is_woken = False
+        self._left_at = 0.0
+        self._unanswered = 0
+        self._answered = asyncio.Event()
+        self._answered.set()
+
+    def add(self, run: Run, outcome: Outcome, *, is_last: bool) -> None:
+        """From any thread. ``is_last``: there is nothing else to do."""
+        self._gathered.append((run, outcome))
+        if self._is_woken:
+            return
+        if (
+            is_last
+            or len(self._gathered) >= GATHERED_MAX
+            or perf_counter() - self._left_at >= GATHERED_SECONDS
+        ):
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self.flush, context=self._context)
+
+    def flush(self) -> None:
+        """Sends what was gathered. In the loop."""
+        self._is_woken = False
+        while self._gathered and self._unanswered < _UNANSWERED_MAX:
+            self._send()
+        self._left_at = perf_counter()
+        self._sent()
+
+    def _send(self) -> None:
+        reports: dict[str, list[Any]] = {}
+        runs: dict[str, list[Run]] = {}
+        for _ in range(min(len(self._gathered), self._stream.limits.items)):
+            run, outcome = self._gathered.popleft()
+            self._settle(run, outcome)
+            if outcome.kind != LOST:
+                name = _LISTS[outcome.kind]
+                reports.setdefault(name, []).append(outcome.report)
+                runs.setdefault(name, []).append(run)
+        if not reports:
+            return
+        self._unanswered += 1
+        self._answered.clear()
+        answer = self._stream.report(**reports)
+        answer.add_done_callback(lambda future: self._on_answer(future, runs))
+
+    def _on_answer(self, answer: "asyncio.Future[Any]", runs: dict[str, list[Run]]) -> None:
+        self._unanswered -= 1
+        if not answer.cancelled():
+            try:
+                refusals = answer.result()
+            except Refused as error:
+                _log.warning("a report was refused: %s", error)
+            else:
+                for each in refusals:
+                    self._warn(runs[each.list][each.index], each.sentence)
+        if self._gathered and not self._is_woken:
+            self.flush()
+        elif not self._unanswered:
+            self._answered.set()
+
+    def _warn(self, run: Run, sentence: str) -> None:
+        """P47: the lease was lost, and nobody had said so in time."""
+        _log.warning(
+            "the report on job %s of task %s, which ran %.3f s, was refused: %s",
+            run.job.id,
+            run.job.task,
+            run.took,
+            sentence,
+        )
+        self._refused(run)
+
+    async def wait(self) -> None:
+        """Until everything that was reported is on the server's disk."""
+        while self._gathered or self._unanswered:
+            self.flush()
+            await self._answered.wait()

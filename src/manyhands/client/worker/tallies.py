@@ -1,0 +1,75 @@
+"""What a worker has done: counts, run times, and how far ahead to fetch."""
+
+from time import perf_counter
+from typing import Final
+
+from msgspec import Struct
+
+_WINDOW_SECONDS: Final = 0.05  # P45: what the slots do in this time is fetched ahead
+_WEIGHT: Final = 0.05  # of the newest run in a moving average
+_RECENT_SECONDS: Final = 10.0  # a queue without jobs for so long counts no more
+COMPLETED: Final = "completed"
+FAILED: Final = "failed"
+GIVEN_BACK: Final = "given_back"
+LOST: Final = "lost"  # the lease was lost, or the report refused
+OUTCOMES: Final = (COMPLETED, FAILED, GIVEN_BACK, LOST)
+
+
+class Tally(Struct):
+    """The jobs of one task."""
+
+    completed: int = 0
+    failed: int = 0
+    given_back: int = 0
+    lost: int = 0
+    seconds: float = 0.0  # run time of those that completed or failed
+
+
+class Pace:
+    """The moving average of the run time in each queue."""
+
+    def __init__(self, slots: int, ahead_max: int) -> None:
+        self._slots = slots
+        self._ahead_max = ahead_max
+        self._averages: dict[str, float] = {}
+        self._seen: dict[str, float] = {}  # when a queue last had a job that ended
+
+    def note(self, queue: str, seconds: float) -> None:
+        """A job has run."""
+        average = self._averages.get(queue)
+        self._averages[queue] = (
+            seconds if average is None else average + (seconds - average) * _WEIGHT
+        )
+        self._seen[queue] = perf_counter()
+
+    def ahead(self) -> int:
+        """P45: how many jobs to keep ready. The slowest of the busy queues decides."""
+        since = perf_counter() - _RECENT_SECONDS
+        recent = [self._averages[queue] for queue, at in self._seen.items() if at >= since]
+        if not recent or (slowest := max(recent)) > _WINDOW_SECONDS:
+            return 0
+        return min(self._ahead_max, int(self._slots * _WINDOW_SECONDS / max(slowest, 1e-9)))
+
+
+class Tallies:
+    """Counts by task."""
+
+    def __init__(self) -> None:
+        self.by_task: dict[str, Tally] = {}
+        self.total = Tally()
+        self.reconnects = 0
+
+    def note(self, task: str, outcome: str, seconds: float) -> None:
+        """A job has ended."""
+        tally = self.by_task.get(task)
+        if tally is None:
+            tally = self.by_task[task] = Tally()
+        for each in (tally, self.total):
+            setattr(each, outcome, getattr(each, outcome) + 1)
+            if outcome in (COMPLETED, FAILED):
+                each.seconds += seconds
+
+    @property
+    def ended(self) -> int:
+        """How many jobs were run."""
+        return self.total.completed + self.total.failed

@@ -1,0 +1,55 @@
+"""A line on the terminal that shows what a worker does."""
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from manyhands.client.worker.tallies import Tally
+
+if TYPE_CHECKING:
+    from manyhands.client.worker.supervisor import Supervisor
+
+_SECONDS: Final = 1.0
+_CLEAR: Final = "\r\x1b[2K"
+
+
+def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) -> str:
+    """The state of a worker in one line."""
+    sums = Tally()
+    for tally in tallies:
+        sums.completed += tally.completed
+        sums.failed += tally.failed
+        sums.given_back += tally.given_back
+    noun = "process" if processes == 1 else "processes"
+    return (
+        f"{processes} {noun} · {running} running · {rate:,.0f}/s · {sums.completed:,} completed · "
+        f"{sums.failed:,} failed · {sums.given_back:,} given back"
+    )
+
+
+class LiveView:
+    """Draws the line again and again, at the place of the cursor."""
+
+    def __init__(self, supervisor: "Supervisor") -> None:
+        self._supervisor = supervisor
+        self._last = 0
+        self._task = asyncio.get_running_loop().create_task(self._draw())
+
+    async def _draw(self) -> None:
+        while True:
+            await asyncio.sleep(_SECONDS)
+            children = self._supervisor.children
+            by_task = self._supervisor.totals.by_task(children)
+            done = sum(tally.completed + tally.failed for tally in by_task.values())
+            running = sum(child.figures.running for child in children if child.figures is not None)
+            text = line(len(children), running, by_task.values(), (done - self._last) / _SECONDS)
+            self._last = done
+            sys.stderr.write(f"{_CLEAR}{text}\r")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leaves an empty line."""
+        self._task.cancel()
+        sys.stderr.write(_CLEAR)
+        sys.stderr.flush()

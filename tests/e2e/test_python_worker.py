@@ -1,0 +1,423 @@
+"""``manyhands worker`` with real children, against the real server: vouching, deaths, stopping."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from manyhands import App, JobFailed
+from tests.e2e.serving import SECONDS_MAX, command, environment, is_gone, own_address
+from tests.e2e.working import until, working, write_module
+
+TASKS = """
+    import ctypes, os, time
+    from pathlib import Path
+    from manyhands import App, current_job
+
+    app = App()
+    here = Path(__file__).parent
+
+    @app.task(queue="QUEUE-pid", name="pid")
+    def pid() -> int:
+        return os.getpid()
+
+    @app.task(queue="QUEUE-hold", name="hold", retries=1)
+    def hold(name: str) -> str:
+        (here / f"{name}.began").write_text(str(os.getpid()))
+        while not (here / f"{name}.go").exists():
+            time.sleep(0.01)
+        return name
+
+    @app.task(queue="QUEUE-crash", name="crash", retries=1)
+    def crash() -> None:
+        ctypes.string_at(0)
+
+    @app.task(queue="QUEUE-good", name="good", retries=1)
+    def good(number: int) -> int:
+        time.sleep(0.001)
+        return number
+
+    @app.task(queue="QUEUE-seize", name="seize", lease=1, retries=0)
+    def seize(seconds: float) -> int:
+        with (here / "seized").open("a") as file:
+            file.write("x")
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # without letting go of the interpreter
+        return current_job().attempt
+"""
+
+
+class Tasks:
+    """The same tasks, as a submitter in this process sees them."""
+
+    def __init__(self, url: str, queue: str, folder: Path) -> None:
+        self.app = app = App(url)
+        self.folder = folder
+        self.code = TASKS.replace("QUEUE", queue)
+
+        @app.task(queue=f"{queue}-pid", name="pid")
+        def pid() -> int: ...
+
+        @app.task(queue=f"{queue}-hold", name="hold", retries=1)
+        def hold(name: str) -> str: ...
+
+        @app.task(queue=f"{queue}-crash", name="crash", retries=1)
+        def crash() -> None: ...
+
+        @app.task(queue=f"{queue}-good", name="good", retries=1)
+        def good(number: int) -> int: ...
+
+        @app.task(queue=f"{queue}-seize", name="seize", lease=1, retries=0)
+        def seize(seconds: float) -> int: ...
+
+        self.pid, self.hold, self.crash = pid, hold, crash
+        self.good, self.seize = good, seize
+
+    def await_start(self, name: str) -> int:
+        """Until a held job runs; the process it runs in."""
+        file = self.folder / f"{name}.began"
+        return int(until(lambda: file.exists() and file.read_text()))
+
+    def let_go(self, name: str) -> None:
+        (self.folder / f"{name}.go").touch()
+
+
+@pytest.fixture
+def tasks(served, queue, tmp_path):
+    found = Tasks(served.url, queue[:60], tmp_path)
+    yield found
+    found.app.close()
+
+
+def test_p41_children_are_fresh_interpreters_and_the_supervisor_stays_small(
+    served, tasks, tmp_path
+):
+    """P41, P42: each has a name of its own, with the host's or the given one in front."""
+    with working(
+        served.url, tmp_path, "-p", "2", "--name", "crew", code=tasks.code, ready=2
+    ) as found:
+        children = found.children()
+        assert len(children) == 2
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) in children
+        names = {word for word in found.log().split() if word.startswith("crew-")}
+        assert len(names) == 2
+        modules = Path(f"/proc/{found.process.pid}/maps").read_text()
+        assert "typer" not in modules
+        status = Path(f"/proc/{found.process.pid}/status").read_text()
+        resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        assert int(resident.split()[1]) < 60 * 1024  # 27 MiB where it was measured
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+
+
+def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "-c", "1", code=tasks.code):
+        assert tasks.seize.submit(5.0).result(timeout=SECONDS_MAX) == 1
+    assert (tmp_path / "seized").read_text() == "x"
+
+
+def test_p49_a_killed_child_costs_its_running_jobs_an_attempt_and_others_none(
+    served, tasks, tmp_path
+):
+    with working(served.url, tmp_path, "-c", "1", "--ahead", "0", code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        victim = tasks.await_start("one")
+        waiting = tasks.pid.submit()
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: handle.status().attempts == 1)
+        status = handle.status()
+        assert status.failure is not None
+        assert "worker_died" in str(status.failure)
+        assert "SIGKILL" in str(status.failure)
+        tasks.let_go("one")
+        assert handle.result(timeout=SECONDS_MAX) == "one"
+        assert waiting.result(timeout=SECONDS_MAX) != victim
+        assert waiting.status().attempts == 0
+        assert found.children() != [victim]
+
+
+def test_p49_a_poison_job_is_named_and_takes_no_other_with_it(served, tasks, tmp_path):
+    """P49: others are charged at the first death only, as the second attempt runs alone."""
+    with working(served.url, tmp_path, "-p", "2", code=tasks.code, ready=2):
+        handles = tasks.good.map(range(200))
+        poison = tasks.crash.submit()
+        handles += tasks.good.map(range(200, 400))
+        with pytest.raises(JobFailed) as caught:
+            poison.result(timeout=SECONDS_MAX)
+        assert caught.value.code == "worker_died"
+        assert "SIGSEGV" in caught.value.message
+        found = [handle.result(timeout=SECONDS_MAX) for handle in handles]
+        assert found == list(range(400))
+        assert max(handle.status().attempts for handle in handles) <= 1
+
+
+def test_p50_children_finish_and_leave_when_the_supervisor_dies(served, tasks, tmp_path):
+    with working(served.url, tmp_path, code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        child = tasks.await_start("one")
+        found.process.kill()
+        found.process.wait()
+        found.wait_for("the supervisor is gone")
+        later = tasks.pid.submit()
+        tasks.let_go("one")
+        assert handle.result(timeout=SECONDS_MAX) == "one"
+        until(lambda: is_gone(child), found.log)
+        assert later.status().state == "ready"
+
+
+def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--grace", "90", code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        tasks.await_start("one")
+        found.send(signal.SIGTERM)
+        found.wait_for("stopping")
+        later = tasks.pid.submit()
+        tasks.let_go("one")
+        assert found.wait() == 0
+        assert handle.result(timeout=SECONDS_MAX) == "one"
+        assert handle.status().attempts == 0
+        assert later.status().state == "ready"
+
+
+def test_p51_what_does_not_finish_in_time_is_given_back_uncharged(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--grace", "0.1", code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        tasks.await_start("one")
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+        status = handle.status()
+        assert (status.state, status.attempts) == ("ready", 0)
+
+
+def test_p51_a_second_signal_gives_back_everything_now(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--grace", "600", code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        tasks.await_start("one")
+        found.send(signal.SIGTERM)
+        found.wait_for("stopping")
+        found.send(signal.SIGTERM)
+        assert found.wait() == 1
+        status = handle.status()
+        assert (status.state, status.attempts) == ("ready", 0)
+
+
+def test_p52_a_child_is_replaced_after_its_jobs(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--max-jobs", "3", "--ahead", "0", code=tasks.code):
+        pids = [tasks.pid.submit().result(timeout=SECONDS_MAX) for _ in range(12)]
+    assert len(set(pids)) > 1
+    assert max(pids.count(pid) for pid in pids) <= 3 + 16  # what was under way counts
+
+
+def test_p52_a_child_is_replaced_when_it_uses_too_much(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--max-memory", "1", code=tasks.code) as found:
+        first = tasks.pid.submit().result(timeout=SECONDS_MAX)
+        found.wait_for("this process is replaced: it uses")
+        until(lambda: is_gone(first), found.log)
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) != first
+
+
+def test_p53_changed_code_is_loaded(served, tasks, tmp_path):
+    """P53: an error in it is shown, and the next change is waited for."""
+    with working(served.url, tmp_path, "--reload", code=tasks.code) as found:
+        first = tasks.pid.submit().result(timeout=SECONDS_MAX)
+        write_module(
+            tmp_path, tasks.code.replace("app = App()", "raise ValueError('half written')")
+        )
+        found.wait_for("waiting for a change of the code")
+        assert "half written" in found.log()
+        assert is_gone(first)
+        write_module(tmp_path, tasks.code.replace("return os.getpid()", "return -7"))
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) == -7
+
+
+def run_in(folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        env=environment() | {"MANYHANDS_URL": url},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def test_p53_check_lists_the_tasks(tasks, tmp_path):
+    write_module(tmp_path, tasks.code)
+    found = run_in(tmp_path, "worker", "tasks:app", "--check")
+    assert found.returncode == 0, found.stderr
+    for name in ("pid", "hold", "crash", "in a thread"):
+        assert name in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "sentence"),
+    [
+        ("nothing:app", "", "there is no module 'nothing'"),
+        ("tasks:other", "", "module 'tasks' has no 'other'"),
+        ("tasks", "", "module 'tasks' has no App"),
+        ("tasks:app", "app = 3", "tasks:app is not an App"),
+        ("tasks:app", "import wrong_name", "No module named 'wrong_name'"),
+        ("tasks", "from manyhands import App\na = App()\nb = App()", "has several apps"),
+        ("tasks:app", "from manyhands import App\napp = App()", "has no task"),
+    ],
+)
+def test_p54_an_app_that_cannot_be_loaded_is_named(tmp_path, target, code, sentence):
+    write_module(tmp_path, code)
+    found = run_in(tmp_path, "worker", target, url="http://127.0.0.1:1")
+    assert found.returncode == 1
+    assert sentence in found.stderr
+    assert "importlib" not in found.stderr
+    assert "manyhands/client" not in found.stderr
+
+
+@pytest.mark.parametrize("target", ["tasks", "tasks:app", "tasks:make()"])
+def test_p54_apps_are_found(tmp_path, target):
+    code = "from manyhands import App\napp = App()\n@app.task\ndef found(): ...\n"
+    write_module(tmp_path, code + "def make():\n    return app\n")
+    assert "found" in run_in(tmp_path, "worker", target, "--check").stdout
+
+
+SETTINGS = """
+    from manyhands import App, cron, every
+
+    app = App()
+    app.limit("QUEUE-smtp", 5)
+
+    @app.task(name="QUEUE-nightly", schedule=cron("0 3 * * *", "Europe/Berlin"), retries=2)
+    def nightly() -> None: ...
+
+    @app.task(name="QUEUE-mail", concurrency=4, rate="100/s", schedule=every(3600))
+    def mail() -> None: ...
+"""
+
+
+def put_policy(api, name: str, **policy) -> None:
+    response = api.http.put(f"/api/queues/{name}", json={"policy": policy})
+    assert response.status_code == 200, response.text
+
+
+def test_p55_settings_are_put_where_there_are_none(served, api, queue, tmp_path):
+    """P55: an operator's change stays, and is told."""
+    name = queue[:40]
+    put_policy(api, f"{name}-mail", concurrency_max=1)
+    with working(served.url, tmp_path, code=SETTINGS.replace("QUEUE", name)) as found:
+        found.wait_for("manyhands apply")
+        log = found.log()
+        assert log.index("in a thread") < log.index("ready:")
+    assert f"queue {name}-mail: concurrency_max 1" in found.log()
+    assert api.get(f"queues/{name}-mail")["policy"] == {"concurrency_max": 1}
+    limits = {each["name"]: each["concurrency_max"] for each in api.get("limits")}
+    assert limits[f"{name}-smtp"] == 5
+    schedules = {each["id"]: each for each in api.get("schedules")}
+    assert schedules[f"{name}-nightly"]["cron"] == "0 3 * * *"
+    assert schedules[f"{name}-nightly"]["terms"]["attempts_max"] == 3
+    assert schedules[f"{name}-mail"]["interval_ms"] == 3_600_000
+
+
+def test_p55_apply_shows_the_difference_and_changes_it(served, api, queue, tmp_path):
+    name = queue[:40]
+    code = SETTINGS.replace("QUEUE", name)
+    write_module(tmp_path, code)
+    put_policy(api, f"{name}-mail", concurrency_max=1)
+
+    found = run_in(tmp_path, "apply", "tasks:app", "--check", url=served.url)
+    assert found.returncode == 1
+    assert f"queue {name}-mail: concurrency_max 1" in found.stdout
+    assert f"limit {name}-smtp: not there" in found.stdout
+    found = run_in(tmp_path, "apply", "tasks:app", "--yes", url=served.url)
+    assert found.returncode == 0, found.stderr
+    assert api.get(f"queues/{name}-mail")["policy"]["concurrency_max"] == 4
+    assert run_in(tmp_path, "apply", "tasks:app", "--check", url=served.url).returncode == 0
+
+    write_module(tmp_path, code.replace(", schedule=every(3600)", ""))
+    found = run_in(tmp_path, "apply", "tasks:app", "--prune", "--yes", url=served.url)
+    assert f"schedule {name}-mail: the code no longer has it" in found.stdout
+    assert f"{name}-mail" not in {each["id"] for each in api.get("schedules")}
+    assert f"{name}-nightly" in {each["id"] for each in api.get("schedules")}
+
+
+def test_p55_apply_says_that_the_server_is_away(tmp_path):
+    write_module(tmp_path, SETTINGS)
+    found = run_in(tmp_path, "apply", "tasks:app", "--check", url="http://127.0.0.1:1")
+    assert found.returncode == 1
+    assert "no answer from http://127.0.0.1:1" in found.stderr
+
+
+def test_p56_a_coroutine_that_blocks_the_loop_is_named(served, queue, tmp_path):
+    code = """
+        import time
+        from manyhands import App
+
+        app = App()
+
+        @app.task(name="QUEUE")
+        async def block() -> None:
+            time.sleep(4)
+    """
+    app = App(served.url)
+
+    @app.task(name=queue)
+    async def block() -> None: ...
+
+    with working(served.url, tmp_path, code=code.replace("QUEUE", queue)) as found:
+        handle = block.submit()
+        found.wait_for("has blocked the loop for")
+        line = next(line for line in found.log().splitlines() if "has blocked" in line)
+        assert handle.id in line
+        assert f"{tmp_path / 'tasks.py'}:9" in line
+    app.close()
+
+
+def test_p57_metrics_count_jobs_by_task_and_outcome(served, tasks, tmp_path):
+    address = own_address()
+    with working(served.url, tmp_path, "--metrics", address, code=tasks.code):
+        for number in range(3):
+            tasks.good.submit(number).result(timeout=SECONDS_MAX)
+
+        def metrics() -> str:
+            with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+                return answer.read().decode()
+
+        text = 'manyhands_worker_jobs_total{task="good",outcome="completed"} 3\n'
+        until(lambda: text in metrics(), metrics)
+        assert "manyhands_worker_slots_used 0\n" in metrics()
+        with urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            assert answer.read() == b"1 of 1 processes take work\n"
+
+
+def test_p65_lines_are_json_if_asked_for(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "--log-format", "json", code=tasks.code) as found:
+        handle = tasks.pid.submit()
+        handle.result(timeout=SECONDS_MAX)
+        found.wait_for('"outcome": "completed"')
+        assert f'"job_id": "{handle.id}"' in found.log()
+
+
+def test_a_refused_worker_says_why_and_keeps_trying(tmp_path, tasks):
+    """A server that is away: the worker waits for it."""
+    with working("http://127.0.0.1:1", tmp_path, code=tasks.code, ready=0) as found:
+        found.wait_for("ready:")
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+
+
+def test_the_worker_imports_nothing_of_the_server():
+    """P41: the supervisor and the child are light."""
+    code = (
+        "import sys, manyhands.client.worker.supervisor, manyhands.client.worker.entry; "
+        "print([name for name in sys.modules if name.split('.')[0] in "
+        "('typer', 'rich', 'apsw', 'jinja2', 'structlog', 'zmq') or "
+        "name.startswith(('manyhands.engine', 'manyhands.store', 'manyhands.ui'))])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS_MAX,
+    )
+    assert found.stdout == "[]\n"

@@ -1,0 +1,711 @@
+"""Tasks as a worker runs them, against the real server: what they see, raise, report and return."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import subprocess
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job
+from tests.e2e.serving import SECONDS_MAX, serving
+
+
+@pytest.fixture
+def app(served):
+    found = App(served.url)
+    yield found
+    found.close()
+
+
+def failure_of(handle) -> JobFailed:
+    with pytest.raises(JobFailed) as caught:
+        handle.result(timeout=SECONDS_MAX)
+    return caught.value
+
+
+# Running.
+
+
+def test_p43_functions_run_in_threads_of_ours_and_coroutines_in_the_loop(app, queue):
+    @app.task(name=queue)
+    def in_thread() -> str:
+        return threading.current_thread().name
+
+    @app.task(name=f"{queue}-async")
+    async def in_loop() -> str:
+        return threading.current_thread().name
+
+    with app.worker():
+        assert in_thread.submit().result(timeout=SECONDS_MAX).startswith("manyhands-job")
+        assert in_loop.submit().result(timeout=SECONDS_MAX) == "manyhands-worker"
+
+
+def test_p43_each_job_has_a_context_of_its_own(app, queue):
+    seen = contextvars.ContextVar("seen", default=0)
+
+    @app.task(name=queue)
+    def in_thread() -> int:
+        seen.set(seen.get() + 1)
+        return seen.get()
+
+    @app.task(name=f"{queue}-async")
+    async def in_loop() -> int:
+        seen.set(seen.get() + 1)
+        return seen.get()
+
+    with app.worker(concurrency=1):
+        handles = [task.submit() for _ in range(3) for task in (in_thread, in_loop)]
+        assert [handle.result(timeout=SECONDS_MAX) for handle in handles] == [1] * 6
+
+
+def test_p43_slots_are_shared_by_functions_and_coroutines(app, queue):
+    together = threading.Barrier(2)
+    running = []
+    most = []
+
+    def count(change: int) -> None:
+        running.append(change)
+        most.append(sum(running))
+
+    @app.task(name=queue)
+    def in_thread() -> None:
+        count(1)
+        time.sleep(0.01)
+        count(-1)
+
+    @app.task(name=f"{queue}-async")
+    async def in_loop() -> None:
+        count(1)
+        await asyncio.sleep(0.01)
+        count(-1)
+
+    @app.task(name=f"{queue}-both")
+    def both() -> None:
+        together.wait(SECONDS_MAX)
+
+    with app.worker(concurrency=2):
+        handles = [task.submit() for _ in range(10) for task in (in_thread, in_loop)]
+        for handle in handles:
+            handle.result(timeout=SECONDS_MAX)
+        for handle in [both.submit(), both.submit()]:  # two at once there are
+            handle.result(timeout=SECONDS_MAX)
+    assert max(most) <= 2
+
+
+def test_p44_many_jobs_that_wait_run_at_once(app, queue):
+    together = threading.Barrier(16)
+
+    @app.task(name=queue)
+    def wait() -> None:
+        together.wait(SECONDS_MAX)
+
+    with app.worker(concurrency=16):
+        for handle in wait.map([]) + [wait.submit() for _ in range(16)]:
+            handle.result(timeout=SECONDS_MAX)
+
+
+def test_p45_thousands_of_short_jobs_are_each_run_once(app, queue, api):
+    ran = []
+
+    @app.task(name=queue)
+    def short(number: int) -> int:
+        ran.append(number)
+        return number
+
+    handles = short.map(range(3_000))
+    with app.worker():
+        assert [handle.result(timeout=SECONDS_MAX) for handle in handles] == list(range(3_000))
+    assert sorted(ran) == list(range(3_000))
+
+
+def test_p45_a_job_that_waits_behind_a_slow_one_is_given_back_to_others(app, queue, api):
+    """P45: it is uncharged, and another worker takes it."""
+    may_end = threading.Event()
+    is_blocked = threading.Event()
+
+    @app.task(name=queue)
+    def work(number: int) -> int:
+        if number < 0:
+            is_blocked.set()
+            may_end.wait(SECONDS_MAX)
+        return number
+
+    with app.worker(concurrency=1, ahead=100):
+        # A fast history makes the worker fetch ahead, then one job stands in the way.
+        for handle in work.map(range(500)):
+            handle.result(timeout=SECONDS_MAX)
+        handles = work.map([-1, *range(50)])
+        assert is_blocked.wait(SECONDS_MAX)
+        with app.worker(concurrency=1):
+            for handle in handles[1:]:
+                handle.result(timeout=SECONDS_MAX)
+                assert handle.status().attempts == 0  # charged ones
+        may_end.set()
+        assert handles[0].result(timeout=SECONDS_MAX) == -1
+
+
+def test_p48_a_coroutine_that_blocks_the_loop_keeps_its_job(app, queue):
+    """P48: without a supervisor, a thread of its own renews."""
+    ran = []
+
+    @app.task(name=queue, lease=1)
+    async def block() -> str:
+        ran.append(1)
+        time.sleep(4)  # noqa: ASYNC251 - what should not be done
+        return "done"
+
+    with app.worker(concurrency=1):
+        assert block.submit().result(timeout=SECONDS_MAX) == "done"
+    assert len(ran) == 1
+
+
+# What a task sees.
+
+
+def test_p58_the_job_is_seen_in_threads_coroutines_and_their_children(app, queue):
+    @app.task(name=queue)
+    def in_thread() -> list[str]:
+        job = current_job()
+        return [job.id, job.task, job.queue, str(job.attempt)]
+
+    @app.task(name=f"{queue}-async")
+    async def in_loop() -> list[str]:
+        async def child() -> str:
+            return current_job().id
+
+        return [await asyncio.create_task(child()), await asyncio.to_thread(child_of_thread)]
+
+    def child_of_thread() -> str:
+        return current_job().id
+
+    with app.worker():
+        handle = in_thread.submit()
+        assert handle.result(timeout=SECONDS_MAX) == [handle.id, queue, queue, "1"]
+        handle = in_loop.submit()
+        assert handle.result(timeout=SECONDS_MAX) == [handle.id] * 2
+
+
+def test_p58_outside_of_a_job_there_is_none():
+    with pytest.raises(RuntimeError, match="no job runs here"):
+        current_job()
+
+
+def test_headers_and_the_deadline_are_seen(app, queue):
+    @app.task(name=queue)
+    def look() -> list[str]:
+        job = current_job()
+        assert job.deadline is not None
+        return [job.headers["colour"], job.deadline.isoformat()]
+
+    deadline = datetime.now(UTC) + timedelta(hours=1)
+    with app.worker():
+        handle = look.using(deadline=deadline, headers={"colour": "blue"}).submit()
+        colour, seen = handle.result(timeout=SECONDS_MAX)
+    assert colour == "blue"
+    assert abs(datetime.fromisoformat(seen) - deadline) < timedelta(minutes=5)
+
+
+def test_p59_progress_and_pieces_reach_those_who_wait(app, queue):
+    may_go = threading.Event()
+
+    @app.task(name=queue)
+    def work() -> str:
+        job = current_job()
+        job.emit("zero")
+        may_go.wait(SECONDS_MAX)
+        for number in range(1, 101):
+            job.progress(number, 100)
+        job.emit("one")
+        job.emit(b"two")
+        job.emit({"three": 3})
+        return "end"
+
+    with app.worker():
+        handle = work.submit()
+        heard = []
+        for each in handle.news():
+            heard.append(each)
+            may_go.set()
+    pieces = [each.partial for each in heard if each.partial is not None]
+    progress = [each.progress for each in heard if each.progress is not None]
+    assert pieces[-3:] == [b"one", b"two", b'{"three":3}']
+    assert tuple(progress[-1])[:2] == (100, 100)
+    assert len(progress) < 50  # the latest one wins
+    assert handle.result(timeout=SECONDS_MAX) == "end"
+
+
+def test_p59_more_than_a_mebibyte_of_pieces_is_not_lost(app, queue):
+    @app.task(name=queue)
+    def work() -> None:
+        for number in range(8):
+            current_job().emit(bytes([number]) * 300_000)
+
+    with app.worker():
+        handle = work.submit()
+        pieces = [each.partial for each in handle.news() if each.partial is not None]
+        handle.result(timeout=SECONDS_MAX)
+    assert b"".join(pieces)[-300_000:] == bytes([7]) * 300_000
+
+
+# Interruption.
+
+
+def test_p60_a_cancelled_function_is_interrupted_and_cleans_up(app, queue):
+    began, cleaned = threading.Event(), threading.Event()
+    seen: list[str | None] = []
+
+    @app.task(name=queue)
+    def spin() -> None:
+        began.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        except Cancelled:
+            seen.append(current_job().why)
+            raise
+        finally:
+            cleaned.set()
+
+    with app.worker():
+        handle = spin.submit()
+        assert began.wait(SECONDS_MAX)
+        assert handle.cancel()
+        assert cleaned.wait(SECONDS_MAX)
+        with pytest.raises(JobCancelled):
+            handle.result(timeout=SECONDS_MAX)
+    assert seen == ["cancelled"]
+
+
+def test_p60_a_cancelled_coroutine_is_interrupted_and_cleans_up(app, queue):
+    began, cleaned = threading.Event(), threading.Event()
+
+    @app.task(name=queue)
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert current_job().cancelled
+            cleaned.set()
+
+    with app.worker():
+        handle = wait.submit()
+        assert began.wait(SECONDS_MAX)
+        handle.cancel()
+        assert cleaned.wait(SECONDS_MAX)
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_p60_a_shield_holds_the_interruption_up(app, queue, kind):
+    began, ended = threading.Event(), threading.Event()
+    steps = []
+
+    def shielded() -> None:
+        job = current_job()
+        try:
+            with job.shield():
+                began.set()
+                while not job.cancelled:
+                    time.sleep(0.001)
+                time.sleep(0.05)
+                steps.append("shielded")
+            time.sleep(0.001)
+            steps.append("after")
+        finally:
+            ended.set()
+
+    async def ashielded() -> None:
+        job = current_job()
+        try:
+            with job.shield():
+                began.set()
+                while not job.cancelled:  # noqa: ASYNC110 - as tasks do
+                    await asyncio.sleep(0.001)
+                steps.append("shielded")
+            await asyncio.sleep(0.001)
+            steps.append("after")
+        finally:
+            ended.set()
+
+    task = app.task(name=queue)(shielded if kind == "function" else ashielded)
+    with app.worker():
+        handle = task.submit()
+        assert began.wait(SECONDS_MAX)
+        handle.cancel()
+        assert ended.wait(SECONDS_MAX)
+    assert steps == ["shielded"]
+
+
+def test_p60_check_raises_when_the_job_is_no_longer_wanted(app, queue):
+    began, seen = threading.Event(), threading.Event()
+
+    @app.task(name=queue)
+    def look() -> None:
+        job = current_job()
+        with job.shield():
+            began.set()
+            while not job.cancelled:
+                time.sleep(0.001)
+            with pytest.raises(Cancelled, match="cancelled"):
+                job.check()
+            seen.set()
+
+    with app.worker():
+        handle = look.submit()
+        assert began.wait(SECONDS_MAX)
+        handle.cancel()
+        assert seen.wait(SECONDS_MAX)
+
+
+def test_p60_a_thread_that_was_interrupted_runs_other_jobs(app, queue):
+    began = threading.Semaphore(0)
+
+    @app.task(name=queue)
+    def work(number: int) -> int:
+        if number:
+            return number
+        began.release()
+        while True:
+            time.sleep(0.001)
+
+    with app.worker(concurrency=1):
+        for number in range(1, 6):
+            handle = work.submit(0)
+            assert began.acquire(timeout=SECONDS_MAX)
+            handle.cancel()
+            assert work.submit(number).result(timeout=SECONDS_MAX) == number
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_p61_a_timeout_fails_the_attempt_and_is_retried(app, queue, kind):
+    def spin() -> str:
+        if current_job().attempt == 2:
+            return "second"
+        while True:
+            time.sleep(0.001)
+
+    async def wait() -> str:
+        if current_job().attempt == 2:
+            return "second"
+        await asyncio.Event().wait()
+        return ""
+
+    function = spin if kind == "function" else wait
+    task = app.task(name=queue, timeout=0.2, retries=1)(function)
+    last = app.task(name=f"{queue}-last", retries=0)(wait)
+    with app.worker():
+        # On a busy machine the second attempt may be cut off, too; it has its own time.
+        assert task.using(timeout=0.2, retries=50).submit().result(timeout=SECONDS_MAX) == "second"
+        error = failure_of(last.using(timeout=0.1).submit())
+    assert error.code == "timeout"
+    assert "longer than its timeout of 0.1 s" in error.message
+
+
+# Exceptions.
+
+
+class MailboxFullError(Exception):
+    pass
+
+
+def test_p62_an_exception_is_a_failure_with_its_class_text_and_traceback(app, queue):
+    @app.task(name=queue, retries=0)
+    def fail() -> None:
+        raise MailboxFullError("no room")
+
+    @app.task(name=f"{queue}-async", retries=0)
+    async def afail() -> None:
+        raise ValueError("bad")
+
+    with app.worker():
+        error = failure_of(fail.submit())
+        other = failure_of(afail.submit())
+    assert (error.code, error.message) == ("tests.MailboxFullError", "no room")
+    assert 'raise MailboxFullError("no room")' in error.traceback
+    assert "manyhands/client" not in error.traceback
+    assert (other.code, other.message) == ("ValueError", "bad")
+    assert "manyhands/client" not in other.traceback
+
+
+def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
+    attempts: dict[str, int] = {}
+
+    @app.task(name=queue, retries=2, give_up_on=(ValueError,))
+    def work(kind: str) -> str:
+        job = current_job()
+        attempts[kind] = job.attempt
+        match kind:
+            case "give up":
+                raise ValueError(kind)
+            case "fail":
+                raise Fail("no such user", code="unknown_user")
+            case "retry":
+                if job.attempt < 3:
+                    raise Retry(delay=0)
+            case "always":
+                raise Retry("later", delay=0)
+            case "exit":
+                raise SystemExit(3)
+        return kind
+
+    with app.worker():
+        fast = work.using(retries=2)
+        assert failure_of(fast.submit("give up")).code == "ValueError"
+        error = failure_of(fast.submit("fail"))
+        assert (error.code, error.message) == ("unknown_user", "no such user")
+        assert fast.submit("retry").result(timeout=SECONDS_MAX) == "retry"
+        assert failure_of(fast.submit("always")).code == "retry"
+        assert failure_of(work.using(retries=0).submit("exit")).code == "SystemExit"
+        assert work.submit("well").result(timeout=SECONDS_MAX) == "well"
+    assert attempts == {
+        "give up": 1,
+        "fail": 1,
+        "retry": 3,
+        "always": 3,
+        "exit": 1,
+        "well": 1,
+    }
+
+
+def test_p62_a_traceback_is_cut_to_64_kib(app, queue):
+    def deep(number: int) -> None:
+        if not number:
+            raise ValueError("deep" + "x" * 100_000)
+        deep(number - 1)
+
+    @app.task(name=queue, retries=0)
+    def work() -> None:
+        deep(20)
+
+    with app.worker():
+        error = failure_of(work.submit())
+    assert len(error.traceback.encode()) <= 64 * 1024
+    assert error.traceback.startswith("Traceback")
+
+
+def test_p63_a_released_job_goes_back_uncharged(app, queue):
+    runs = []
+
+    @app.task(name=queue, retries=0)
+    def work() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            current_job().release()
+        return current_job().attempt
+
+    with app.worker():
+        assert work.submit().result(timeout=SECONDS_MAX) == 1
+    assert len(runs) == 2
+
+
+# Around a task.
+
+
+def test_p64_the_lifespan_is_entered_once_and_its_state_is_seen(served, queue):
+    steps = []
+
+    @contextlib.asynccontextmanager
+    async def resources():
+        steps.append("enter")
+        yield {"pool": 7}
+        steps.append("leave")
+
+    app = App(served.url, lifespan=resources)
+
+    @app.task(name=queue)
+    def look() -> int:
+        return app.state["pool"]
+
+    with app.worker():
+        assert [look.submit().result(timeout=SECONDS_MAX) for _ in range(2)] == [7, 7]
+    app.close()
+    assert steps == ["enter", "leave"]
+
+
+def test_p64_what_is_put_around_jobs_wraps_each_run_in_order(app, queue):
+    steps = []
+    locale = contextvars.ContextVar("locale", default="")
+
+    @app.around
+    @contextlib.contextmanager
+    def outer():
+        steps.append(f"outer {current_job().task == queue}")
+        locale.set("de")
+        try:
+            yield
+        finally:
+            steps.append("outer ends")
+
+    @app.around
+    @contextlib.asynccontextmanager
+    async def inner():
+        steps.append(f"inner {locale.get()}")
+        locale.set("fr")
+        yield
+        steps.append("inner ends")
+
+    @app.task(name=queue)
+    def in_thread() -> str:
+        return locale.get()
+
+    @app.task(name=f"{queue}-async")
+    async def in_loop() -> str:
+        return locale.get()
+
+    with app.worker(concurrency=1):
+        assert in_thread.submit().result(timeout=SECONDS_MAX) == "fr"
+        assert steps == ["outer True", "inner de", "inner ends", "outer ends"]
+        assert in_loop.submit().result(timeout=SECONDS_MAX) == "fr"
+        assert steps[4:] == ["outer False", "inner de", "inner ends", "outer ends"]
+
+
+def test_p65_records_made_in_a_job_name_it(app, queue, caplog):
+    @app.task(name=queue)
+    def work() -> None:
+        current_job().log.warning("from the job")
+        logging.getLogger("elsewhere").warning("from a library")
+
+    caplog.set_level(logging.INFO, "manyhands.worker")
+    with app.worker():
+        handle = work.submit()
+        handle.result(timeout=SECONDS_MAX)
+    for text in ("from the job", "from a library"):
+        record = next(each for each in caplog.records if each.getMessage() == text)
+        found = (record.job_id, record.task, record.queue, record.attempt)
+        assert found == (handle.id, queue, queue, 1)
+    ended = next(each for each in caplog.records if getattr(each, "outcome", ""))
+    assert (ended.job_id, ended.outcome) == (handle.id, "completed")
+    assert ended.seconds >= 0
+
+
+# Arguments and results.
+
+
+def test_p6_arguments_that_do_not_fit_fail_without_a_retry(app, api, queue):
+    @app.task(name=queue)
+    def work(width: int = 3) -> int:
+        return width
+
+    with app.worker():
+        job_id = api.results("submit", queue=queue, payload={"width": "wide"})["id"]
+        error = failure_of(app.handle(job_id, work))
+        assert (error.code, error.attempts) == ("bad_arguments", 1)
+        assert "$.width" in error.message
+        for payload, width in (({"other": 1}, 3), ({}, 3), ([7], 7), (8, 8)):
+            job_id = api.results("submit", queue=queue, payload=payload)["id"]
+            assert app.handle(job_id, work).result(timeout=SECONDS_MAX) == width  # P67
+
+
+def test_p7_a_result_that_cannot_be_stored_fails_the_attempt(app, queue):
+    @app.task(name=queue, retries=0)
+    def work():
+        return object()
+
+    with app.worker():
+        assert failure_of(work.submit()).code == "bad_result"
+
+
+def test_p3_a_job_for_no_task_fails_as_unknown_task(app, api, queue):
+    @app.task(name=f"{queue}-one", queue=queue)
+    def one() -> str:
+        return "one"
+
+    @app.task(name=f"{queue}-two", queue=queue)
+    def two() -> str:
+        return "two"
+
+    with app.worker():
+        assert one.submit().result(timeout=SECONDS_MAX) == "one"
+        assert two.submit().result(timeout=SECONDS_MAX) == "two"
+        job_id = api.results("submit", queue=queue, payload={}, attempts_max=1)["id"]
+        assert failure_of(app.handle(job_id)).code == "unknown_task"
+
+
+def test_p19_outputs_are_in_place_before_the_function_runs(app, queue):
+    @app.task(name=queue)
+    def double(number: int) -> int:
+        return number * 2
+
+    @app.task(name=f"{queue}-sum")
+    async def add(numbers: list[int], more: int) -> int:
+        return sum(numbers) + more
+
+    with app.worker():
+        parts = [double.submit(number) for number in range(5)]
+        total = add.submit([part.output for part in parts], double.submit(100).output)
+        assert total.result(timeout=SECONDS_MAX) == 220
+
+
+def test_p68_a_gearman_client_gets_text_as_it_is(tmp_path):
+    with serving(tmp_path, "--store", "memory", "--gearman", "127.0.0.1:0") as served:
+        app = App(served.url)
+
+        @app.task
+        def reverse(text: str) -> str:
+            current_job().emit("...")
+            return text[::-1]
+
+        host, _, port = served.addresses["gearman"].rpartition(":")
+        gearman = ["gearman", "-h", host, "-p", port, "-f", "reverse"]
+        with app.worker():
+            found = subprocess.run(
+                [*gearman, "hello"], capture_output=True, timeout=SECONDS_MAX, check=True
+            )
+        app.close()
+    assert found.stdout == b"...olleh"  # P59: with the piece before it
+
+
+def test_p70_priorities_hold_between_python_and_others(app, api, queue):
+    order = []
+
+    @app.task(name=queue)
+    def work(who: str) -> None:
+        order.append(who)
+
+    handles = [work.using(priority=1).submit("python"), work.using(priority=9).submit("first")]
+    api.results("submit", queue=queue, payload={"who": "http"}, priority=5)
+    job_id = api.results("submit", queue=queue, payload={"who": "last"}, priority=0)["id"]
+    with app.worker(concurrency=1):
+        for handle in [*handles, app.handle(job_id, work)]:
+            handle.result(timeout=SECONDS_MAX)
+    assert order == ["first", "http", "python", "last"]
+
+
+def test_p76_a_worker_runs_in_the_callers_loop(app, queue):
+    @app.task(name=queue)
+    async def loop_id() -> int:
+        return id(asyncio.get_running_loop())
+
+    async def main() -> None:
+        async with app.worker(concurrency=8):
+            handle = await loop_id.asubmit()
+            async with asyncio.timeout(SECONDS_MAX):
+                assert await handle == id(asyncio.get_running_loop())
+
+    asyncio.run(main())
+
+
+def test_queues_are_chosen_by_patterns(app, queue):
+    @app.task(name=f"{queue}-mail-in")
+    def mail_in() -> None: ...
+
+    @app.task(name=f"{queue}-mail-out")
+    def mail_out() -> None: ...
+
+    @app.task(name=f"{queue}-other")
+    def other() -> None: ...
+
+    with app.worker(queues=[f"{queue}-mail*"]):
+        mail_in.submit().result(timeout=SECONDS_MAX)
+        mail_out.submit().result(timeout=SECONDS_MAX)
+        assert other.submit().status().state == "ready"
+    with (
+        pytest.raises(ValueError, match="no queue of this app matches 'none'"),
+        app.worker(queues=["none"]),
+    ):
+        pass
