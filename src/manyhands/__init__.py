@@ -10,7 +10,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from manyhands.client.app import App as App
-    from manyhands.client.current import current_job as current_job
     from manyhands.client.errors import Cancelled as Cancelled
     from manyhands.client.errors import Fail as Fail
     from manyhands.client.errors import JobCancelled as JobCancelled
@@ -40,7 +39,6 @@ else:
     # Where each name is found.
     _PLACES = {
         "manyhands.client.app": ("App",),
-        "manyhands.client.current": ("current_job",),
         "manyhands.client.errors": (
             "Cancelled",
             "Fail",

@@ -28,6 +28,7 @@ _running: contextvars.ContextVar[str | None] = contextvars.ContextVar("manyhands
 
 _Step = tuple[Coroutine[Any, Any, Any], contextvars.Context]
 _Steps = Generator[_Step, Any, None]
+_Entered = tuple[App[Any], AbstractAsyncContextManager[Any]]
 
 
 class Manyhands:
@@ -55,8 +56,15 @@ class Manyhands:
         of a task that it did not declare is raised at the end, unless ``raises`` is false.
         """
         found: list[BaseException] = []
-        runs = self._drain(found)
-        count = self._drive(runs)
+        entered: list[_Entered] = []
+        try:
+            self._drive(self._enter(entered))
+            count = 0
+            while (job := self._claim(count)) is not None:
+                self._drive(self._work(job, found))
+                count += 1
+        finally:
+            self._drive(self._leave(entered))
         if raises and found:
             raise found[0]
         return count
@@ -64,31 +72,32 @@ class Manyhands:
     async def adrain(self, *, raises: bool = True) -> int:
         """The same in a coroutine: tasks run in its loop."""
         found: list[BaseException] = []
-        count = 0
-        for steps in self._drain(found):
-            count += 1
-            await _awaited(steps)
+        entered: list[_Entered] = []
+        try:
+            await _awaited(self._enter(entered))
+            count = 0
+            while (job := self._claim(count)) is not None:
+                await _awaited(self._work(job, found))
+                count += 1
+        finally:
+            await _awaited(self._leave(entered))
         if raises and found:
             raise found[0]
-        return count - 2  # the lifespans
+        return count
 
-    def _drive(self, runs: Iterable[_Steps]) -> int:
-        count = 0
-        for steps in runs:
-            count += 1
-            answer: Any = None
-            error: BaseException | None = None
-            while True:
-                try:
-                    step = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration:
-                    break
-                answer, error = None, None
-                try:
-                    answer = self._run(*step)
-                except BaseException as found:  # noqa: BLE001 - the task's own
-                    error = found
-        return count - 2  # the lifespans
+    def _drive(self, steps: _Steps) -> None:
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                return
+            answer, error = None, None
+            try:
+                answer = self._run(*step)
+            except BaseException as found:  # noqa: BLE001 - the task's own
+                error = found
 
     def _run(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:  # noqa: ANN401
         """Runs a coroutine of a task; in a thread where this one has a loop that runs."""
@@ -115,22 +124,7 @@ class Manyhands:
             raise error
         return value
 
-    def _drain(self, found: list[BaseException]) -> Generator[_Steps, None, None]:
-        """The steps of each run, one run after the other; the lifespans around them."""
-        entered: list[tuple[App[Any], AbstractAsyncContextManager[Any]]] = []
-        yield self._enter(entered)
-        try:
-            for _ in range(_RUNS_MAX):
-                job = self._claim()
-                if job is None:
-                    break
-                yield self._work(job, found)
-            else:
-                raise RuntimeError(f"{_RUNS_MAX} jobs ran, and more are ready: is there an end?")
-        finally:
-            yield self._leave(entered)
-
-    def _enter(self, entered: list[tuple[App[Any], AbstractAsyncContextManager[Any]]]) -> _Steps:
+    def _enter(self, entered: list[_Entered]) -> _Steps:
         """P64: what lifespans yield is there while jobs run."""
         for app in self._apps():
             if app.lifespan is not None and not app.has_state:
@@ -139,12 +133,14 @@ class Manyhands:
                 app.set_state(state)
                 entered.append((app, manager))
 
-    def _leave(self, entered: list[tuple[App[Any], AbstractAsyncContextManager[Any]]]) -> _Steps:
+    def _leave(self, entered: list[_Entered]) -> _Steps:
         for app, manager in reversed(entered):
             app.set_state(None)
             yield _exit(manager), contextvars.copy_context()
 
-    def _claim(self) -> Job | None:
+    def _claim(self, count: int) -> Job | None:
+        if count >= _RUNS_MAX:
+            raise RuntimeError(f"{_RUNS_MAX} jobs ran, and more are ready: is there an end?")
         queues = dict.fromkeys(task.queue for task in self._tasks())
         if not queues:
             return None

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from manyhands.client import ids
-from manyhands.client.current import Job, enter_job, leave_job
+from manyhands.client.job import Job, current
 from manyhands.client.task import Task
 
 
@@ -24,12 +24,12 @@ class DirectJob(Job):
         self.emitted: list[bytes] = []
         super().__init__(
             ids.new_id(),
-            task=task.name,
-            queue=task.queue,
-            attempt=attempt,
-            deadline=deadline,
-            headers=headers,
-            reporter=_Kept(self),
+            task.name,
+            task.queue,
+            attempt,
+            headers or {},
+            _Kept(self),
+            lambda: deadline,
         )
 
     def cancel(self, why: str = "cancelled") -> None:
@@ -48,6 +48,9 @@ class _Kept:
     def emit(self, piece: bytes) -> None:
         self._job.emitted.append(piece)
 
+    def unshielded(self) -> None:
+        """Nothing interrupts a direct call."""
+
 
 @contextmanager
 def job_for(
@@ -59,8 +62,8 @@ def job_for(
 ) -> Iterator[DirectJob]:
     """P82: ``with job_for(thumbnail, attempt=3) as job: thumbnail("a.png")``."""
     job = DirectJob(task, attempt, deadline, headers)
-    token = enter_job(job)
+    token = current.set(job)
     try:
         yield job
     finally:
-        leave_job(token)
+        current.reset(token)

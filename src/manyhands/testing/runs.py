@@ -2,19 +2,20 @@
 
 import contextvars
 import inspect
-import traceback
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from manyhands.client import current
-from manyhands.client.current import Released
-from manyhands.client.errors import Cancelled, Fail, Retry
+from manyhands.client.errors import Fail, Retry
+from manyhands.client.job import Job as JobInProgress
+from manyhands.client.job import Released, current
 from manyhands.client.outputs import HEADER as OUTPUTS_HEADER
 from manyhands.client.outputs import filled, references
 from manyhands.client.signature import BadArguments, BadResult
 from manyhands.client.task import Task
+from manyhands.client.worker.execution import BAD_ARGUMENTS, BAD_RESULT
+from manyhands.client.worker.failures import failure
 from manyhands.model.commands import ByToken, Complete, Report, SendPartial
 from manyhands.model.commands import Fail as FailCommand
 from manyhands.model.commands import Release as ReleaseCommand
@@ -24,7 +25,6 @@ from manyhands.protocols.native.bodies import departure
 from manyhands.testing.courier import EngineCourier
 from manyhands.testing.engine import Engine
 
-_DETAILS_BYTES_MAX: Final = 64 * 1024
 # Steps of a run: coroutines to be awaited by whatever drives it, and what came of them.
 Steps = Generator[Coroutine[Any, Any, Any], Any, BaseException | None]
 
@@ -33,7 +33,7 @@ class WorkerKilledError(BaseException):
     """The worker dies here. Raised by ``manyhands.kill_worker()`` inside a task."""
 
 
-class RunningJob(current.Job):
+class RunningJob(JobInProgress):
     """The job that runs; it sees at once that the engine took it away."""
 
     def __init__(self, task: Task[..., Any], job: Job, engine: Engine) -> None:
@@ -46,12 +46,12 @@ class RunningJob(current.Job):
             deadline = datetime.fromtimestamp(deadline_at / 1000, UTC)
         super().__init__(
             job.job_id,
-            task=task.name,
-            queue=job.queue,
-            attempt=job.attempts_used + 1,
-            deadline=deadline,
-            headers=job.headers,
-            reporter=_Reporter(engine, job.job_id, ByToken(lease.token)),
+            task.name,
+            job.queue,
+            job.attempts_used + 1,
+            job.headers or {},
+            _Desk(engine, job.job_id, ByToken(lease.token)),
+            lambda: deadline,
         )
 
     def look(self) -> None:
@@ -70,7 +70,7 @@ class RunningJob(current.Job):
         super().check()
 
 
-class _Reporter:
+class _Desk:
     def __init__(self, engine: Engine, job_id: str, proof: ByToken) -> None:
         self._engine = engine
         self._job_id = job_id
@@ -90,6 +90,9 @@ class _Reporter:
     def emit(self, piece: bytes) -> None:
         self._engine.ask(SendPartial(job_id=self._job_id, proof=self._proof, payload=piece))
 
+    def unshielded(self) -> None:
+        """Nothing interrupts a task here: it sees a cancellation when it looks."""
+
 
 class Run:
     """A job that was claimed, and its task."""
@@ -104,6 +107,7 @@ class Run:
         self._job = job
         self._worker = worker
         self._proof = ByToken(job.lease.token)
+        self._give_up_on = tuple(task.options.get("give_up_on", ()))
         self.running = RunningJob(task, job, engine)
         self.context = contextvars.copy_context()  # P43: each job has its own
 
@@ -129,7 +133,7 @@ class Run:
     def _call(self) -> Generator[Coroutine[Any, Any, Any], Any, Any]:
         task, context = self._task, self.context
         call = task.arguments.decode(self._payload(), self._job.encoding.value)
-        context.run(current.enter_job, self.running)
+        context.run(current.set, self.running)
         entered: list[AbstractContextManager[Any] | AbstractAsyncContextManager[Any]] = []
         try:
             for around in task.app.arounds:
@@ -183,38 +187,31 @@ class Run:
         if isinstance(error, Released):
             self._engine.ask(ReleaseCommand(job_id=job_id, proof=proof))
             return None
-        failure, retry, delay_ms, is_expected = self._judge(error)
+        if self.running.cancelled:
+            return None  # the lease is gone, and nobody waits for a report
+        code, message, details, retry, delay_ms = self._judge(error)
         self._engine.ask(
-            FailCommand(job_id=job_id, proof=proof, failure=failure, retry=retry, delay_ms=delay_ms)
+            FailCommand(
+                job_id=job_id,
+                proof=proof,
+                failure=Failure(code, message, details),
+                retry=retry,
+                delay_ms=delay_ms,
+            )
         )
-        return None if is_expected else error
+        is_declared = isinstance(error, (Retry, Fail, *self._give_up_on))
+        return None if is_declared else error
 
-    def _judge(self, error: BaseException) -> tuple[Failure, bool, int | None, bool]:
-        """P6, P7, P62: the failure, whether it is retried and when, and whether it was declared."""
-        if isinstance(error, Retry):
-            delay_ms = None if error.delay is None else round(error.delay * 1000)
-            return Failure("Retry", str(error)), True, delay_ms, True
-        if isinstance(error, Fail):
-            return Failure(error.code, error.message), False, None, True
+    def _judge(self, error: BaseException) -> tuple[str, str, bytes, bool, int | None]:
+        """P6, P7, P62: code, message, details, and whether and when it is retried."""
         if isinstance(error, BadArguments):
-            return Failure("bad_arguments", str(error)), False, None, False
+            return BAD_ARGUMENTS, str(error), b"", False, None
         if isinstance(error, BadResult):
-            return Failure("bad_result", str(error)), True, None, False
-        details = "".join(traceback.format_exception(error)).encode()[-_DETAILS_BYTES_MAX:]
-        failure = Failure(_code(error), str(error), details)
-        if isinstance(error, Cancelled) and self.running.cancelled:
-            return failure, False, None, True  # refused: the lease is gone
-        give_up_on = self._task.options.get("give_up_on", ())
-        is_final = isinstance(error, tuple(give_up_on))
-        return failure, not is_final, None, is_final
+            return BAD_RESULT, str(error), b"", True, None
+        held = (self._job.job_id, self._proof.token)
+        _, _, code, message, details, retry, delay_ms = failure(held, error, self._give_up_on)
+        return code, message, details, retry, delay_ms
 
 
 async def _awaited(leave: Callable[..., Any], told: tuple[Any, ...]) -> None:
     await leave(*told)
-
-
-def _code(error: BaseException) -> str:
-    kind = type(error)
-    package = kind.__module__.partition(".")[0]
-    name = kind.__qualname__.rpartition(".")[2]
-    return name if package in ("builtins", "__main__") else f"{package}.{name}"
