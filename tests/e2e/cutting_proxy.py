@@ -21,6 +21,7 @@ class Cuts:
     seen_first: dict[str, int] = field(default_factory=dict)  # and of the first
     is_frozen: bool = False  # nothing is passed on any more, and nothing closed
     _open: list[socket.socket] = field(default_factory=list)
+    _swallowed: int = 0  # connections up to this number are silent
 
     def serve(self, listener: socket.socket) -> None:
         while True:
@@ -44,12 +45,17 @@ class Cuts:
             for source, sink, way in ((near, far, UP), (far, near, DOWN)):
                 bytes_max = cut[1] if cut is not None and cut[0] == way else None
                 threading.Thread(
-                    target=self._pump, args=(source, sink, way, bytes_max, self.seen), daemon=True
+                    target=self._pump,
+                    args=(source, sink, way, bytes_max, self.connections_count),
+                    daemon=True,
                 ).start()
 
-    def _pump(self, source, sink, way: str, bytes_max: int | None, seen: dict[str, int]) -> None:
+    def _pump(self, source, sink, way: str, bytes_max: int | None, number: int) -> None:
+        seen = self.seen
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                if number <= self._swallowed:
+                    continue
                 if bytes_max is not None:
                     data = data[: bytes_max - seen[way]]
                 if self.is_frozen:
@@ -65,6 +71,10 @@ class Cuts:
     def freeze(self) -> None:
         """Passes nothing on from now on."""
         self.is_frozen = True
+
+    def swallow(self) -> None:
+        """The connections there are pass nothing on from now on; later ones do."""
+        self._swallowed = self.connections_count
 
     def cut_all(self) -> None:
         """Breaks every connection now."""

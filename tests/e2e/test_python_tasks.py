@@ -611,10 +611,11 @@ def test_p17_a_server_that_is_away_is_unavailable(queue):
 def test_p17_a_silent_server_may_have_accepted_the_job(served, queue):
     app_address = served.addresses["http"]
     with cutting(app_address) as (address, cuts):
-        app = App(address, timeout=1.0)
+        app = App(address, timeout=SECONDS_MAX)
         add = declare_add(app, queue)
         add.submit(1)
         cuts.freeze()
+        app.server.courier._timeout = 0.3
         with pytest.raises(Unavailable, match="may have been accepted") as found:
             add.submit(2)
         assert found.value.maybe_accepted

@@ -36,6 +36,10 @@ TASKS = """
     def crash() -> None:
         ctypes.string_at(0)
 
+    @app.task(queue="QUEUE-stuck", name="stuck", retries=0, timeout=0.2)
+    def stuck() -> None:
+        ctypes.CDLL(None).sleep(600)  # nothing interrupts it
+
     @app.task(queue="QUEUE-good", name="good", retries=1)
     def good(number: int) -> int:
         time.sleep(0.001)
@@ -67,6 +71,9 @@ class Tasks:
         @app.task(queue=f"{queue}-crash", name="crash", retries=1)
         def crash() -> None: ...
 
+        @app.task(queue=f"{queue}-stuck", name="stuck", retries=0, timeout=0.2)
+        def stuck() -> None: ...
+
         @app.task(queue=f"{queue}-good", name="good", retries=1)
         def good(number: int) -> int: ...
 
@@ -74,7 +81,7 @@ class Tasks:
         def seize(seconds: float) -> int: ...
 
         self.pid, self.hold, self.crash = pid, hold, crash
-        self.good, self.seize = good, seize
+        self.good, self.seize, self.stuck = good, seize, stuck
 
     def await_start(self, name: str) -> int:
         """Until a held job runs; the process it runs in."""
@@ -231,6 +238,25 @@ def test_p53_changed_code_is_loaded(served, tasks, tmp_path):
         assert is_gone(first)
         write_module(tmp_path, tasks.code.replace("return os.getpid()", "return -7"))
         assert tasks.pid.submit().result(timeout=SECONDS_MAX) == -7
+
+
+def test_p60_a_job_that_nothing_interrupts_costs_its_slot_and_then_its_child(
+    served, tasks, tmp_path
+):
+    """P60, P61: its attempt has failed, and other jobs of the child are finished first."""
+    with working(served.url, tmp_path, "-c", "2", "--ahead", "0", code=tasks.code) as found:
+        held = tasks.hold.submit("one")
+        first = tasks.await_start("one")
+        with pytest.raises(JobFailed) as caught:
+            tasks.stuck.submit().result(timeout=SECONDS_MAX)
+        # On a very busy machine the server cuts it off before the worker does.
+        assert caught.value.code in ("timeout", "attempts")
+        assert not is_gone(first)
+        tasks.let_go("one")
+        assert held.result(timeout=SECONDS_MAX) == "one"
+        until(lambda: is_gone(first), found.log)
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) != first
+        assert "its slot is lost" in found.log()
 
 
 def run_in(folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:

@@ -28,8 +28,7 @@ ENTRY_POINTS = frozenset(
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
-        "manyhands.client.worker.entry",  # started by name, in each child of a supervisor
-        "manyhands.client.worker_stream",
+        "manyhands.client.worker.entry",  # started by name, as a process of its own
         "manyhands.testing.plugin",  # loaded by pytest
         "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }

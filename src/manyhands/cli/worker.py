@@ -60,6 +60,10 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     reload: Annotated[
         bool, _option("--reload/--no-reload", "Start anew when the code changes.")
     ] = False,
+    allow_pickle: Annotated[
+        bool,
+        _option("--allow-pickle/--no-allow-pickle", "Take functions that were pickled and signed."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Import the app, list its tasks, and exit.")
     ] = False,
@@ -67,6 +71,8 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     """Runs the tasks of an app, in child processes under a supervisor."""
     from manyhands.client.worker.options import ORDERS, SupervisorOptions
 
+    # For the child processes, which load the app.
+    os.environ["MANYHANDS_WORKER_ALLOW_PICKLE"] = str(allow_pickle).lower()
     _require(order in ORDERS, f"--order is {' or '.join(ORDERS)}")
     _require(log_format in ("text", "json"), "--log-format is text or json")
     levels = ("debug", "info", "warning", "error")

@@ -33,7 +33,7 @@ _ITEM_BYTES: Final = 100  # what an item takes besides its payload
 class Reader(Protocol):
     """Whom news of a job are for."""
 
-    def hear(self, note: Heard | View | Refused) -> None:
+    def hear(self, note: Heard | View | Exception) -> None:
         """News, the end, or why there is none."""
 
     def restart(self) -> None:
@@ -80,7 +80,7 @@ class Courier:
         self._places = places
         self._token = token
         self._timeout = timeout
-        home.forked(self)
+        home.register(self)
         self._reset()
 
     def _reset(self) -> None:
@@ -137,6 +137,10 @@ class Courier:
         """
         home.home().call(self._take, Submission(items, settle, together=together))
 
+    def submit_at_turn_end(self, item: Item, settle: Settle) -> None:
+        """P16: in a coroutine; together with the other submits of this turn of its loop."""
+        home.call_at_turn_end(self._take, Submission((item,), settle))
+
     def await_end(self, job_id: str, settle: Settle) -> None:
         """Waits for a job's end: the result is its ``View``."""
         home.home().call(self._await_end, job_id, settle)
@@ -159,9 +163,12 @@ class Courier:
         if self._waiting or self._sent:
             self._idle = asyncio.Event()
             await self._idle.wait()
+        await self.abort()
+
+    async def abort(self) -> None:
+        """Closes the stream, whatever is unanswered."""
         self._is_closed = True
-        error = Refused("closed", "this client was closed")
-        self._fail_all(error)
+        self._fail_all(Refused("closed", "this client was closed"))
         if self._stream is not None:
             await self._stream.close()
 
@@ -191,7 +198,7 @@ class Courier:
         del why
         self._expect_server()
 
-    def refused(self, error: Refused) -> None:
+    def refused(self, error: Exception) -> None:
         """No connection will do: everybody gets the reason."""
         self._fail_all(error)
 
@@ -210,7 +217,7 @@ class Courier:
             case _:
                 pass
 
-    def _fail_all(self, error: Refused) -> None:
+    def _fail_all(self, error: Exception) -> None:
         for submission in (*self._sent, *self._waiting):
             submission.settle(None, error)
         self._sent.clear()

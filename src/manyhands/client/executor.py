@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from manyhands.client import home
 from manyhands.client.app import App
@@ -18,6 +18,9 @@ from manyhands.client.handle import Handle
 from manyhands.client.notes import Item, Submitted
 from manyhands.client.submission import learn
 from manyhands.client.task import Task
+
+if TYPE_CHECKING:
+    from manyhands.client.pickled import PickledTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,18 +67,25 @@ def _ignore(result: object, error: BaseException | None) -> None:
 class Executor(concurrent.futures.Executor):
     """P71: runs tasks of an app as jobs, and gives real futures.
 
-    Only tasks can be submitted, since a worker knows nothing else.
+    Only tasks can be submitted, since a worker knows nothing else; with ``pickle=True``, any
+    function, if the workers allow it.
     """
 
-    def __init__(self, app: App[Any]) -> None:
+    def __init__(self, app: App[Any], *, pickle: bool = False) -> None:
         self._app = app
+        self._pickled: PickledTask | None = None
+        if pickle:
+            # Only those who want it load it.
+            from manyhands.client import pickled  # noqa: PLC0415
+
+            self._pickled = pickled.PickledTask(app)
         self._is_shut_down = False
         self._lock = threading.Lock()
         self._futures: weakref.WeakSet[JobFuture[Any]] = weakref.WeakSet()
 
     def submit(self, task: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> JobFuture[R]:
         """Submits a job without waiting for the server; errors of it are the future's."""
-        return self._start(*self._checked(task).prepared(args, kwargs))
+        return self._start(*self._prepared(task, args, kwargs, None))
 
     def _start(self, item: Item, handle: Handle[R]) -> JobFuture[R]:
         future = JobFuture(handle)
@@ -87,6 +97,8 @@ class Executor(concurrent.futures.Executor):
             problem = error or _refusal_of(handle, exceptions)
             if problem is not None:
                 future.finish(None, problem)
+            elif future.cancelled():  # before the server knew the job
+                home.home().start(courier.cancel(handle.id, "cancelled"), _ignore)
             else:
                 courier.await_end(handle.id, ended)
 
@@ -127,9 +139,8 @@ class Executor(concurrent.futures.Executor):
         ``using(key=…)`` the same call in a new process continues where the last one was.
         """
         del chunksize  # jobs are sent in slices anyway
-        found = self._checked(task)
         calls = enumerate(zip(*iterables, strict=False))
-        futures = (self._start(*found.prepared(args, {}, number)) for number, args in calls)
+        futures = (self._start(*self._prepared(task, args, {}, n)) for n, args in calls)
         first = deque(itertools.islice(futures, WINDOW_COUNT))
         return self._results(first, futures, timeout, ordered=ordered)
 
@@ -173,6 +184,17 @@ class Executor(concurrent.futures.Executor):
                 future.cancel()
         if wait:
             concurrent.futures.wait(futures)
+
+    def _prepared(
+        self,
+        task: Callable[..., R],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        number: int | None,
+    ) -> tuple[Item, Handle[R]]:
+        if self._pickled is not None and not isinstance(task, Task):
+            return self._pickled.prepared((self._pickled.call(task, args, kwargs),), {}, number)
+        return self._checked(task).prepared(args, kwargs, number)
 
     def _checked(self, task: Callable[..., R]) -> Task[..., R]:
         if self._is_shut_down:

@@ -308,14 +308,14 @@ class _Box:
         self._number = 0  # of the last piece on this connection
         self._progress: News | None = None
         self._end: News | None = None
-        self._error: Refused | None = None
+        self._error: Exception | None = None
 
-    def hear(self, note: Heard | View | Refused) -> None:
+    def hear(self, note: Heard | View | Exception) -> None:
         """In the home loop."""
         with self._lock:
             if isinstance(note, View):
                 self._end = News(state=note.state)
-            elif isinstance(note, Refused):
+            elif isinstance(note, Exception):
                 self._error = note
             else:
                 if note.progress is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 Settle = Callable[[Any, BaseException | None], None]  # a result, or an error
+_EXIT_SECONDS: Final = 1.0
 _log: Final = logging.getLogger("manyhands")
 _END_SECONDS: Final = 1.0
 
@@ -79,6 +80,14 @@ class Home:
         """Whether the caller runs in this very thread."""
         return threading.current_thread() is self._thread
 
+    def stop(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs a last coroutine, for a moment at most, and ends the thread."""
+        last = asyncio.run_coroutine_threadsafe(_bounded(coroutine), self.loop)
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            last.result(2 * _EXIT_SECONDS)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_EXIT_SECONDS)
+
     def start(self, coroutine: Coroutine[Any, Any, T], settle: Settle) -> None:
         """Runs a coroutine in the home loop."""
         self.call(self._start, coroutine, settle)
@@ -87,6 +96,12 @@ class Home:
         task = self.loop.create_task(coroutine)
         _running.add(task)
         task.add_done_callback(lambda done: _finish(done, settle))
+
+
+async def _bounded(coroutine: Coroutine[Any, Any, None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_EXIT_SECONDS):
+            await coroutine
 
 
 _running: set[asyncio.Task[Any]] = set()
@@ -100,6 +115,40 @@ def _finish(task: asyncio.Task[Any], settle: Settle) -> None:
         settle(None, error)
     else:
         settle(task.result(), None)
+
+
+# Ways in, together.
+
+
+class _Turn:
+    """Calls of one turn of a user's loop, which go to the home loop together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def put(self, function: Callable[..., object], *args: object) -> None:
+        if not self._calls:
+            self._loop.call_soon(self._hand_over)
+        self._calls.append((function, args))
+
+    def _hand_over(self) -> None:
+        calls, self._calls = self._calls, []
+        home().call(_call_all, calls)
+
+
+def _call_all(calls: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> None:
+    for function, args in calls:
+        function(*args)
+
+
+def call_at_turn_end(function: Callable[..., object], *args: object) -> None:
+    """In a coroutine: calls a function in the home loop, together with the others of this turn."""
+    loop = asyncio.get_running_loop()
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = _Turn(loop)
+    turn.put(function, *args)
 
 
 # Ways out.
@@ -165,7 +214,9 @@ _home: Home | None = None
 _lock = threading.Lock()
 _outgoing: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Calls]"
 _outgoing = weakref.WeakKeyDictionary()
-_on_fork: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_turns: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn]"
+_turns = weakref.WeakKeyDictionary()
+_clients: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _abandoned: list[object] = []  # of the parent process: kept, so that nothing of it is closed here
 
 
@@ -179,19 +230,34 @@ def home() -> Home:
     return _home
 
 
-def forked(client: object) -> None:
-    """Registers a client whose ``after_fork`` is called in the child of a fork."""
-    _on_fork.add(client)
+def register(client: object) -> None:
+    """Registers a client: its ``after_fork`` is called in the child of a fork, its ``abort`` at
+    the end of the program.
+    """
+    _clients.add(client)
 
 
 def _after_fork() -> None:
     """P33: the child has no thread of the parent's, and opens streams of its own."""
-    global _home, _lock, _outgoing, _running
-    _abandoned.extend((_home, _outgoing, _running))
+    global _home, _lock, _outgoing, _running, _turns  # noqa: PLW0603 - one for each process
+    _abandoned.extend((_home, _outgoing, _running, _turns))
+    _turns = weakref.WeakKeyDictionary()
     _home, _lock = None, threading.Lock()
     _outgoing, _running = weakref.WeakKeyDictionary(), set()
-    for client in tuple(_on_fork):
+    for client in tuple(_clients):
         client.after_fork()
+
+
+async def _close_all() -> None:
+    for client in tuple(_clients):
+        await client.abort()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Closes connections in an orderly way."""
+    if _home is not None:
+        _home.stop(_close_all())
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import socket
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from secrets import SystemRandom
@@ -52,8 +53,8 @@ class Listener(Protocol):
     def lost(self, why: str) -> None:
         """The connection is gone; another one is on its way if one is needed."""
 
-    def refused(self, error: Refused) -> None:
-        """The server refuses this client: nothing will change by itself."""
+    def refused(self, error: Exception) -> None:
+        """The server refuses this client, or cannot be started: nothing will change by itself."""
 
     def is_busy(self) -> bool:
         """Whether a lost connection is needed again, although no answer is pending."""
@@ -192,11 +193,17 @@ class Stream:
                 link = await self._connect(place)
             except Refused as error:
                 self.problem = f"{place.name}: {error}"
-                self._fail_pending(error)
-                self._listener.refused(error)
+                self._refuse(error)
+            except ssl.SSLCertVerificationError as error:
+                sentence = f"the certificate is not trusted: {error.verify_message}; pass ca=…"
+                self.problem = f"{place.name}: {sentence}"
+                self._refuse(Refused("untrusted_certificate", self.problem))
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
                 self.problem = f"{place.name}: {str(error) or type(error).__name__}"
                 _log.debug("no connection to %s", self.problem)
+            except RuntimeError as error:  # an embedded server that cannot be started
+                self.problem = f"{place.name}: {error}"
+                self._refuse(error)
             else:
                 pause = _PAUSE_SECONDS
                 why = await link.lost
@@ -253,7 +260,11 @@ class Stream:
         self._link = self._socket = None
         self._outbox.clear()
 
-    def _fail_pending(self, error: Refused) -> None:
+    def _refuse(self, error: Exception) -> None:
+        self._fail_pending(error)
+        self._listener.refused(error)
+
+    def _fail_pending(self, error: Exception) -> None:
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.future.done():

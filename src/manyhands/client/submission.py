@@ -48,7 +48,7 @@ class Submission:
             batch.add(item, handle)
             return
         settle, future = home.for_loop()
-        self._courier.submit((item,), settle)
+        self._courier.submit_at_turn_end(item, settle)
         learn([handle], await future)
 
     def submit_many(self, pairs: Iterable[Pair[R]]) -> list[Handle[R]]:

@@ -207,8 +207,10 @@ class WorkerStream:
         """The connection is gone."""
         self._worker.lost(why)
 
-    def refused(self, error: Refused) -> None:
+    def refused(self, error: Exception) -> None:
         """No connection will do."""
+        if not isinstance(error, Refused):
+            error = Refused("unavailable", str(error))
         self._worker.refused(error)
 
     def is_busy(self) -> bool:

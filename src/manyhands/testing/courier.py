@@ -84,6 +84,10 @@ class EngineCourier:
             self.after_submit()
         settle(others, None)
 
+    def submit_at_turn_end(self, item: Item, settle: Settle) -> None:
+        """The same for one job, in a coroutine."""
+        self.submit((item,), settle)
+
     # Ends and news.
 
     def await_end(self, job_id: str, settle: Settle) -> None:

@@ -1,7 +1,9 @@
 """What importing the client brings along."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,18 @@ def test_p1_every_public_name_is_there(name):
 def test_p1_other_names_are_not():
     with pytest.raises(AttributeError, match="nothing"):
         _ = manyhands.nothing
+
+
+def test_p8_nothing_of_the_client_pickles():
+    """P8: but for the module of P72, which both sides have to ask for."""
+    folder = Path(manyhands.__file__).parent / "client"
+    found = [
+        f"{file.name}:{node.lineno}"
+        for file in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (getattr(node, "module", None) or "", *(each.name for each in node.names))
+        if name.partition(".")[0] in ("pickle", "cloudpickle", "marshal", "shelve", "dill")
+    ]
+
+    assert not found

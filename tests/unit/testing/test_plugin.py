@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 
 from manyhands.client.app import App
+from manyhands.client.courier import Courier
 from manyhands.client.errors import Fail, JobCancelled, JobFailed, Refused, Retry
 from manyhands.client.job import current_job
 from manyhands.client.options import Backoff
 from manyhands.testing import job_for
-from manyhands.testing.courier import NotFinished
+from manyhands.testing.courier import EngineCourier, NotFinished
 
 app = App()
 ran: list = []
@@ -501,3 +502,17 @@ def test_a_direct_call_has_a_job_if_it_is_given_one():
     assert (job.progress_seen, job.emitted) == ([(1, 4)], [b"first"])
     with pytest.raises(RuntimeError, match="no job runs here"):
         current_job()
+
+
+# The seam.
+
+
+def test_a_test_offers_everything_that_apps_and_handles_ask_of_a_courier():
+    """P78: what a stream calls back is not among it."""
+    called_back = {"after_fork", "ask", "greeted", "held", "is_busy", "lost", "receive"}
+    called_back |= {"refused", "resumed"}
+
+    def public(kind) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert public(Courier) - called_back <= public(EngineCourier)

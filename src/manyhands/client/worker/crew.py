@@ -39,6 +39,8 @@ _log: Final = logging.getLogger("manyhands.worker")
 _BUFFERED_SECONDS_MAX: Final = 1.0  # P45
 _TICK_SECONDS: Final = 0.25
 _QUEUES_MAX: Final = 1_000  # the server's bound
+# P61: the server cuts an attempt off at its timeout and this grace, counted from the claim.
+_BEFORE_NET: Final = 0.8
 _FAREWELL_SECONDS: Final = 10.0  # for the last reports, if the server is away
 UNKNOWN_TASK: Final = "unknown_task"
 
@@ -359,7 +361,10 @@ class Crew:
         if run.is_over or run.why is not None:
             return
         run.interrupt(why)
-        self._loop.call_later(self.options.cancel_grace, self._give_up, run)
+        patience = self.options.cancel_grace
+        if why == TIMEOUT:
+            patience *= _BEFORE_NET  # so that the server hears of it from us
+        self._loop.call_later(patience, self._give_up, run)
 
     def _give_up(self, run: Run) -> None:
         """P60: the function did not end when it was interrupted."""

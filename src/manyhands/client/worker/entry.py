@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from manyhands.client import pickled
 from manyhands.client.address import Url, places
 from manyhands.client.app import App
 from manyhands.client.errors import Refused, Unavailable
@@ -194,6 +195,7 @@ def main() -> None:
 def _start(options: ChildOptions, orders: int) -> int:
     try:
         app = targets.load(options.target)
+        pickled.allow(app)
         if options.server is not None:
             app.bind(places(options.server), app.token, app.timeout)
         child = Child(options, app)

@@ -1,0 +1,133 @@
+"""Outcomes on their way to the server."""
+
+import asyncio
+import logging
+
+import pytest
+
+from manyhands import App
+from manyhands.client import notes
+from manyhands.client.notes import Limits
+from manyhands.client.worker.execution import Outcome
+from manyhands.client.worker.reports import Reports
+from manyhands.client.worker.run import Run
+from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK, LOST
+
+app = App("http://127.0.0.1:1")
+
+
+@app.task
+def noop() -> None: ...
+
+
+class FakeStream:
+    """Keeps reports, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.sent: list[dict] = []
+        self.answers: list[asyncio.Future] = []
+
+    def report(self, **lists) -> "asyncio.Future[list]":
+        self.sent.append(lists)
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+
+class Sender:
+    def __init__(self) -> None:
+        self.stream = FakeStream()
+        self.settled: list[str] = []
+        self.refused: list[str] = []
+        self.reports = Reports(
+            asyncio.get_running_loop(),
+            self.stream,  # type: ignore[arg-type]
+            lambda run, _: self.settled.append(run.job.id),
+            lambda: None,
+            lambda run: self.refused.append(run.job.id),
+        )
+
+    def add(self, number: int, kind: str = COMPLETED, *, is_last: bool = False) -> None:
+        given = notes.Job(str(number), "noop", "token", 1, 0, b"{}", "json")
+        run = Run(given, noop, None)  # type: ignore[arg-type]
+        self.reports.add(run, Outcome(kind, (str(number), "token")), is_last=is_last)
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_p46_outcomes_leave_together_and_by_their_kinds():
+    async def main() -> None:
+        sender = Sender()
+        kinds = (COMPLETED, FAILED, GIVEN_BACK, LOST, COMPLETED)
+        for number, kind in enumerate(kinds):
+            sender.add(number, kind, is_last=number == 4)
+        await turns()
+        assert sender.stream.sent == [
+            {
+                "done": [("0", "token"), ("4", "token")],
+                "failed": [("1", "token")],
+                "released": [("2", "token")],
+            }
+        ]
+        assert sender.settled == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(main())
+
+
+def test_p46_at_most_four_notes_are_unanswered():
+    async def main() -> None:
+        sender = Sender()
+        for number in range(6):
+            sender.add(number, is_last=True)
+            await turns()
+        assert len(sender.stream.sent) == 4
+        sender.stream.answers[0].set_result([])
+        await turns()
+        # The two that waited leave together.
+        assert sender.stream.sent[4] == {"done": [("4", "token"), ("5", "token")]}
+
+    asyncio.run(main())
+
+
+def test_p46_no_note_has_more_items_than_the_server_takes():
+    async def main() -> None:
+        sender = Sender()
+        for number in range(1_200):
+            sender.add(number, is_last=number == 1_199)
+        await turns()
+        assert [len(each["done"]) for each in sender.stream.sent] == [500, 500, 200]
+
+    asyncio.run(main())
+
+
+def test_p47_a_refused_completion_is_a_warning_and_counted(caplog: pytest.LogCaptureFixture):
+    async def main() -> None:
+        sender = Sender()
+        sender.add(0)
+        sender.add(1, is_last=True)
+        await turns()
+        refusal = notes.Refused("done", 1, "not_your_lease", "the lease was lost")
+        sender.stream.answers[0].set_result([refusal])
+        await turns()
+        assert sender.refused == ["1"]
+
+    with caplog.at_level(logging.WARNING, "manyhands.worker"):
+        asyncio.run(main())
+    assert "job 1 of task noop" in caplog.text
+    assert "the lease was lost" in caplog.text
+
+
+def test_waiting_ends_when_everything_is_answered():
+    async def main() -> None:
+        sender = Sender()
+        sender.add(0)
+        waiting = asyncio.ensure_future(sender.reports.wait())
+        await turns()
+        assert not waiting.done()
+        sender.stream.answers[0].set_result([])
+        await waiting
+
+    asyncio.run(main())
