@@ -509,7 +509,7 @@ def test_a_direct_call_has_a_job_if_it_is_given_one():
 
 def test_a_test_offers_everything_that_apps_and_handles_ask_of_a_courier():
     """P78: what a stream calls back is not among it."""
-    called_back = {"after_fork", "ask", "greeted", "held", "is_busy", "lost", "receive"}
+    called_back = {"abort", "after_fork", "ask", "greeted", "held", "is_busy", "lost", "receive"}
     called_back |= {"refused", "resumed"}
 
     def public(kind) -> set[str]:
