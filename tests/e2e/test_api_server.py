@@ -29,7 +29,10 @@ def test_a_healthy_server_says_so(api):
 
 def test_a_queue_shows_its_counts_and_its_policy(api, queue):
     body = {"paused": True, "policy": {"concurrency_max": 2, "rate": {"count": 5, "per_ms": 1000}}}
-    assert api.http.put(f"/api/queues/{queue}", json=body).json()["results"] == {"name": queue}
+    assert api.http.put(f"/api/queues/{queue}", json=body).json()["results"] == {
+        "name": queue,
+        "applied": True,
+    }
     api.results("submit", queue=queue)
 
     shown = api.get(f"queues/{queue}")
