@@ -15,6 +15,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from manyhands.client.app import App
 from manyhands.embedding import Embedded, EmbeddedError, embedded
 from tests.e2e.serving import SECONDS_MAX, environment, serving
 from tests.e2e.stream_talk import ENDED, LOOK, SUBPROTOCOL, WANT, WORK, Talk, new_id, talking
@@ -188,6 +189,19 @@ def test_a_directory_in_use_is_an_error_with_its_holder_and_what_to_do(tmp_path)
     assert "manyhands serve" in str(found.value)
     with place:  # it is free now
         assert request(place, "GET", "/api/queues") == []
+
+
+def test_an_app_gets_that_error_at_once(tmp_path):
+    """P75: it does not try again until its timeout."""
+    with embedded(tmp_path / "jobs"):
+        app = App(embedded(tmp_path / "jobs"), timeout=600)
+
+        @app.task
+        def work() -> None: ...
+
+        with pytest.raises(EmbeddedError, match="manyhands serve"):
+            work.submit()
+        app.close()
 
 
 def test_two_servers_of_one_process_need_two_directories(tmp_path):

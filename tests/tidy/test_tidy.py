@@ -28,7 +28,8 @@ ENTRY_POINTS = frozenset(
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
-        "manyhands.client.worker.entry",  # started by name, as a process of its own
+        "manyhands.client.worker.entry",  # started by name, in each child of a supervisor
+        "manyhands.testing.plugin",  # loaded by pytest
         "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }
 )
@@ -54,9 +55,9 @@ OUR_WORDS_ONLY = ("model", "engine", "store")
 # (file below src/manyhands, identifier): names that others prescribe, each with its reason.
 FOREIGN_WORDS_ALLOWED: frozenset[tuple[str, str]] = frozenset()
 
-# Reading the environment is the command's business, and that of programs which are no command:
-# everything else gets arguments.
-ENVIRONMENT_READERS = frozenset({"cli", "client"})
+# Reading the environment is the command's business, and that of programs which are no command, and
+# of tests, which start commands: everything else gets arguments.
+ENVIRONMENT_READERS = frozenset({"cli", "client", "testing"})
 
 
 def module_name(file: Path) -> str:

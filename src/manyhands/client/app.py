@@ -1,6 +1,7 @@
 """The app: declared tasks, and one connection for all of them."""
 
 import inspect
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
@@ -24,6 +25,10 @@ S = TypeVar("S")
 Lifespan = Callable[[], AbstractAsyncContextManager[S]]
 Around = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 AroundT = TypeVar("AroundT", bound=Around)
+
+
+# All apps of this process, for tests, which bind them to an engine of their own.
+APPS: "weakref.WeakSet[App[Any]]" = weakref.WeakSet()
 
 
 class Decorator(Protocol):
@@ -91,6 +96,7 @@ class App(Generic[S]):
         self.hooks = Hooks(encode, decode)
         self._defaults: Options = defaults or {}
         self._state: list[Any] = []
+        APPS.add(self)
         self.bind(places(server, ca), token_of(token), timeout)
 
     def bind(self, servers: Sequence[Place], token: str | None, timeout: float) -> None:
@@ -150,6 +156,11 @@ class App(Generic[S]):
         if not self._state:
             raise RuntimeError("app.state is there while a worker runs, in its processes")
         return cast("S", self._state[0])
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the lifespan has begun in this process."""
+        return bool(self._state)
 
     def set_state(self, state: S | None) -> None:
         """Called by the worker, when the lifespan begins and ends."""

@@ -20,6 +20,7 @@ T = TypeVar("T")
 Settle = Callable[[Any, BaseException | None], None]  # a result, or an error
 _EXIT_SECONDS: Final = 1.0
 _log: Final = logging.getLogger("manyhands")
+_END_SECONDS: Final = 1.0
 
 
 class _Calls:
@@ -55,10 +56,25 @@ class Home:
         self.call = self._calls.put
         self._thread = threading.Thread(target=self._run, name="manyhands", daemon=True)
         self._thread.start()
+        atexit.register(self._end)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+    def _end(self) -> None:
+        """The process ends: no task is left waiting, which Python would complain about."""
+        if self._thread.is_alive():  # else this is the child of a fork
+            ended = threading.Event()
+            self.loop.call_soon_threadsafe(self._cancel_all, ended)
+            ended.wait(_END_SECONDS)
+
+    def _cancel_all(self, ended: threading.Event) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        waiting = asyncio.gather(*tasks, return_exceptions=True)
+        waiting.add_done_callback(lambda _: ended.set())
 
     def is_here(self) -> bool:
         """Whether the caller runs in this very thread."""

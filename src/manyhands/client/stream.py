@@ -269,6 +269,7 @@ class Stream:
         for each in pending.values():
             if not each.future.done():
                 each.future.set_exception(error)
+                each.future.exception()  # seen: its caller may have the error another way
 
     # Receiving.
 

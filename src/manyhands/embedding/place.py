@@ -11,12 +11,17 @@ from socket import socket, socketpair
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from manyhands.client.errors import Refused
+
 if TYPE_CHECKING:
     from manyhands.embedding.thread import ServerThread
 
 
-class EmbeddedError(RuntimeError):
+class EmbeddedError(Refused):
     """The embedded server cannot start or cannot be used here. The message says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("no_server", message)
 
 
 def embedded(path: str | os.PathLike[str] | None = None, http: str | None = None) -> "Embedded":
