@@ -45,7 +45,7 @@ TASKS = """
         time.sleep(0.001)
         return number
 
-    @app.task(queue="QUEUE-seize", name="seize", lease=1, retries=0)
+    @app.task(queue="QUEUE-seize", name="seize", lease=4, retries=0)
     def seize(seconds: float) -> int:
         with (here / "seized").open("a") as file:
             file.write("x")
@@ -77,7 +77,7 @@ class Tasks:
         @app.task(queue=f"{queue}-good", name="good", retries=1)
         def good(number: int) -> int: ...
 
-        @app.task(queue=f"{queue}-seize", name="seize", lease=1, retries=0)
+        @app.task(queue=f"{queue}-seize", name="seize", lease=4, retries=0)
         def seize(seconds: float) -> int: ...
 
         self.pid, self.hold, self.crash = pid, hold, crash
@@ -122,7 +122,7 @@ def test_p41_children_are_fresh_interpreters_and_the_supervisor_stays_small(
 
 def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
     with working(served.url, tmp_path, "-c", "1", code=tasks.code):
-        assert tasks.seize.submit(5.0).result(timeout=SECONDS_MAX) == 1
+        assert tasks.seize.submit(10.0).result(timeout=SECONDS_MAX) == 1
     assert (tmp_path / "seized").read_text() == "x"
 
 

@@ -153,10 +153,10 @@ def test_p48_a_coroutine_that_blocks_the_loop_keeps_its_job(app, queue):
     """P48: without a supervisor, a thread of its own renews."""
     ran = []
 
-    @app.task(name=queue, lease=1)
+    @app.task(name=queue, lease=4)
     async def block() -> str:
         ran.append(1)
-        time.sleep(4)  # noqa: ASYNC251 - what should not be done
+        time.sleep(10)  # noqa: ASYNC251 - what should not be done
         return "done"
 
     with app.worker(concurrency=1):

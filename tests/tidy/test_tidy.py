@@ -30,7 +30,7 @@ ENTRY_POINTS = frozenset(
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
-        "manyhands.client.worker.entry",  # started by name, as a process of its own
+        "manyhands.client.worker.entry",  # started by name, in each child of a supervisor
         "manyhands.testing.plugin",  # loaded by pytest
         "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }

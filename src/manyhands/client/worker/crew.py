@@ -41,6 +41,7 @@ _TICK_SECONDS: Final = 0.25
 _QUEUES_MAX: Final = 1_000  # the server's bound
 # P61: the server cuts an attempt off at its timeout and this grace, counted from the claim.
 _BEFORE_NET: Final = 0.8
+_NUDGE_SECONDS: Final = 0.005
 _FAREWELL_SECONDS: Final = 10.0  # for the last reports, if the server is away
 UNKNOWN_TASK: Final = "unknown_task"
 
@@ -94,6 +95,7 @@ class Crew:
         self._was_connected = False
         self._is_proceeding = False
         self._is_closing = False
+        self._is_nudge_due = False
         self._context = contextvars.copy_context()  # not that of a job
 
     @staticmethod
@@ -269,7 +271,18 @@ class Crew:
             run = self._coroutines.popleft()
             run.slot = slot
             self._start_coroutine(run)
-        self._hands.wake()
+        if self._hands.is_eager or not self._hands.is_busy:
+            self._hands.wake()
+        elif self._hands.buffer and not self._is_nudge_due:
+            self._is_nudge_due = True
+            self._loop.call_later(_NUDGE_SECONDS, self._nudge)
+
+    def _nudge(self) -> None:
+        """Jobs still wait: the one before them is not as short as the others were."""
+        self._is_nudge_due = False
+        if self._hands.buffer:
+            self._hands.wake()
+            self._proceed()
 
     def _is_every_slot_free(self) -> bool:
         return len(self._slots) == self.options.concurrency - self._written_off
@@ -436,6 +449,7 @@ class Crew:
         held = len(self._runs)
         hands = self.options.concurrency - self._written_off
         slots = max(0, hands - held - self._credit[0])
+        self._hands.is_eager = not self._pace.is_fast
         ahead_target = self._pace.ahead()
         ahead = max(0, ahead_target - max(0, held - hands) - self._credit[1])
         if slots or ahead > ahead_target // 4:

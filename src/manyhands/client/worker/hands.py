@@ -4,7 +4,8 @@ Slots are numbers in a deque, shared with coroutines: whoever has taken one may 
 that finds no job or no slot parks itself on a lock of its own, after it has said so and looked once
 more; whoever adds a job or returns a slot wakes one. A thread that takes a job while more are
 waiting wakes the next thread: jobs that wait for something start all at once, and jobs that are
-done at once are done by one or two threads, without a switch for each.
+done at once are done by one or two threads, without a switch for each. Where jobs are known to be
+short, threads leave that to the loop, which looks a few milliseconds later whether any still wait.
 """
 
 import threading
@@ -23,6 +24,7 @@ class Hands:
     def __init__(self, slots: "deque[int]", work: Callable[[Run], None]) -> None:
         self.buffer: deque[Run] = deque()
         self.is_held = False  # no job may be started
+        self.is_eager = True  # threads wake each other: jobs take long enough for that
         self._slots = slots
         self._count_max = len(slots)
         self._work = work
@@ -48,6 +50,11 @@ class Hands:
             self._parked.pop().release()
         except IndexError:
             self._start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is awake, which looks at the buffer before it parks."""
+        return self._count > len(self._parked)
 
     def run_alone(self, run: Run) -> None:
         """Runs a job that has its slot already, while all others are held."""
@@ -88,7 +95,7 @@ class Hands:
             if run is None:
                 self._park(bed)
                 continue
-            if self.buffer:
+            if self.buffer and self.is_eager:
                 self.wake()
             self._work(run)
             if run.was_given_up:

@@ -35,7 +35,6 @@ _RESTART_SECONDS_MAX: Final = 10.0
 _STEADY_SECONDS: Final = 10.0  # a child that lived so long does not slow the next one down
 _STUCK_SECONDS: Final = 15.0  # how much longer than its grace a child may take to stop
 _HURRY_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 0.2
 _FAREWELL_SECONDS: Final = 5.0
 _log: Final = logging.getLogger("manyhands.worker")
 
@@ -206,7 +205,7 @@ class Supervisor:
                 self._stream.vouch([child.name for child in self.children])
             if self._options.reload and self._files.is_changed() and not self._is_stopping:
                 self._reload()
-            await asyncio.sleep(min(_LOOK_SECONDS, due / 2))
+            await asyncio.sleep(min(voucher.LOOK_SECONDS, due / 2))
 
     def _reload(self) -> None:
         """P53: new children for new code."""

@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 _WINDOW_SECONDS: Final = 0.05  # P45: what the slots do in this time is fetched ahead
+_FAST_SECONDS: Final = 0.001
 _WEIGHT: Final = 0.05  # of the newest run in a moving average
 _RECENT_SECONDS: Final = 10.0  # a queue without jobs for so long counts no more
 COMPLETED: Final = "completed"
@@ -42,11 +43,21 @@ class Pace:
         )
         self._seen[queue] = perf_counter()
 
-    def ahead(self) -> int:
-        """P45: how many jobs to keep ready. The slowest of the busy queues decides."""
+    @property
+    def is_fast(self) -> bool:
+        """Whether jobs of all busy queues take less than a switch between threads is worth."""
+        slowest = self._slowest()
+        return slowest is not None and slowest < _FAST_SECONDS
+
+    def _slowest(self) -> float | None:
         since = perf_counter() - _RECENT_SECONDS
         recent = [self._averages[queue] for queue, at in self._seen.items() if at >= since]
-        if not recent or (slowest := max(recent)) > _WINDOW_SECONDS:
+        return max(recent, default=None)
+
+    def ahead(self) -> int:
+        """P45: how many jobs to keep ready. The slowest of the busy queues decides."""
+        slowest = self._slowest()
+        if slowest is None or slowest > _WINDOW_SECONDS:
             return 0
         return min(self._ahead_max, int(self._slots * _WINDOW_SECONDS / max(slowest, 1e-9)))
 

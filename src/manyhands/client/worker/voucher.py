@@ -1,6 +1,7 @@
 """Renewal of what living workers hold, apart from their own loops (P48)."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from manyhands.client.worker_stream import WorkerStream
 
 _log: Final = logging.getLogger("manyhands.worker")
 _SECONDS_MAX: Final = 10.0
+LOOK_SECONDS: Final = 0.2  # how often to look at the shortest term
 
 
 def interval(shortest_term_ms: int) -> float:
@@ -72,14 +74,17 @@ class VouchingThread:
     async def _vouch(self) -> None:
         stream = WorkerStream(self._places, Overseer(), name=None, token=self._token)
         stream.open()
+        loop = asyncio.get_running_loop()
+        vouched_at = loop.time()
         while not self._end.is_set():
-            stream.vouch([self._name])
-            # A new term may be short: look often, which costs nothing.
-            try:
-                async with asyncio.timeout(min(1.0, interval(self._shortest_term_ms()))):
+            due = interval(self._shortest_term_ms())
+            if loop.time() - vouched_at >= due:
+                stream.vouch([self._name])
+                vouched_at = loop.time()
+            # The next job may have a shorter term.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(LOOK_SECONDS, due / 2)):
                     await self._end.wait()
-            except TimeoutError:
-                pass
         await stream.close()
 
     def close(self) -> None:
