@@ -3,6 +3,7 @@ them from recovery to the drain.
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - its first use may be when no file can be opened
 import contextlib
 import gc
 import os

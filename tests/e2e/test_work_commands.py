@@ -40,7 +40,8 @@ def ended(worker) -> tuple[int, str, str]:
 def pids(tmp_path):
     """A script that starts a process of its own and waits, and the id of that process."""
     file = tmp_path / "pid"
-    script = f"sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; wait"
+    # The payload arrives when the guardian of the worker knows the command.
+    script = f"cat; sleep 1000 & echo $! > {file}.new; mv {file}.new {file}; wait"
     return script, lambda: wait_until(lambda: file.exists() and int(file.read_text()))
 
 
