@@ -262,6 +262,9 @@ class Live(Protocol):
     def retrying_counts(self, queue: str) -> Mapping[State, int]:
         """How many jobs of a queue failed and are tried again, by the state they are in."""
 
+    def retrying_queues(self) -> Mapping[str, Mapping[State, int]]:
+        """The same of every queue that has such jobs."""
+
     def retried_jobs(self, count_max: int) -> list[Job]:
         """Jobs that failed and are tried again, at most so many."""
 

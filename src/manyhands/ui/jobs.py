@@ -106,7 +106,7 @@ class Jobs(Page):
         wanted = query.filter
         counts: dict[str, int] = {state.value: counted.counts[state] for state in State}
         found = [("all", sum(counts.values())), *counts.items()]
-        retrying = sum(sum(self.live.retrying_counts(name).values()) for name in self.live.queues)
+        retrying = len(self.live.retrying_queues())
         if wanted.retrying:
             retrying = sum(counts.values())
         elif retrying and not query.problems:

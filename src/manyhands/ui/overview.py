@@ -90,10 +90,11 @@ class Overview(Page):
     def _totals(self) -> tuple[dict[State, int], dict[State, int]]:
         """Jobs by state, and how many of them are being retried."""
         totals, retrying = dict.fromkeys(State, 0), dict.fromkeys(State, 0)
-        for name, known in self.live.queues.items():
+        for known in self.live.queues.values():
             for state, count in known.counts.items():
                 totals[state] += count
-            for state, count in self.live.retrying_counts(name).items():
+        for counts in self.live.retrying_queues().values():
+            for state, count in counts.items():
                 retrying[state] += count
         return totals, retrying
 

@@ -665,6 +665,10 @@ class Index:
         """How many jobs of a queue failed and are tried again, by the state they are in."""
         return self.retrying.counts_of(queue)
 
+    def retrying_queues(self) -> Mapping[str, Mapping[State, int]]:
+        """The same of every queue that has such jobs."""
+        return self.retrying.counts
+
     def retried_jobs(self, count_max: int) -> list[Job]:
         """Jobs that failed and are tried again, at most so many."""
         return [self.jobs[job_id] for job_id in islice(self.retrying.ids(), count_max)]
