@@ -18,8 +18,14 @@ def apply(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Shows how the server's schedules, limits and queue settings differ from those of an app, and
-    changes them.
+    """Show how the server's schedules, limits and queue settings differ from those of an app, and
+    change them.
+
+    Examples:
+
+      manyhands apply tasks:app --check
+
+      manyhands apply tasks:app --prune --yes
     """
     from manyhands.client.errors import Refused
     from manyhands.client.worker.declared import Registry

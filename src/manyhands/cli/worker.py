@@ -68,7 +68,16 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
         bool, typer.Option("--check", help="Import the app, list its tasks, and exit.")
     ] = False,
 ) -> None:
-    """Runs the tasks of an app, in child processes under a supervisor."""
+    """Run the tasks of an app, in child processes under a supervisor.
+
+    Examples:
+
+      manyhands worker tasks:app
+
+      manyhands worker tasks:app --processes 8 --concurrency 1
+
+      manyhands worker tasks:app --queues 'mail*,thumbnail' --reload
+    """
     from manyhands.client.worker.options import ORDERS, SupervisorOptions
 
     # For the child processes, which load the app.
