@@ -15,7 +15,8 @@ import pytest
 
 from tests.e2e.serving import SECONDS_MAX, environment, own_address, wait_until
 
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "python").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "python").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.py)\n")
 _DATA = frozenset({"dockerfile", "ini", "json", "toml", "yaml"})  # not to be run
@@ -100,10 +101,23 @@ class Reader:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_does_what_it_says(page, tmp_path):
-    reader = Reader(tmp_path)
+    follow(page.read_text(encoding="utf-8"), tmp_path)
+
+
+def test_the_first_program_of_the_readme_does_what_it_says(tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    follow(readme.partition("## In Python\n")[2].partition("\n## ")[0], tmp_path)
+
+    assert (tmp_path / "jobs").is_dir()
+
+
+def follow(page: str, folder: Path) -> None:
+    """Does what a page says, and compares what it shows."""
+    reader = Reader(folder)
     printed: str | None = None
     try:
-        for kind, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        for kind, text in _BLOCK.findall(page):
             if kind == "text":
                 assert printed == text
             else:
