@@ -5,8 +5,8 @@ Everything but the constructor and the methods marked so runs in the home loop.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Literal, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, TypeVar
 
 from msgspec import Raw
 
@@ -16,6 +16,7 @@ from manyhands.client.errors import Refused, Unavailable, refusal
 from manyhands.client.home import Settle
 from manyhands.client.notes import Ended, Greeting, Heard, Held, Item, Note, Submitted, View
 from manyhands.client.stream import Pending, Stream
+from manyhands.client.watches import Reader, Watches
 from manyhands.protocols.native import stream_codec as wire
 
 T = TypeVar("T")
@@ -28,16 +29,6 @@ PASSING: Final = frozenset({"store_full", "store_failed", "shutting_down", "unav
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 2.0
 _ITEM_BYTES: Final = 100  # what an item takes besides its payload
-
-
-class Reader(Protocol):
-    """Whom news of a job are for."""
-
-    def hear(self, note: Heard | View | Exception) -> None:
-        """News, the end, or why there is none."""
-
-    def restart(self) -> None:
-        """News start again, with the pieces that are kept."""
 
 
 class Submission:
@@ -95,12 +86,7 @@ class Courier:
         self._sweep: asyncio.TimerHandle | None = None
         self._retry_seconds = _RETRY_SECONDS
         self._is_resting = False  # until the server may have room again
-        self._watched: dict[str, list[Settle]] = {}
-        self._watching: set[str] = set()  # those the server was asked for on this connection
-        self._unwatched: deque[str] = deque()  # those it is yet to be asked for
-        self._is_watching_due = False
-        self._readers: dict[str, list[Reader]] = {}
-        self._away_timer: asyncio.TimerHandle | None = None
+        self._watches = Watches(self._open, lambda: self._timeout)
 
     def after_fork(self) -> None:
         """P33: in the child. The parent's connection stays the parent's."""
@@ -143,11 +129,19 @@ class Courier:
 
     def await_end(self, job_id: str, settle: Settle) -> None:
         """Waits for a job's end: the result is its ``View``."""
-        home.home().call(self._await_end, job_id, settle)
+        home.home().call(self._watches.await_end, job_id, settle)
 
     def forget_end(self, job_id: str, settle: Settle) -> None:
         """Waits no longer."""
-        home.home().call(self._forget_end, job_id, settle)
+        home.home().call(self._watches.forget_end, job_id, settle)
+
+    def listen(self, job_id: str, reader: Reader) -> None:
+        """News of a job, until its end."""
+        home.home().call(self._watches.listen, job_id, reader)
+
+    def stop_listening(self, job_id: str, reader: Reader) -> None:
+        """No more news."""
+        home.home().call(self._watches.stop_listening, job_id, reader)
 
     # The stream.
 
@@ -179,16 +173,7 @@ class Courier:
     def greeted(self, greeting: Greeting) -> None:
         """P35: watches are renewed."""
         del greeting
-        if self._away_timer is not None:
-            self._away_timer.cancel()
-            self._away_timer = None
-        self._watching.clear()
-        for job_id, readers in self._readers.items():
-            for reader in readers:
-                reader.restart()
-            self._watch([job_id], with_news=True)
-        self._unwatched = deque(self._watched)
-        self._watch_new_ones()
+        self._watches.renew()
 
     def resumed(self) -> None:
         """Unanswered notes were sent again."""
@@ -196,7 +181,7 @@ class Courier:
     def lost(self, why: str) -> None:
         """Waiting callers wait for the next connection, but not for ever."""
         del why
-        self._expect_server()
+        self._watches.expect_server()
 
     def refused(self, error: Exception) -> None:
         """No connection will do: everybody gets the reason."""
@@ -204,16 +189,15 @@ class Courier:
 
     def is_busy(self) -> bool:
         """Whether anybody waits for the end of a job."""
-        return bool(self._watched or self._readers or self._waiting or self._sent)
+        return bool(self._waiting or self._sent) or self._watches.is_busy()
 
     def receive(self, note: Note) -> None:
         """News and ends of jobs."""
         match note:
             case Ended():
-                self._ended(note.view)
+                self._watches.ended(note.view)
             case Heard():
-                for reader in self._readers.get(note.id, ()):
-                    reader.hear(note)
+                self._watches.heard(note)
             case _:
                 pass
 
@@ -224,14 +208,7 @@ class Courier:
         self._waiting.clear()
         self._sent_count = self._sent_bytes = 0
         self._rest_if_idle()
-        watched, self._watched = self._watched, {}
-        for settles in watched.values():
-            for settle in settles:
-                settle(None, error)
-        news, self._readers = self._readers, {}
-        for readers in news.values():
-            for reader in readers:
-                reader.hear(error)
+        self._watches.fail_all(lambda _: error)
 
     # Submits.
 
@@ -418,100 +395,10 @@ class Courier:
             return f"{self.server_name}{': ' if known else ''}{known}"
         return self._stream.problem
 
-    # Ends.
-
-    def _await_end(self, job_id: str, settle: Settle) -> None:
-        if self._is_closed:
-            settle(None, Refused("closed", "this client is closed; make another one"))
-            return
-        settles = self._watched.get(job_id)
-        if settles is not None:
-            settles.append(settle)
-            return
-        self._watched[job_id] = [settle]
-        stream = self._open()
-        if not stream.is_open:
-            stream.open()
-            self._expect_server()
-            return
-        self._unwatched.append(job_id)
-        self._watch_soon()
-
-    def _watch_soon(self) -> None:
-        if not self._is_watching_due:
-            self._is_watching_due = True
-            asyncio.get_running_loop().call_soon(self._watch_new_ones)
-
-    def _watch_new_ones(self) -> None:
-        """Asks for as many ends as the server allows; for the others when some have arrived."""
-        self._is_watching_due = False
-        if self._stream is None or not self._stream.is_open:
-            return
-        room = self._stream.limits.watches - len(self._watching)
-        while self._unwatched and room > 0:
-            count = min(len(self._unwatched), SLICE_COUNT, room)
-            ids = [self._unwatched.popleft() for _ in range(count)]
-            self._watch([each for each in ids if each in self._watched])
-            room -= count
-
-    def _watch(self, ids: Sequence[str], *, on: bool = True, with_news: bool = False) -> None:
-        if self._stream is not None and ids:
-            self._stream.tell(wire.WATCH, ids, on, with_news)
-            if on:
-                self._watching.update(ids)
-            else:
-                self._watching.difference_update(ids)
-
-    def _forget_end(self, job_id: str, settle: Settle) -> None:
-        settles = self._watched.get(job_id, [])
-        if settle in settles:
-            settles.remove(settle)
-            if not settles:
-                del self._watched[job_id]
-                if job_id in self._watching and job_id not in self._readers:
-                    self._watch([job_id], on=False)
-
-    def _ended(self, view: View) -> None:
-        self._watching.discard(view.id)
-        if self._unwatched:
-            self._watch_soon()
-        for reader in self._readers.pop(view.id, ()):
-            reader.hear(view)
-        for settle in self._watched.pop(view.id, ()):
-            settle(view, None)
-
-    def _expect_server(self) -> None:
-        """Those who wait for ends are not left waiting for a server that does not come back."""
-        if (self._watched or self._readers) and self._away_timer is None:
-            loop = asyncio.get_running_loop()
-            self._away_timer = loop.call_later(self._timeout, self._give_up_ends)
-
-    def _give_up_ends(self) -> None:
-        self._away_timer = None
-        if self._stream is None or self._stream.is_open:
-            return
-        sentence = (
-            f"no connection for {self._timeout:g} s to {self._stream.problem}; "
-            "ask for the result again later"
-        )
-        watched, self._watched = self._watched, {}
-        for job_id, settles in watched.items():
-            for settle in settles:
-                settle(None, Unavailable(sentence, ids=(job_id,)))
-        news, self._readers = self._readers, {}
-        for job_id, readers in news.items():
-            for reader in readers:
-                reader.hear(Unavailable(sentence, ids=(job_id,)))
-
     # Questions.
 
-    def ask(
-        self, kind: int, fields: tuple[Any, ...], read: Callable[[Raw], T]
-    ) -> Coroutine[Any, Any, T]:
+    async def ask(self, kind: int, fields: tuple[Any, ...], read: Callable[[Raw], T]) -> T:
         """Sends a note and reads its answer, within the timeout."""
-        return self._ask(kind, fields, read)
-
-    async def _ask(self, kind: int, fields: tuple[Any, ...], read: Callable[[Raw], T]) -> T:
         pending = self._open().ask(kind, *fields)
         try:
             async with asyncio.timeout(self._timeout):
@@ -525,41 +412,13 @@ class Courier:
         views: list[View] = []
         while len(views) < len(ids):
             some = list(ids[len(views) : len(views) + SLICE_COUNT])
-            views += await self.ask(wire.LOOK, (some,), notes.read_views)
+            found = await self.ask(wire.LOOK, (some,), notes.read_views)
+            views += found
+            if not found:  # the records cannot be read now
+                await asyncio.sleep(_RETRY_SECONDS)
         return views
 
     async def cancel(self, job_id: str, reason: str) -> Literal[True]:
         """Cancels a job and its dependants; raises ``Refused`` if it had finished."""
         await self.ask(wire.CANCEL, ([job_id], True, reason), notes.read_states)
         return True
-
-    # News.
-
-    def listen(self, job_id: str, reader: Reader) -> None:
-        """P38: news of a job, until its end."""
-        if self._is_closed:
-            reader.hear(Refused("closed", "this client is closed; make another one"))
-            return
-        others = self._readers.setdefault(job_id, [])
-        for other in others:
-            other.restart()  # they get the kept pieces once more
-        others.append(reader)
-        stream = self._open()
-        if stream.is_open:
-            if job_id in self._watching:
-                self._watch([job_id], on=False)
-            self._watch([job_id], with_news=True)
-        else:
-            stream.open()
-            self._expect_server()
-
-    def stop_listening(self, job_id: str, reader: Reader) -> None:
-        """No more news."""
-        readers = self._readers.get(job_id, [])
-        if reader in readers:
-            readers.remove(reader)
-            if not readers:
-                del self._readers[job_id]
-                self._watch([job_id], on=False)
-                if job_id in self._watched:
-                    self._watch([job_id])

@@ -270,22 +270,20 @@ class NewsOf:
     def __iter__(self) -> Iterator[News]:
         woken = threading.Event()
         box = _Box(woken.set)
-        call = home.home().call
-        call(self._courier.listen, self._id, box)
+        self._courier.listen(self._id, box)
         try:
             while not box.is_over:
                 woken.wait()
                 woken.clear()
                 yield from box.take()
         finally:
-            call(self._courier.stop_listening, self._id, box)
+            self._courier.stop_listening(self._id, box)
 
     async def __aiter__(self) -> AsyncIterator[News]:
         loop = asyncio.get_running_loop()
         woken = asyncio.Event()
         box = _Box(lambda: loop.call_soon_threadsafe(woken.set))
-        call = home.home().call
-        call(self._courier.listen, self._id, box)
+        self._courier.listen(self._id, box)
         try:
             while not box.is_over:
                 await woken.wait()
@@ -293,7 +291,7 @@ class NewsOf:
                 for news in box.take():
                     yield news
         finally:
-            call(self._courier.stop_listening, self._id, box)
+            self._courier.stop_listening(self._id, box)
 
 
 class _Box:

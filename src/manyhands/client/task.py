@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeV
 import msgspec
 from msgspec import Raw
 
-from manyhands.client import ids
+from manyhands.client import ids, traces
 from manyhands.client.handle import Handle
 from manyhands.client.notes import Item
 from manyhands.client.options import (
@@ -203,6 +203,9 @@ class Task(Generic[P, R]):
                 options["depends_on"] = list(depends_on)
             if self._unique:
                 options["unique_key"] = self._unique_key(bound, args, kwargs)
+        if traces.is_installed():
+            traced = traces.headers_of(self.name, self.queue, job_id)
+            headers = {**traced, **(headers or {})} or None
         return job_id, self.queue, payload, encoding, options, headers
 
     def _ids_of(self, outputs: list[Output]) -> list[str]:
