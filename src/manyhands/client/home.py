@@ -56,7 +56,6 @@ class Home:
         self.call = self._calls.put
         self._thread = threading.Thread(target=self._run, name="manyhands", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -85,6 +84,7 @@ class Home:
         last = asyncio.run_coroutine_threadsafe(_bounded(coroutine), self.loop)
         with contextlib.suppress(TimeoutError, RuntimeError):
             last.result(2 * _EXIT_SECONDS)
+        self._end()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_EXIT_SECONDS)
 

@@ -7,12 +7,12 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from manyhands.client.courier import Reader
 from manyhands.client.errors import Refused, refusal
 from manyhands.client.handle import Server
 from manyhands.client.home import Settle
 from manyhands.client.notes import Heard, Item, Submitted, View
 from manyhands.client.options import TASK_HEADER
+from manyhands.client.watches import Reader
 from manyhands.dispatch.obstacles import why_waiting
 from manyhands.model.commands import Cancel, NewJob, Submit
 from manyhands.model.job import FINISHED, Job, Origin
