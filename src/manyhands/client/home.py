@@ -69,6 +69,7 @@ class Home:
         last = asyncio.run_coroutine_threadsafe(_bounded(coroutine), self.loop)
         with contextlib.suppress(TimeoutError, RuntimeError):
             last.result(2 * _EXIT_SECONDS)
+        self._end()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_EXIT_SECONDS)
 
