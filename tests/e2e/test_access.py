@@ -191,9 +191,10 @@ def test_commands_show_their_token(guarded, ada, tmp_path):
     wanted = ("cancel", "--queue", "shown", "--dry-run", "--server", guarded.url)
 
     assert run(*wanted).stderr == (
-        "manyhands: this server requires a token: Authorization: Bearer ….\n"
+        f"manyhands: {guarded.url} requires a valid token: use --token-file, MANYHANDS_TOKEN or a"
+        " profile.\n"
     )
-    assert run(*wanted, "--token-file", str(token)).stdout == "1 job would be tried.\n"
+    assert run(*wanted, "--token-file", str(token)).stdout == "1 job would be cancelled.\n"
 
 
 def test_a_server_whose_tokens_cannot_be_read_does_not_start(tmp_path):

@@ -161,7 +161,7 @@ def test_an_address_that_is_taken_ends_the_server_with_a_sentence(served):
     folder = served.folder / "second"
     folder.mkdir()
 
-    with pytest.raises(AssertionError, match=f"dwork dwork cannot listen on {address}: Address"):
+    with pytest.raises(AssertionError, match=f"dwork cannot listen on {address}: Address"):
         serving(folder, "--dwork", address).__enter__()
 
 

@@ -533,8 +533,7 @@ def test_a_server_that_dies_before_it_tells_the_writer_loses_nothing(data, monke
     monkeypatch.setattr(disk.store._link, "send_more", lambda: None)
 
     submit_at_once(disk)
-    disk.store._link._socket.close()  # all that the writer sees of it
-    disk.store._link._process.wait(60)
+    disk.die()
 
     assert journal.segments(data) == []
     assert rows_in_file(data) == 2
@@ -549,8 +548,7 @@ def test_a_record_that_the_server_did_not_finish_is_no_record(data, monkeypatch)
     start = records(path)[1]
     damage(path, start + HEADER_BYTES + 40)
 
-    disk.store._link._socket.close()
-    disk.store._link._process.wait(60)
+    disk.die()
 
     assert rows_in_file(data) == 1
 

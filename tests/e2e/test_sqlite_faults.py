@@ -35,6 +35,13 @@ class Disk(Opened):
     def _open(self):
         return SqliteStore(self.directory, None, self.writer_command)
 
+    def die(self) -> None:
+        """As the server dies: the writer sees no more of it than closed sockets."""
+        link = self.store._link
+        link._socket.close()
+        link._hurry.close()
+        link._process.wait(SECONDS_MAX)
+
     def writer_pid(self) -> int:
         return self.store._link._process.pid
 

@@ -60,6 +60,20 @@ class Home:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
+    def _end(self) -> None:
+        """The process ends: no task is left waiting, which Python would complain about."""
+        if self._thread.is_alive():  # else this is the child of a fork
+            ended = threading.Event()
+            self.loop.call_soon_threadsafe(self._cancel_all, ended)
+            ended.wait(_EXIT_SECONDS)
+
+    def _cancel_all(self, ended: threading.Event) -> None:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        waiting = asyncio.gather(*tasks, return_exceptions=True)
+        waiting.add_done_callback(lambda _: ended.set())
+
     def is_here(self) -> bool:
         """Whether the caller runs in this very thread."""
         return threading.current_thread() is self._thread

@@ -120,7 +120,7 @@ def _config(path: Path | None, http: str | None) -> Config:
     where: Address | None = None
     if http is not None:
         try:
-            where = Listen("http").read(http)
+            where = Listen().read(http)
         except WrongValueError as error:
             raise EmbeddedError(f"http={http!r} is not HOST:PORT: {error}") from None
     if path is None:
