@@ -273,6 +273,10 @@ class Dispatcher:
         if (waiting >= _FULL_COUNT or weight >= _FULL_BYTES) and len(in_flight) < _IN_FLIGHT_MAX:
             # The writer can work on this while the rest of the turn is still being decided.
             self._begin_commit()
+            if self.failed is not None:  # just now: not even an answer without a promise leaves
+                if settle is not None:
+                    settle(self._store_failed())
+                return
         elif in_flight or self._flush_soon:
             if waiting >= self._awaited_count:
                 self._flush_now()
@@ -315,13 +319,16 @@ class Dispatcher:
 
     def _refuses(self, command: Command) -> Refusal | None:
         if self.failed is not None:
-            return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
+            return self._store_failed()
         kind = type(command)
         if self.draining and (kind is Submit or kind is Claim or kind is Resume):
             return _SHUTTING_DOWN
         if kind is Submit or kind is Resume:
             return _STORE_FULL if self.store_full else _MEMORY_FULL
         return None
+
+    def _store_failed(self) -> Refusal:
+        return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
 
     def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
         is_unsaved = self.store.is_unsaved

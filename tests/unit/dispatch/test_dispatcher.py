@@ -849,6 +849,23 @@ def test_a_batch_that_cannot_be_packed_is_never_acknowledged_with_the_next_one(a
     assert "MemoryError" in logs[0]["traceback"]
 
 
+def test_an_answer_without_a_promise_does_not_leave_if_the_commit_it_started_fails():
+    desk = Desk()
+    item = NewJob(
+        job_id=desk.ids.job_id(desk.clock.now()),
+        queue="q",
+        payload=bytes(module._FULL_BYTES),
+        durable_interest=False,
+        waiter="client",
+    )
+    desk.store.packing_fails_next = True
+
+    told = desk.ask(Submit((item,), early=True))
+
+    assert told.reply.why is Why.STORE_FAILED
+    assert len(desk.failures) == 1
+
+
 @pytest.mark.parametrize("step", ["send_more", "finish_commits"])
 def test_whatever_a_step_of_a_commit_raises_ends_all_acknowledgement(step, monkeypatch):
     desk = Desk()
