@@ -213,6 +213,11 @@ class Collector:
                 # Only if there is no newer value: that one cannot be read yet.
                 if job.state in FINISHED and index_jobs.get(job_id) is job:
                     self.index.forget(job)
-                if self._whole is not None and len(job.payload) > self._payload_bytes_max:
+                # Nor if the open batch writes the whole row again: it still needs the payload.
+                if (
+                    self._whole is not None
+                    and len(job.payload) > self._payload_bytes_max
+                    and job_id not in self.batch.full
+                ):
                     self.index.shed_payload(job)
         return settled
