@@ -52,8 +52,11 @@ class Hub(StreamRoutes):
                 go_on()
 
         def settle(reply: Reply) -> None:
-            jobs.append(reply.job if isinstance(reply, Found) else None)
-            go_on()
+            if isinstance(reply, Found):
+                jobs.append(reply.job)
+                go_on()
+            else:
+                found(jobs)
 
         self._server.loop.call_later(0.001, go_on)
 
@@ -343,6 +346,8 @@ class StreamPeer:
                     self.simulation.count(f"stream submit refused: {error or refused[index]}")
                     if refused.get(index) == "queue_full":
                         self._unsure.pop(item[0], None)  # it gives up
+                    elif refused.get(index) == "in_other_queue":
+                        self._unsure.pop(item[0], None)  # an operator has moved the job meanwhile
                     continue
                 if self._unsure.pop(item[0], None) is not None:
                     self.simulation.count("stream submitted")

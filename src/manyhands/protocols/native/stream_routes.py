@@ -18,6 +18,7 @@ from manyhands.dispatch.session import Settle
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
+from manyhands.model.replies import Refusal
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
 from manyhands.protocols.native.bodies import REALM
@@ -159,8 +160,11 @@ class StreamRoutes:
         try:
             for job_id in ids:
                 job = await find_job(self._dispatcher, job_id)
-                jobs.append(job if isinstance(job, Job) else None)
-                if isinstance(job, Job):
+                if isinstance(job, Refusal):  # the job is there, but cannot be shown
+                    _log.warning("a job could not be shown", job_id=job_id, reason=job.sentence)
+                    break
+                jobs.append(job)
+                if job is not None:
                     bytes_max -= len(job.result or b"")
                 if bytes_max < 0:
                     break
