@@ -331,6 +331,11 @@ def check_doomed(record: Record, effects: Effects) -> None:
     command = record.command
     if isinstance(command, commands.SetDependencies):
         record.doomed.pop(command.job_id, None)
+    elif isinstance(command, commands.Submit):
+        # Submitted again under its id, it was moved, and has the dependencies of that submit.
+        for job in effects.jobs.values():
+            if job.reason is Reason.MOVED:
+                record.doomed.pop(job.job_id, None)
     for event in effects.events:
         doomed = record.doomed.get(event.job_id)
         require(
