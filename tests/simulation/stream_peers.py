@@ -471,8 +471,11 @@ class StreamPeer:
                 told = job_id not in self._acknowledged
                 self.simulation.require(told, f"{job_id} was acknowledged and is unknown")
             else:
+                # Meanwhile it may have been put to work again, or, having failed, been cancelled.
                 fine = stored is not None and (
-                    stored.state.value == state or stored.incarnation > 0
+                    stored.state.value == state
+                    or stored.incarnation > 0
+                    or (state, stored.state.value) == ("failed", "cancelled")
                 )
                 self.simulation.require(fine, f"{job_id} was reported as {state}, not {stored}")
         if note[0] != wire.ANSWER or note[2] is not None or line is not self.line:
