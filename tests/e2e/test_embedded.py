@@ -99,7 +99,7 @@ def test_a_closed_server_starts_again_when_it_is_used(tmp_path):
 
     assert request(place, "GET", f"/api/jobs/{made['id']}")["state"] == "ready"
     place.close()
-    assert "manyhands" not in [thread.name for thread in threading.enumerate()]
+    assert "manyhands server" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_server_that_nobody_uses_does_not_start(tmp_path):

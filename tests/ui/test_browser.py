@@ -306,7 +306,8 @@ def test_pages_can_be_read_and_used_without_scripts(browser, served, api, queue)
     page = window.at("queues?q=" + queue)
     window.button(f"Pause queue {queue}").click()
     expect(page.locator(".toast")).to_have_text(f"Queue {queue} is paused.")
-    window.at("queue?name=work")
+    # Early in a minute there may be nothing to draw yet, and without scripts nothing is updated.
+    wait_until(lambda: window.at("queue?name=work").locator("#chart-throughput svg").count())
 
     expect(page.locator("#chart-throughput svg")).to_be_visible()
     expect(page.locator(".live")).to_be_hidden()

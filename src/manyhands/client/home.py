@@ -53,7 +53,7 @@ class Home:
         self.loop = asyncio.new_event_loop()
         self._calls = _Calls(self.loop)
         self.call = self._calls.put
-        self._thread = threading.Thread(target=self._run, name="manyhands", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="manyhands client", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

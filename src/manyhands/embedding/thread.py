@@ -34,7 +34,7 @@ class ServerThread:
         self._config = _config(path, http)
         self._ready: Future[None] = Future()
         # A daemon: a host that ends without closing it does not hang. Nothing acknowledged is lost.
-        self._thread = threading.Thread(target=self._run, name="manyhands", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="manyhands server", daemon=True)
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 

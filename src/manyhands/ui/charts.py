@@ -132,7 +132,7 @@ class Frame:
             None if at < self._first else round(count / self._minutes[at], 2)
             for at, count in enumerate(counts)
         ]
-        if self._too_short and found:
+        if self._too_short and self._first < len(found) - 1:  # else there is nothing to show yet
             found[-1] = None
         return tuple(found)
 
