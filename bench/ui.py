@@ -301,7 +301,9 @@ def measure(options: argparse.Namespace, folder: Path, data: Path) -> None:
         else:
             if options.finished:
                 fill_finished(peer, options.jobs)
-            sample = fill(peer, max(BATCH, options.jobs // 100) if options.finished else options.jobs)
+            sample = fill(
+                peer, max(BATCH, options.jobs // 100) if options.finished else options.jobs
+            )
             kept.write_text(json.dumps(sample))
         time_pages(peer, sample, options.rounds)
         first_load(peer)

@@ -217,6 +217,18 @@ def test_a_queue_that_holds_nothing_is_an_empty_page(opened):
     assert (page.jobs, page.next, page.complete) == ((), None, True)
 
 
+def noted_statements(monkeypatch) -> list[str]:
+    found = []
+    read = Reader.rows
+
+    def rows(reader, statement, values=()):
+        found.append(statement)
+        return read(reader, statement, values)
+
+    monkeypatch.setattr(Reader, "rows", rows)
+    return found
+
+
 @pytest.mark.parametrize("order", Order)
 def test_a_listing_over_many_queues_reads_only_those_that_its_page_shows(
     tmp_path, monkeypatch, order
@@ -224,11 +236,7 @@ def test_a_listing_over_many_queues_reads_only_those_that_its_page_shows(
     opened = Opened("sqlite", tmp_path)
     many = [opened.submit(f"queue-{number % 40}") for number in range(200)]
     opened.commit()
-    statements = []
-    read = Reader.rows
-    monkeypatch.setattr(
-        Reader, "rows", lambda self, sql, values=(): statements.append(sql) or read(self, sql, values)
-    )
+    statements = noted_statements(monkeypatch)
 
     page = opened.store.search(Filter(states=(State.READY,), order=order, count_max=5))
 
@@ -243,11 +251,7 @@ def test_retried_jobs_are_counted_without_a_walk_over_all_others(tmp_path, monke
     for number in range(200):
         opened.submit(f"queue-{number % 40}", payload=b"needle")
     opened.commit()
-    statements = []
-    read = Reader.rows
-    monkeypatch.setattr(
-        Reader, "rows", lambda self, sql, values=(): statements.append(sql) or read(self, sql, values)
-    )
+    statements = noted_statements(monkeypatch)
 
     counted = opened.store.count(Filter(retrying=True, text="needle"), 1.0)
 

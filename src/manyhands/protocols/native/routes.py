@@ -220,6 +220,12 @@ _QUERIES: Final = (
 )
 _REPORTS: Final = (
     _look(
+        "attention",
+        ApiOperating.attention,
+        "What needs a person, the worst first; empty if all is well.",
+        Answer[list[answers.Note]],
+    ),
+    _look(
         "history",
         ApiOperating.history,
         "What happened in the last hour, day or week, step by step.",
@@ -312,7 +318,7 @@ class NativeRoutes:
         dispatcher, ids, config = sources.dispatcher, sources.ids, sources.config
         self._commands = ApiCommands(dispatcher, ids, config.payload_bytes_max, handing_out)
         self._queries = ApiQueries(sources, naps)
-        self._reports = ApiOperating(dispatcher, sources.history, sources.traffic)
+        self._reports = ApiOperating(sources)
         self._bulk = ApiBulk(dispatcher, ids, sources.bulk)
         self.stream = StreamRoutes(dispatcher, ids, config, sources.audit)
         self.endings = self._queries.endings
