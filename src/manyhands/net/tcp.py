@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, cast
 
+from manyhands.access.credentials import Certificate
 from manyhands.config import Address
 from manyhands.dispatch.budget import GRANT_BYTES
 from manyhands.dispatch.session import QueueSummary, Settle
@@ -22,6 +23,7 @@ from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Reply
 from manyhands.net.backplane import Backplane
+from manyhands.net.peer_certificate import certificate_of
 from manyhands.observe.incidents import is_debugging
 
 _log = get_logger("manyhands.tcp")
@@ -230,6 +232,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self.is_secure = False  # the peer speaks TLS
+        self.certificate: Certificate | None = None  # that it has shown
         self._session: Session | None = None
         self.output: list[bytes] = []  # since the last write; if not empty, a write is due
         self._unread = b""  # arrived, and waits for the next turn
@@ -265,6 +268,8 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         self.is_secure = transport.get_extra_info("ssl_object") is not None
+        if self.is_secure:
+            self.certificate = certificate_of(transport.get_extra_info("peercert"))
         raw = self._socket = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
