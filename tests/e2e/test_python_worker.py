@@ -264,7 +264,7 @@ def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancel
 ):
     with working(served.url, tmp_path, "-c", "1", code=tasks.code) as found:
         handle = tasks.seize.submit(600)
-        until(lambda: (tmp_path / "seized").exists(), found.log)
+        until((tmp_path / "seized").exists, found.log)
         assert handle.cancel()
         assert tasks.pid.submit().result(timeout=SECONDS_MAX) > 0
         assert "it is killed" in found.log()

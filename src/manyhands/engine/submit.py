@@ -15,8 +15,8 @@ from manyhands.model import limits
 from manyhands.model.commands import NewJob, OnExisting, Submit
 from manyhands.model.identity import name_key
 from manyhands.model.job import (
-    JOINED_HEADER,
     FINISHED,
+    JOINED_HEADER,
     SUBMITTED,
     SUBMITTED_AGAIN,
     HistoryEntry,
@@ -367,7 +367,5 @@ def _redirect(effects: Effects, items: tuple[NewJob, ...], joined: Mapping[str, 
         depends_on = dict.fromkeys(joined.get(key, key) for key in job.depends_on)
         headers = {**job.headers, **became} if job.headers else job.headers
         effects.put(
-            replace(
-                job, waits_for=tuple(waits_for), depends_on=tuple(depends_on), headers=headers
-            )
+            replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on), headers=headers)
         )
