@@ -21,8 +21,8 @@ from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.shipped import GearmanSession
 from manyhands.store.batch import Batch
 from manyhands.store.collector import Collector
-from manyhands.store.sqlite.writer.frames import Counters
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
+from manyhands.store.records.frames import Counters
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 
 IN_FLIGHT = 32
 

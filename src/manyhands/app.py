@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
-from manyhands.access.callers import access_of
+from manyhands.access.callers import callers_of
 from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
@@ -56,6 +56,7 @@ from manyhands.store.contract import Store, StoreError
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
+from manyhands.web.admission import Admission
 from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.server")
@@ -116,7 +117,8 @@ class Server:
         self.history = History(self.dispatcher, self.tallies)
         self.traffic = Traffic(self.tallies, self.condition.addresses)
         self.worker_books = WorkerBooks(facts)
-        self.access = access_of(config)
+        self.callers = callers_of(config, self.clock.now)
+        self.admission = Admission(self.callers, read_only=config.read_only)
         self.audit = AuditLog(self.dispatcher)
         self.bulk = BulkRunner(self.dispatcher, self.audit)
         self.duties = Duties(
@@ -142,7 +144,7 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.access, self.messages)
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.callers, self.messages)
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
@@ -155,7 +157,7 @@ class Server:
             self.config,
             self.condition,
             self.budget,
-            self.access,
+            self.admission,
             self.audit,
             self.bulk,
             self.history,

@@ -61,8 +61,8 @@ from manyhands.observe.facts import Facts
 from manyhands.observe.tallies import Tallies
 from manyhands.store.batch import Batch
 from manyhands.store.index.recount import check_index
-from manyhands.store.sqlite.writer.frames import Counters
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
+from manyhands.store.records.frames import Counters
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 Step = tuple[str, int, int]  # what to do, and two numbers that choose how

@@ -23,7 +23,7 @@ from manyhands.store.collector import Collector
 from manyhands.store.contract import Page, PartialResult, StoredEvent, StoreFailedError
 from manyhands.store.index.ready import entry_order
 from manyhands.store.index.recount import check_index
-from manyhands.store.sqlite.rows import decode_job
+from manyhands.store.records.rows import decode_job
 
 START_AT = 1_800_000_000_000
 SETTINGS = ("queues", "limits", "schedules", "cursors")

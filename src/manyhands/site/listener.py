@@ -48,7 +48,7 @@ class HttpListener(TcpListener):
         super().__init__(backplane, address, "http", self._make_session)
         config = sources.config
         self._server_name = config.server_name
-        self._access = sources.access
+        self._admission = sources.admission
         self._naps = Naps()
         handing_out = HandingOut(sources.dispatcher, self._naps)
         self._native = NativeRoutes(sources, handing_out, self._naps)
@@ -79,7 +79,7 @@ class HttpListener(TcpListener):
         denied = CounterMetricFamily(
             "manyhands_http_denied", "Requests that were not let in.", labels=["reason"]
         )
-        for reason, count in self._access.denied.items():
+        for reason, count in self._admission.denied.items():
             denied.add_metric([reason], count)
         yield denied
         sentence = "Requests that wait for a job to end."
@@ -172,7 +172,7 @@ class HttpListener(TcpListener):
                 await exchange.answer_options(_METHODS, preflight)
                 return
             change = kind_of(exchange.method, exchange.raw_path, exchange.path)
-            exchange.caller = self._access.check(
+            exchange.caller = self._admission.check(
                 exchange.headers, changes=change is not Change.NONE, path=exchange.path
             )
             if change is Change.WORK and exchange.method == "GET":

@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from httptools import parse_url
 
-from manyhands.access.callers import ANYBODY
 from manyhands.config import Address
+from manyhands.model.roles import ANYBODY
 from manyhands.web.envelope import Problem, bare_error, envelope, error_envelope
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from manyhands.model.job import State
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import TERMS, OnDuplicate, OnExpiry, OnUnknownDependency, Terms
 from manyhands.model.replies import Found, Refusal, Submitted, Why
-from manyhands.store.sqlite.rows import encode_record
+from manyhands.store.records.rows import encode_record
 from tests.unit.engine.world import HOUR, MINUTE, SECOND, START, World, a_job
 
 WAIT = OnUnknownDependency.WAIT

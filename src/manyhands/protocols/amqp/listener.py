@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from manyhands import __version__
 from manyhands.access.accounts import Accounts
-from manyhands.access.callers import Access
+from manyhands.access.callers import Callers
 from manyhands.config import Address, Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.pacer import Pacer
@@ -43,12 +43,12 @@ class AmqpEndpoint:
     version = __version__
 
     def __init__(
-        self, dispatcher: Dispatcher, config: Config, access: Access, messages: MessageLog
+        self, dispatcher: Dispatcher, config: Config, callers: Callers, messages: MessageLog
     ) -> None:
         self.server_name = config.server_name
         self.connections_max = config.amqp_connections_max
         self._clock = dispatcher.clock
-        self._accounts = Accounts(config.amqp_users, access, guest_from_anywhere=config.insecure)
+        self._accounts = Accounts(config.amqp_users, callers, guest_from_anywhere=config.insecure)
         self._loop = asyncio.get_running_loop()
         self._events = dispatcher.events
         self._sessions: dict[AmqpSession, None] = {}
