@@ -46,7 +46,7 @@ class Collector:
         self.sealed_bytes = 0
         self.unapplied_bytes = 0
 
-    def write(self, effects: Effects) -> int:  # noqa: C901, PLR0912 - the hot path: one look
+    def write(self, effects: Effects) -> int:  # noqa: C901 - the hot path: one look
         """Applies the effects of one command in memory; returns the weight of the open batch."""
         index, batch = self.index, self.batch
         settings = effects.settings
