@@ -29,10 +29,10 @@ from manyhands.model.policy import TERMS
 from manyhands.model.replies import Claimed, Reply
 from manyhands.store.batch import Batch
 from manyhands.store.collector import Collector
+from manyhands.store.records.frames import Counters, Frame, cut
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.writer.apply import Applier, PackedFrame
-from manyhands.store.sqlite.writer.frames import Counters, Frame, cut
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 
 NOW = 1_760_000_000_000
 HOLDER = Holder("gearman", "127.0.0.1:50001", "127.0.0.1:50001")

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
-from manyhands.access.callers import access_of
+from manyhands.access.callers import callers_of
 from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
@@ -28,7 +28,8 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
-from manyhands.net.tcp import raise_open_files_limit
+from manyhands.net.tcp import TcpListener, raise_open_files_limit
+from manyhands.net.tls import Tls, TlsDoor
 from manyhands.observe.attention import Attention
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
@@ -46,7 +47,8 @@ from manyhands.operate.machine import quarter_of_machine
 from manyhands.operate.own_files import check_own_files, remove_own_files, write_own_files
 from manyhands.operate.schedules import Calendar
 from manyhands.operate.signals import listen_to_signals, log_state, wait_until_running
-from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener, AmqpsListener
+from manyhands.operate.watched_files import WatchedFiles
+from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener
 from manyhands.protocols.amqp.relay import Relay
 from manyhands.protocols.dwork.listener import DworkListener
 from manyhands.protocols.gearman.listener import GearmanListener
@@ -57,6 +59,7 @@ from manyhands.store.contract import Store, StoreError
 from manyhands.store.memory import MemoryStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
+from manyhands.web.admission import Admission
 from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.server")
@@ -70,8 +73,8 @@ _GC_THRESHOLDS: Final = (50_000, 20, 1_000)
 class Listener(Protocol):
     """Accepts peers of one protocol."""
 
-    async def start(self) -> str:
-        """Binds; returns the bound address."""
+    async def start(self) -> str | None:
+        """Binds; returns the bound address, if it has one."""
 
     async def drain(self) -> None:
         """Answers what is in flight, accepts nothing new, and closes."""
@@ -117,7 +120,8 @@ class Server:
         self.history = History(self.dispatcher, self.tallies)
         self.traffic = Traffic(self.tallies, self.condition.addresses)
         self.worker_books = WorkerBooks(facts)
-        self.access = access_of(config)
+        self.callers = callers_of(config, self.clock.now)
+        self.admission = Admission(self.callers, read_only=config.read_only)
         self.audit = AuditLog(self.dispatcher)
         self.bulk = BulkRunner(self.dispatcher, self.audit)
         self.duties = Duties(
@@ -132,6 +136,7 @@ class Server:
         self.backplane = Backplane(
             self.dispatcher, self.ids, self.budget, self.audit, self.condition
         )
+        self.watched = WatchedFiles(loop)
         self.listeners: list[Listener] = []
         self._http_listener: HttpListener | None = None
 
@@ -143,7 +148,7 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.access, self.messages)
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.callers, self.messages)
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
@@ -156,7 +161,7 @@ class Server:
             self.config,
             self.condition,
             self.budget,
-            self.access,
+            self.admission,
             self.audit,
             self.bulk,
             self.history,
@@ -167,8 +172,19 @@ class Server:
             self.relay_facts,
         )
 
-    def _http(self, address: Address) -> HttpListener:
-        listener = HttpListener(self.backplane, self.sources(), self.metrics, address)
+    @cached_property
+    def _tls(self) -> Tls | None:
+        """The certificate for all addresses with TLS."""
+        config = self.config
+        if config.tls_cert is None or config.tls_key is None:
+            return None
+        tls = Tls(self.clock, config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.watched.add(tls.files, tls.reload)
+        self.metrics.sources.append(tls.metrics)
+        return tls
+
+    def _http(self, address: Address | None) -> HttpListener:
+        listener = HttpListener(self.backplane, self.sources(), self.metrics, address, self._tls)
         self.traffic.sources["http"] = listener.flow
         self.metrics.sources.append(listener.metrics)
         self._http_listener = listener
@@ -179,22 +195,19 @@ class Server:
         HTTP there is no listener; one is made that does not listen.
         """
         if self._http_listener is None:
-            listener = self._http(Address("localhost", 0))
+            listener = self._http(None)
             listener.begin()
             self.listeners.append(listener)
         assert self._http_listener is not None
         await self._http_listener.take(peer)
 
-    def _gearman(self, address: Address) -> Listener:
+    def _gearman(self, address: Address | None) -> TcpListener:
         listener = GearmanListener(self.backplane, self.config, address)
         self.traffic.sources["gearman"] = listener.flow
         return listener
 
-    def _amqp(self, address: Address) -> Listener:
+    def _amqp(self, address: Address | None) -> TcpListener:
         return AmqpListener(self.backplane, self._amqp_endpoint, address)
-
-    def _amqps(self, address: Address) -> Listener:
-        return AmqpsListener(self.backplane, self._amqp_endpoint, self.config, address)
 
     def _relay(self, broker: BrokerAddress) -> Listener:
         relay = Relay(self.dispatcher, self.ids, self.config, self.messages, broker)
@@ -229,18 +242,24 @@ class Server:
             "http": self._http,
             "gearman": self._gearman,
             "amqp": self._amqp,
-            "amqps": self._amqps,
             "amqp_relay": self._relay,
             "dwork": self._dwork,
             "wmp": self._wmp,
         }
         for name, make in kinds.items():
             where = getattr(self.config, name)
-            if where is None:
+            where_tls = getattr(self.config, f"{name}_tls", None)
+            if where is None and where_tls is None:
                 continue
             listener = make(where)
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
+            if where_tls is not None:
+                assert isinstance(listener, TcpListener)
+                assert self._tls is not None
+                door = TlsDoor(listener, where_tls, self._tls)
+                self.condition.addresses[f"{name}_tls"] = await door.start()
+                self.listeners.append(door)
         self.bulk.resume()
         self.condition.is_ready = True
 
@@ -387,6 +406,7 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
         remove_files=partial(remove_own_files, config),
         log_file=log_file,
         log_state=partial(log_state, condition, server.dispatcher, server.traffic),
+        watched=server.watched,
     )
     try:
         await server.start()

@@ -129,7 +129,7 @@ def test_what_operators_do_stands_in_the_audit_log(ada):
         ("cancel", ids[1], 2, 2),
     ]
     assert entries[0]["refused"] == "not_finished"
-    assert all(row["who"] == "ada" and row["role"] == "operator" for row in entries[:7])
+    assert all(row["who"] == "ada" and row["role"] == "operate" for row in entries[:7])
     assert all(row["address"] == "127.0.0.1" and row["known"] for row in entries[:7])
     assert entries[6]["request"] == "POST /api/cancel"
     assert not any(row["what"] in ("submit", "claim") for row in entries)

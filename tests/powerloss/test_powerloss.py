@@ -14,12 +14,12 @@ from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.model.policy import Queue
 from manyhands.store.collector import Collector
 from manyhands.store.contract import StoreError
+from manyhands.store.records.frames import Counters, FrameBuffer, mark_kept
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 from manyhands.store.sqlite import recovery, schema
 from manyhands.store.sqlite.writer import apply, journal
 from manyhands.store.sqlite.writer import process as writer
-from manyhands.store.sqlite.writer.frames import Counters, FrameBuffer, mark_kept
 from manyhands.store.sqlite.writer.journal import Place, Tip
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 from manyhands.store.sqlite.writer.process import Writer
 from tests.powerloss.disk import Disk, System, crashes
 

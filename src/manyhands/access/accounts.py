@@ -5,7 +5,8 @@ import ipaddress
 from pathlib import Path
 from typing import Final
 
-from manyhands.access.callers import Access
+from manyhands.access.callers import Callers
+from manyhands.access.credentials import Credentials
 
 # The default account of AMQP clients. As with RabbitMQ, it is valid on this machine only.
 _GUEST: Final = "guest"
@@ -14,8 +15,8 @@ _GUEST: Final = "guest"
 class Accounts:
     """Users and their passwords. Without a file there is only a guest."""
 
-    def __init__(self, file: Path | None, access: Access, *, guest_from_anywhere: bool) -> None:
-        self._access = access
+    def __init__(self, file: Path | None, callers: Callers, *, guest_from_anywhere: bool) -> None:
+        self._callers = callers
         self._passwords = {_GUEST: _GUEST.encode()}
         if file is not None:
             self._passwords |= _read(file)
@@ -31,7 +32,8 @@ class Accounts:
         # Compared even for unknown users, in constant time, so that timing reveals nothing.
         same = hmac.compare_digest(known, password.encode())
         if not same or user not in self._passwords:
-            if self._access.verify(password, user) is not None:
+            shown = Credentials(address=address, user=user, password=password)
+            if self._callers.entries and self._callers.identify(shown) is not None:
                 return None  # watching is open to every role
             return f"user '{user}' is unknown, or the password is wrong"
         if user == _GUEST and not (self._guest_from_anywhere or _is_this_machine(address)):

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from manyhands.access.callers import ANYBODY, Caller
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Settle
 from manyhands.model.audit import AuditEntry
@@ -26,6 +25,7 @@ from manyhands.model.commands import (
     PutSchedule,
 )
 from manyhands.model.replies import ChangedMany, Refusal, Reply
+from manyhands.model.roles import ANYBODY, Caller
 
 _TARGET_MAX: Final = 255
 _REQUEST_MAX: Final = 255

@@ -1,129 +1,293 @@
-"""Permissions over HTTP: tokens, roles, and the read-only switch.
+"""Callers: who a peer is, by what it shows.
 
-Other listeners with names and passwords verify them here as well.
+Every listener identifies its peers here. What they may do is decided by ``access/rights.py``.
 """
 
 import base64
 import binascii
+import hashlib
 import hmac
-from collections.abc import Sequence
+import ipaddress
+import os
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from manyhands.config import Config, Role, Token, read_tokens_file
-from manyhands.loggers import get_logger
-from manyhands.web.envelope import Problem
+from manyhands.access.credentials import Certificate, Credentials
+from manyhands.config import Config, Token, read_tokens_file
+from manyhands.model.roles import ANYBODY, Caller
 
-_log = get_logger("manyhands.access")
+# More than any secret that this server makes; what is longer is not even hashed.
+SECRET_LENGTH_MAX: Final = 1_024
+# The cost of a password: 16 MiB and some 50 ms. Tokens are random and need none of this.
+_SCRYPT_N: Final = 1 << 14
+_SCRYPT_R: Final = 8
+_SCRYPT_P: Final = 1
+_SALT_BYTES: Final = 16
+# Passwords that were verified, so that the cost is paid once and not for every request.
+_VERIFIED_MAX: Final = 1_000
 
-# Headers that were verified, so that they are not decoded again for every request.
-_KNOWN_MAX: Final = 1_000
-_OPEN_PATHS: Final = ("/healthz", "/readyz")
-
-
-class Caller(Struct, frozen=True):
-    """The sender of a request."""
-
-    name: str
-    role: Role
-
-
-# Without tokens, every caller is an operator.
-ANYBODY: Final = Caller("", Role.OPERATOR)
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Access:
-    """The tokens of a server. Without any, there is no authentication."""
+class Password(Struct, frozen=True):
+    """A password as it is stored."""
 
-    def __init__(self, tokens: Sequence[Token] = (), *, read_only: bool = False) -> None:
-        self._callers = [
-            (Caller(token.name, token.role), _digest(token.secret)) for token in tokens
-        ]
-        self._read_only = read_only
-        self._known: dict[bytes, Caller] = {}
-        self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
+    salt: bytes
+    digest: bytes
+    n: int = _SCRYPT_N
+    r: int = _SCRYPT_R
+    p: int = _SCRYPT_P
 
-    def verify(self, secret: str, name: str | None = None) -> Caller | None:
-        """The owner of this token; with a name, only if it is the owner's.
+    def __str__(self) -> str:
+        salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
+        return f"scrypt:{self.n}:{self.r}:{self.p}:{salt}:{digest}"
 
-        All tokens are compared, in constant time, so that timing reveals nothing.
+    def fits(self, given: str) -> bool:
+        """Whether this is the password; compared in constant time."""
+        return hmac.compare_digest(_scrypt(given, self), self.digest)
+
+
+def new_password(given: str) -> Password:
+    """The stored form of a password."""
+    blank = Password(os.urandom(_SALT_BYTES), b"")
+    return replace(blank, digest=_scrypt(given, blank))
+
+
+def read_password(text: str) -> Password | None:
+    """A stored password, or None if this is not one."""
+    parts = text.split(":")
+    if len(parts) != 6 or parts[0] != "scrypt" or not all(map(str.isdigit, parts[1:4])):
+        return None
+    n, r, p = map(int, parts[1:4])
+    if not (2 <= n <= 1 << 20 and n & (n - 1) == 0 and 1 <= r <= 32 and 1 <= p <= 16):
+        return None
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in parts[4:])
+    except binascii.Error:
+        return None
+    return Password(salt, digest, n, r, p) if len(digest) == 32 else None
+
+
+def _scrypt(given: str, stored: Password) -> bytes:
+    return hashlib.scrypt(
+        given.encode("utf-8", "surrogatepass"),
+        salt=stored.salt,
+        n=stored.n,
+        r=stored.r,
+        p=stored.p,
+        maxmem=256 * stored.n * stored.r,
+        dklen=32,
+    )
+
+
+# Compared with for an unknown user, so that timing does not reveal which users exist.
+_NO_PASSWORD: Final = Password(bytes(_SALT_BYTES), bytes(32))
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A caller, and the one thing that it is identified by."""
+
+    caller: Caller
+    token: bytes | None = None  # its SHA-256
+    password: Password | None = None
+    certificate: str | None = None  # its subject or one of its names
+    curve: bytes | None = None
+    address: Network | None = None
+    expires_at: int | None = None  # milliseconds, UTC
+
+
+class Callers:
+    """All callers that the server knows. Subscribers are called when they change."""
+
+    def __init__(
+        self,
+        entries: Sequence[Entry] = (),
+        *,
+        asks_everyone: bool = False,
+        now: Callable[[], int] = lambda: 0,
+    ) -> None:
+        # Without an access file, listeners that have no tokens of their own trust their peers.
+        self.asks_everyone = asks_everyone
+        self._now = now
+        self._entries: tuple[Entry, ...] = tuple(map(_own, entries))
+        self._known = {id(entry.caller) for entry in self._entries}
+        self._verified: dict[tuple[str, bytes], Entry] = {}
+        self._subscribers: dict[Callable[[], None], None] = {}
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The present entries."""
+        return self._entries
+
+    def identify(self, credentials: Credentials) -> Caller | None:
+        """The caller that shows these credentials, or None if it is not accepted. A wrong secret is
+        never made up for by an address. May take 50 ms for a password not seen before.
         """
-        digest = _digest(secret)
-        found: Caller | None = None
-        for caller, known in self._callers:
-            same = hmac.compare_digest(known, digest)
-            if same and name in (None, caller.name):
-                found = caller
-        return found
-
-    def check(self, headers: dict[bytes, bytes], *, changes: bool, path: str = "") -> Caller:
-        """The caller of a request, if it may: ``changes`` is to change something or take work."""
-        caller = ANYBODY
-        if self._callers and path not in _OPEN_PATHS:
-            caller = self._caller(headers)
-        if changes and not self.may_change(caller):
-            raise self._forbidden(caller)
-        return caller
-
-    def may_change(self, caller: Caller) -> bool:
-        """Whether a caller may do more than read."""
-        return not (self._read_only or caller.role is Role.READ_ONLY)
-
-    def _caller(self, headers: dict[bytes, bytes]) -> Caller:
-        given = headers.get(b"authorization")
-        if given is None:
-            raise self._unauthorized("this server requires a token: Authorization: Bearer …")
-        known = self._known.get(given)
-        if known is not None:
-            return known
-        caller = self._read(given)
-        if caller is None:
-            raise self._unauthorized("this token is unknown")
-        if len(self._known) < _KNOWN_MAX:
-            self._known[given] = caller
-        return caller
-
-    def _read(self, given: bytes) -> Caller | None:
-        """Bearer, or Basic with the token as the password; a user name, if given, must match."""
-        scheme, _, rest = given.partition(b" ")
-        try:
-            if scheme.lower() == b"bearer":
-                return self.verify(rest.strip().decode())
-            if scheme.lower() == b"basic":
-                user, _, secret = base64.b64decode(rest, validate=True).decode().partition(":")
-                return self.verify(secret, user or None)
-        except (binascii.Error, UnicodeDecodeError):
+        if not self._entries and not self.asks_everyone:
+            return ANYBODY
+        found = self._find(credentials)
+        if found is not None:
+            return found.caller
+        if self.asks_everyone or _shows_secret(credentials):
             return None
-        raise self._unauthorized("Authorization must use Bearer or Basic")
+        return ANYBODY
 
-    def _unauthorized(self, sentence: str) -> Problem:
-        self._count("unauthorized")
-        return Problem(401, "unauthorized", sentence)
+    def knows(self, caller: Caller) -> bool:
+        """Whether an earlier answer of ``identify`` still holds: False once its entry was removed,
+        replaced by one with another secret, or expired.
+        """
+        if caller is ANYBODY:
+            return not self.asks_everyone
+        return id(caller) in self._known
 
-    def _forbidden(self, caller: Caller) -> Problem:
-        self._count("forbidden")
-        if self._read_only:
-            return Problem(403, "read_only", "this server is read-only over HTTP")
-        return Problem(403, "read_only", f"{caller.name} has read-only access")
+    def subscribe(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Calls back after every change; returns a function that ends this."""
+        self._subscribers[call] = None
+        return lambda: self._subscribers.pop(call, None)
 
-    def _count(self, what: str) -> None:
-        count = self.denied[what] = self.denied[what] + 1
-        # Log only the first, second, fourth, … one, so that a peer cannot fill the disk.
-        if count & (count - 1) == 0:
-            _log.warning("HTTP requests were denied", reason=what, count=count)
+    def replace(self, entries: Sequence[Entry]) -> None:
+        """Takes over new entries. Those that stay as they were keep their callers."""
+        before = {entry: entry for entry in self._entries}
+        self._entries = tuple(before.get(entry) or _own(entry) for entry in entries)
+        self._changed()
+
+    def expire(self) -> None:
+        """Removes callers whose time is over; called now and then."""
+        now = self._now()
+        left = tuple(entry for entry in self._entries if not _is_over(entry, now))
+        if len(left) < len(self._entries):
+            self._entries = left
+            self._changed()
+
+    def _changed(self) -> None:
+        self._known = {id(entry.caller) for entry in self._entries}
+        self._verified.clear()
+        for call in tuple(self._subscribers):
+            call()
+
+    def _find(self, shown: Credentials) -> Entry | None:
+        if shown.token is not None:
+            return self._by_token(shown.token, None)
+        if shown.user is not None or shown.password is not None:
+            user, password = shown.user or "", shown.password or ""
+            return self._by_token(password, user) or self._by_password(user, password)
+        if shown.curve is not None:
+            return self._by_curve(shown.curve)
+        if shown.certificate is not None:
+            found = self._by_certificate(shown.certificate)
+            if found is not None:
+                return found
+        return None if shown.address is None else self._by_address(shown.address)
+
+    def _by_token(self, secret: str, user: str | None) -> Entry | None:
+        """All tokens are compared, in constant time, so that timing reveals nothing. A user name,
+        if given, must be the owner's.
+        """
+        if not secret or len(secret) > SECRET_LENGTH_MAX:
+            return None
+        digest = token_digest(secret)
+        found: Entry | None = None
+        for entry in self._entries:
+            same = entry.token is not None and hmac.compare_digest(entry.token, digest)
+            if same and (not user or user == entry.caller.name):
+                found = entry
+        return self._still(found)
+
+    def _by_password(self, user: str, password: str) -> Entry | None:
+        if not user or not password or max(len(user), len(password)) > SECRET_LENGTH_MAX:
+            return None
+        stored = [
+            entry
+            for entry in self._entries
+            if entry.password is not None and entry.caller.name == user
+        ]
+        if not any(entry.password is not None for entry in self._entries):
+            return None
+        known = self._verified.get((user, token_digest(password)))
+        if known is not None:
+            return self._still(known)
+        found: Entry | None = None
+        for entry in stored:
+            assert entry.password is not None
+            if entry.password.fits(password):
+                found = entry
+        if not stored:
+            _NO_PASSWORD.fits(password)
+        if found is not None and len(self._verified) < _VERIFIED_MAX:
+            self._verified[user, token_digest(password)] = found
+        return self._still(found)
+
+    def _by_curve(self, key: bytes) -> Entry | None:
+        found: Entry | None = None
+        for entry in self._entries:
+            if entry.curve is not None and hmac.compare_digest(entry.curve, key):
+                found = entry
+        return self._still(found)
+
+    def _by_certificate(self, shown: Certificate) -> Entry | None:
+        names = {shown.subject, *shown.names}
+        return next(
+            (
+                entry
+                for entry in self._entries
+                if entry.certificate in names and self._still(entry) is not None
+            ),
+            None,
+        )
+
+    def _by_address(self, text: str) -> Entry | None:
+        """The entry with the smallest network that holds the address."""
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return None
+        mapped = getattr(address, "ipv4_mapped", None)
+        address = mapped or address
+        best: Entry | None = None
+        for entry in self._entries:
+            network = entry.address
+            if network is None or address not in network or self._still(entry) is None:
+                continue
+            if best is None or (best.address and network.prefixlen > best.address.prefixlen):
+                best = entry
+        return best
+
+    def _still(self, entry: Entry | None) -> Entry | None:
+        return None if entry is None or _is_over(entry, self._now()) else entry
 
 
-def access_of(config: Config) -> Access:
-    """The access that the configuration sets. Raises ConfigError if the token file cannot be
-    read.
+def _own(entry: Entry) -> Entry:
+    """The entry with a caller of its own: callers are compared by identity, since equal ones may
+    have different secrets.
     """
+    return replace(entry, caller=replace(entry.caller))
+
+
+def _is_over(entry: Entry, now: int) -> bool:
+    return entry.expires_at is not None and entry.expires_at <= now
+
+
+def _shows_secret(shown: Credentials) -> bool:
+    return any(part is not None for part in (shown.token, shown.user, shown.password, shown.curve))
+
+
+def token_digest(secret: str) -> bytes:
+    """What is stored of a token: it is random, so a plain hash is enough."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def entry_of(token: Token) -> Entry:
+    """The entry of a token that the configuration names."""
+    return Entry(caller=Caller(token.name, token.role), token=token_digest(token.secret))
+
+
+def callers_of(config: Config, now: Callable[[], int]) -> Callers:
+    """The callers that the configuration names. Raises ConfigError if a file cannot be read."""
     tokens = list(config.tokens.each) if config.tokens is not None else []
     if config.tokens_file is not None:
         tokens += read_tokens_file(config.tokens_file)
-    return Access(tokens, read_only=config.read_only)
-
-
-def _digest(secret: str) -> bytes:
-    return sha256(secret.encode()).digest()
+    return Callers([entry_of(token) for token in tokens], now=now)

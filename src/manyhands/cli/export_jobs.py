@@ -111,7 +111,7 @@ def _lines(connection: "apsw.Connection", damage: list[str]) -> Iterator["Line"]
     from manyhands.dispatch.clock import Clock
     from manyhands.model.job import Schedule
     from manyhands.model.policy import NamedLimit, Queue
-    from manyhands.store.sqlite.writer.packer import TermsBook
+    from manyhands.store.records.packer import TermsBook
 
     yield lines.Header(lines.FORMAT, __version__, Clock().now())
     for _, record in _whole(connection, "queues", damage):

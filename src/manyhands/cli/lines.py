@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from manyhands.model.job import Job, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue
+from manyhands.store.records.rows import with_reason
 from manyhands.store.sqlite.renames import renamed_job
-from manyhands.store.sqlite.rows import with_reason
 
 FORMAT: Final = 1
 

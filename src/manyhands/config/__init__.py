@@ -24,7 +24,7 @@ from manyhands.config.reader import (
     read_tokens_file,
     warnings_of,
 )
-from manyhands.config.tokens import Role, Token
+from manyhands.config.tokens import Token
 
 __all__ = [
     "FILE_VARIABLE",
@@ -46,7 +46,6 @@ __all__ = [
     "Option",
     "Plain",
     "Profile",
-    "Role",
     "Token",
     "as_toml",
     "load_config",

@@ -1,12 +1,12 @@
 """Tokens: a secret, its owner, and what the owner may do."""
 
-import enum
 import re
 from typing import Final
 
 import msgspec
 
 from manyhands.config.kinds import WrongValueError
+from manyhands.model.roles import Role
 
 _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _SECRET_LENGTH_MIN: Final = (
@@ -14,11 +14,9 @@ _SECRET_LENGTH_MIN: Final = (
 )
 
 
-class Role(enum.StrEnum):
-    """What the holder of a token may do."""
-
-    OPERATOR = "operator"  # everything
-    READ_ONLY = "read-only"  # read
+# The roles of tokens, in the words of this option.
+_WORDS: Final = {Role.OPERATE: "operator", Role.READ: "read-only"}
+_ROLES: Final = {word: role for role, word in _WORDS.items()}
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -38,7 +36,7 @@ class TokenList(msgspec.Struct, frozen=True):
     each: tuple[Token, ...]
 
     def __str__(self) -> str:
-        return ",".join(f"{token.role}:{token.name}:…" for token in self.each)
+        return ",".join(f"{_WORDS[token.role]}:{token.name}:…" for token in self.each)
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -66,7 +64,7 @@ def _token(text: str) -> Token:
     # The error does not repeat the text, which may contain a secret.
     role, _, rest = text.partition(":")
     name, _, secret = rest.partition(":")
-    if role not in tuple(Role):
+    if role not in _ROLES:
         raise WrongValueError("the role of a token must be operator or read-only")
     if not _TOKEN_NAME.fullmatch(name):
         raise WrongValueError(
@@ -76,4 +74,4 @@ def _token(text: str) -> Token:
         raise WrongValueError(
             f"the secret of {name} must have at least {_SECRET_LENGTH_MIN} characters and no spaces"
         )
-    return Token(Role(role), name, secret)
+    return Token(_ROLES[role], name, secret)

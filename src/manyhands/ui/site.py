@@ -127,8 +127,8 @@ class Ui:
             return
         visit = Visit(exchange, self._sources.dispatcher, self._sources.ids, parts[1:])
         try:
-            exchange.caller = self._sources.access.check(exchange.headers, changes=False)
-            visit.may_act = self._sources.access.may_change(exchange.caller)
+            exchange.caller = self._sources.admission.check(exchange.headers, changes=False)
+            visit.may_act = self._sources.admission.may_change(exchange.caller)
             await self._serve(visit, parts[0])
         except HungUpError:
             raise
@@ -188,7 +188,7 @@ class Ui:
         log.
         """
         exchange = visit.exchange
-        caller = self._sources.access.check(exchange.headers, changes=True)
+        caller = self._sources.admission.check(exchange.headers, changes=True)
         form = await visit.form()
         request = f"POST {exchange.path}"
         with self._sources.audit.action(caller, exchange.address, request):

@@ -6,7 +6,6 @@ from typing import Any
 from msgspec import Struct
 
 from manyhands.access.audit import AuditLog
-from manyhands.access.callers import Access
 from manyhands.config import Config
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.clock import Clock
@@ -20,6 +19,7 @@ from manyhands.observe.traffic import Traffic
 from manyhands.observe.workers import WorkerBooks
 from manyhands.operate.bulk import BulkRunner
 from manyhands.store.contract import Store
+from manyhands.web.admission import Admission
 
 
 class Sources(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Sources(Struct, frozen=True):
     config: Config
     condition: Condition
     budget: Budget
-    access: Access
+    admission: Admission
     audit: AuditLog
     bulk: BulkRunner
     history: History

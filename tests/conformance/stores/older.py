@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from manyhands.model.job import Job
 from manyhands.model.policy import TERMS, Terms
+from manyhands.store.records.packer import TermsBook
+from manyhands.store.records.rows import split_events
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.checksums import SUMMED, checksum
-from manyhands.store.sqlite.rows import PAYLOAD, changing_sum, decode_row, result_sum, split_events
-from manyhands.store.sqlite.writer.packer import TermsBook
+from manyhands.store.sqlite.rows import PAYLOAD, changing_sum, decode_row, result_sum
 
 
 def make_older(file: Path, version: int) -> None:

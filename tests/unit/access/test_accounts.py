@@ -3,8 +3,9 @@
 import pytest
 
 from manyhands.access.accounts import Accounts
-from manyhands.access.callers import Access
-from manyhands.config import Role, Token
+from manyhands.access.callers import Callers, entry_of
+from manyhands.config import Token
+from manyhands.model.roles import Role
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.7"
 
@@ -40,7 +41,7 @@ def file(tmp_path):
 )
 def test_who_is_let_in(file, user, password, address, refusal):
     """T16"""
-    accounts = Accounts(file, Access(), guest_from_anywhere=True)
+    accounts = Accounts(file, Callers(), guest_from_anywhere=True)
 
     assert accounts.refusal_of(user, password, address) == refusal
 
@@ -48,17 +49,17 @@ def test_who_is_let_in(file, user, password, address, refusal):
 def test_without_a_file_the_guest_may_come_from_anywhere_if_anybody_may():
     """T16"""
     assert (
-        Accounts(None, Access(), guest_from_anywhere=True).refusal_of("guest", "guest", ELSEWHERE)
+        Accounts(None, Callers(), guest_from_anywhere=True).refusal_of("guest", "guest", ELSEWHERE)
         is None
     )
-    assert Accounts(None, Access(), guest_from_anywhere=False).refusal_of(
+    assert Accounts(None, Callers(), guest_from_anywhere=False).refusal_of(
         "guest", "guest", ELSEWHERE
     )
 
 
 def test_the_guest_of_a_file_has_the_password_of_the_file(file):
     file.write_text("guest:other\n")
-    accounts = Accounts(file, Access(), guest_from_anywhere=False)
+    accounts = Accounts(file, Callers(), guest_from_anywhere=False)
 
     assert accounts.refusal_of("guest", "guest", HERE)
     assert accounts.refusal_of("guest", "other", HERE) is None
@@ -79,17 +80,19 @@ def test_a_file_that_cannot_be_read_is_refused_with_a_sentence(file, text, sente
     file.write_bytes(text)
 
     with pytest.raises(OSError, match=sentence):
-        Accounts(file, Access(), guest_from_anywhere=False)
+        Accounts(file, Callers(), guest_from_anywhere=False)
 
 
 def test_a_file_that_is_not_there_is_refused_with_a_sentence(tmp_path):
     with pytest.raises(OSError, match="cannot be read: No such file"):
-        Accounts(tmp_path / "nothing", Access(), guest_from_anywhere=False)
+        Accounts(tmp_path / "nothing", Callers(), guest_from_anywhere=False)
 
 
 def test_whoever_has_a_token_of_http_may_watch_by_name_and_token():
-    tokens = (Token(Role.READ_ONLY, "wall", "a-secret-of-the-wall"),)
-    accounts = Accounts(None, Access(tokens), guest_from_anywhere=False)
+    tokens = (Token(Role.READ, "wall", "a-secret-of-the-wall"),)
+    accounts = Accounts(
+        None, Callers([entry_of(token) for token in tokens]), guest_from_anywhere=False
+    )
 
     assert accounts.refusal_of("wall", "a-secret-of-the-wall", ELSEWHERE) is None
     assert accounts.refusal_of("wall", "another", ELSEWHERE)

@@ -5,14 +5,21 @@ from urllib.parse import unquote
 
 import pytest
 
-from manyhands.access.callers import Access, Caller, access_of
-from manyhands.config import ConfigError, Role, Token, load_config, read_tokens_file
+from manyhands.access.callers import Callers, callers_of, entry_of
+from manyhands.access.credentials import Credentials
+from manyhands.config import ConfigError, Token, load_config, read_tokens_file
+from manyhands.model.roles import Caller, Role
 from manyhands.site.changes import Change, kind_of
 from manyhands.site.document import APIS
+from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem
 
-ADA = Token(Role.OPERATOR, "ada", "4f2c9d1b7e3a5860")
-WALL = Token(Role.READ_ONLY, "wall", "9b1e7c3d5f2a4608")
+ADA = Token(Role.OPERATE, "ada", "4f2c9d1b7e3a5860")
+WALL = Token(Role.READ, "wall", "9b1e7c3d5f2a4608")
+
+
+def admission(*tokens: Token, read_only: bool = False) -> Admission:
+    return Admission(Callers([entry_of(token) for token in tokens]), read_only=read_only)
 
 
 def basic(user: str, secret: str) -> dict[bytes, bytes]:
@@ -24,7 +31,7 @@ def bearer(secret: str) -> dict[bytes, bytes]:
 
 
 def denied(
-    access: Access, headers: dict[bytes, bytes], *, changes: bool = False
+    access: Admission, headers: dict[bytes, bytes], *, changes: bool = False
 ) -> tuple[int, str]:
     with pytest.raises(Problem) as caught:
         access.check(headers, changes=changes)
@@ -32,7 +39,7 @@ def denied(
 
 
 def test_without_tokens_nobody_is_asked():
-    assert Access().check({}, changes=True) == Caller("", Role.OPERATOR)
+    assert admission().check({}, changes=True) == Caller("", Role.OPERATE)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +52,10 @@ def test_without_tokens_nobody_is_asked():
     ],
 )
 def test_a_token_tells_who_asks_as_bearer_or_as_a_password(headers):
-    access = Access([ADA, WALL])
+    access = admission(ADA, WALL)
 
-    assert access.check(headers, changes=True) == Caller("ada", Role.OPERATOR)
-    assert access.check(headers, changes=True) == Caller("ada", Role.OPERATOR)  # and again
+    assert access.check(headers, changes=True) == Caller("ada", Role.OPERATE)
+    assert access.check(headers, changes=True) == Caller("ada", Role.OPERATE)  # and again
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_token_tells_who_asks_as_bearer_or_as_a_password(headers):
     ],
 )
 def test_whoever_has_no_token_is_not_let_in_and_hears_a_sentence(headers):
-    access = Access([ADA, WALL])
+    access = admission(ADA, WALL)
 
     status, sentence = denied(access, headers)
 
@@ -79,7 +86,7 @@ def test_whoever_has_no_token_is_not_let_in_and_hears_a_sentence(headers):
 
 
 def test_who_may_only_look_may_not_change():
-    access = Access([ADA, WALL])
+    access = admission(ADA, WALL)
 
     assert access.check(bearer(WALL.secret), changes=False).name == "wall"
     assert denied(access, bearer(WALL.secret), changes=True) == (
@@ -90,26 +97,28 @@ def test_who_may_only_look_may_not_change():
 
 
 def test_a_read_only_server_lets_nobody_change_anything():
-    access = Access([ADA], read_only=True)
+    access = admission(ADA, read_only=True)
 
     assert access.check(bearer(ADA.secret), changes=False).name == "ada"
     assert denied(access, bearer(ADA.secret), changes=True)[0] == 403
-    assert denied(Access(read_only=True), {}, changes=True) == (
+    assert denied(admission(read_only=True), {}, changes=True) == (
         403,
         "this server is read-only over HTTP",
     )
 
 
 def test_health_is_told_to_everybody():
-    assert Access([ADA]).check({}, changes=False, path="/healthz").name == ""
+    assert admission(ADA).check({}, changes=False, path="/healthz").name == ""
 
 
 def test_a_name_with_another_ones_secret_is_nobody():
-    access = Access([ADA, WALL])
+    callers = Callers([entry_of(ADA), entry_of(WALL)])
 
-    assert access.verify(ADA.secret, "ada") == Caller("ada", Role.OPERATOR)
-    assert access.verify(ADA.secret, "wall") is None
-    assert access.verify(ADA.secret) == Caller("ada", Role.OPERATOR)
+    def identify(user: str) -> Caller | None:
+        return callers.identify(Credentials(user=user, password=ADA.secret))
+
+    assert identify("ada") == identify("") == Caller("ada", Role.OPERATE)
+    assert identify("wall") is None
 
 
 # The configuration.
@@ -121,10 +130,10 @@ def test_tokens_come_from_the_environment_and_from_a_file_together(tmp_path):
     environ = {"MANYHANDS_TOKENS": "operator:ada:4f2c9d1b7e3a5860"}
 
     loaded = load_config({"tokens_file": str(file)}, environ, None)
-    access = access_of(loaded.config)
+    callers = callers_of(loaded.config, lambda: 0)
 
-    assert access.verify(ADA.secret) == Caller("ada", Role.OPERATOR)
-    assert access.verify(WALL.secret) == Caller("wall", Role.READ_ONLY)
+    assert callers.identify(Credentials(token=ADA.secret)) == Caller("ada", Role.OPERATE)
+    assert callers.identify(Credentials(token=WALL.secret)) == Caller("wall", Role.READ)
     assert ADA.secret not in loaded.plain("tokens")
     assert loaded.plain("tokens") == "operator:ada:…"
     assert ADA.secret not in repr(loaded)

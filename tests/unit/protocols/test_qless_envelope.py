@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from manyhands.access.callers import Access
+from manyhands.access.callers import Callers
 from manyhands.dispatch.ids import Ids
 from manyhands.net.http_short_way import Head, Request
 from manyhands.protocols.qless.envelope import Answering, Load
+from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem
 from tests.captured_logs import capture_logs
 
@@ -28,7 +29,7 @@ class Sent(Request):
 
 @pytest.fixture
 def answering():
-    found = Answering(DISPATCHER, Ids(), Access(), load_always=False)
+    found = Answering(DISPATCHER, Ids(), Admission(Callers()), load_always=False)
     found.defences = SimpleNamespace(check=lambda _headers, *, host_needed: host_needed)
     return found
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from manyhands.store.records.fold import Window
+from manyhands.store.records.frames import Frame, cut, decode_frame, pack
+from manyhands.store.records.rows import split_events
+from manyhands.store.records.tables import TABLES as DECLARED
 from manyhands.store.sqlite import schema
-from manyhands.store.sqlite.rows import split_events
-from manyhands.store.sqlite.tables import TABLES as DECLARED
 from manyhands.store.sqlite.writer.apply import Applier
-from manyhands.store.sqlite.writer.fold import Window
-from manyhands.store.sqlite.writer.frames import Frame, cut, decode_frame, pack
 
 SETTINGS = ("queues", "limits", "schedules", "cursors", "bulks")
 TABLES = (

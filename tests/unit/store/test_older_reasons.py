@@ -11,9 +11,10 @@ from manyhands.model.job import State
 from manyhands.model.policy import OnDependencyFailure, Terms
 from manyhands.model.reasons import Reason
 from manyhands.store.contract import Filter
+from manyhands.store.records.rows import decode_event, decode_job, split_events
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.checksums import with_sum
-from manyhands.store.sqlite.rows import changing_sum, decode_event, decode_job, split_events
+from manyhands.store.sqlite.rows import changing_sum
 from tests.conformance.stores.opened import Opened
 
 # Written by version 0.1.0.

@@ -22,10 +22,10 @@ from manyhands.model.job import (
 from manyhands.model.policy import Queue
 from manyhands.store.collector import Collector
 from manyhands.store.queries import MEANINGS, matches, place_beside, where
+from manyhands.store.records.frames import Counters, cut
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.writer.apply import Applier
-from manyhands.store.sqlite.writer.frames import Counters, cut
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 
 # Few values, so that conditions often hold; some that need escaping in JSON or SQL.
 QUEUES = ("a", "b'c", 'd"e')

@@ -18,10 +18,10 @@ import pytest
 from manyhands.model.filter import Filter
 from manyhands.model.job import State
 from manyhands.store.contract import StoreError
+from manyhands.store.records.rows import split_events
+from manyhands.store.records.tables import TABLES
 from manyhands.store.sqlite import schema
-from manyhands.store.sqlite.rows import split_events
 from manyhands.store.sqlite.store import SqliteStore
-from manyhands.store.sqlite.tables import TABLES
 from manyhands.store.sqlite.writer import journal
 
 MADE = Path(__file__).parent / "version7"

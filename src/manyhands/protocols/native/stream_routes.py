@@ -9,7 +9,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
-from manyhands.access.callers import Caller
 from manyhands.config import Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
@@ -19,6 +18,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
 from manyhands.model.replies import Refusal
+from manyhands.model.roles import Caller
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
 from manyhands.protocols.native.bodies import REALM

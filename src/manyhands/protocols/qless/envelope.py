@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from manyhands.access.callers import Access
 from manyhands.dispatch.ask import ask_many
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
@@ -14,6 +13,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.net.http_short_way import Head, Headers, Request
 from manyhands.protocols.qless.answers import ItemError
+from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem, envelope, error_envelope
 from manyhands.web.exchange import Defences, headers_of
 
@@ -27,10 +27,10 @@ class Answering:
     """Sends every answer of this API."""
 
     def __init__(
-        self, dispatcher: Dispatcher, ids: Ids, access: Access, *, load_always: bool
+        self, dispatcher: Dispatcher, ids: Ids, admission: Admission, *, load_always: bool
     ) -> None:
         self.defences: Defences | None = None
-        self._access = access
+        self._admission = admission
         self._dispatcher = dispatcher
         self._ids = ids
         self._monotonic_ms = dispatcher.clock.monotonic_ms
@@ -59,7 +59,7 @@ class Answering:
         self.defences.check(head.headers, host_needed=True)
         if head.method == "GET":  # only the routes that take work have a GET
             self.defences.check_taking(head.headers)
-        self._access.check(head.headers, changes=True)
+        self._admission.check(head.headers, changes=True)
         head.is_allowed = True
 
     def ask(

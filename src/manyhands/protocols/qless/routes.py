@@ -318,7 +318,9 @@ class QlessRoutes:
 
     def __init__(self, sources: Sources, handing_out: HandingOut, naps: Naps) -> None:
         dispatcher, ids, config = sources.dispatcher, sources.ids, sources.config
-        self.answering = Answering(dispatcher, ids, sources.access, load_always=config.qless_load)
+        self.answering = Answering(
+            dispatcher, ids, sources.admission, load_always=config.qless_load
+        )
         book = sources.worker_books.by_realm[items.REALM]
         own_moves = OwnMoves()
         rules = Rules(

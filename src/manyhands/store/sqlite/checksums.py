@@ -14,7 +14,7 @@ import apsw
 import msgspec
 
 from manyhands.store.contract import StoreError
-from manyhands.store.sqlite.tables import SUMMED
+from manyhands.store.records.tables import SUMMED
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -19,12 +19,13 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.store.batch import UNNOTIFIED_PREFIX
 from manyhands.store.contract import StoreError
+from manyhands.store.records.frames import Counters
+from manyhands.store.records.packer import TermsBook
+from manyhands.store.records.rows import split_events
+from manyhands.store.records.tables import OF_JOB, SUMMED, TABLES
 from manyhands.store.sqlite.checksums import RecordDamagedError, verified
 from manyhands.store.sqlite.recovery import unapplied_count
-from manyhands.store.sqlite.rows import COLUMNS, decode_row, split_events
-from manyhands.store.sqlite.tables import OF_JOB, SUMMED, TABLES
-from manyhands.store.sqlite.writer.frames import Counters
-from manyhands.store.sqlite.writer.packer import TermsBook
+from manyhands.store.sqlite.rows import COLUMNS, decode_row
 
 # Called with the work finished so far and the total.
 Report = Callable[[int, int], None]

@@ -17,13 +17,13 @@ from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFI
 from manyhands.store.bulk import Bulk
 from manyhands.store.index.live import Index
 from manyhands.store.index.ready import entry_order
+from manyhands.store.records.frames import Counters
+from manyhands.store.records.packer import TermsBook
+from manyhands.store.records.tables import SETTINGS, Table
 from manyhands.store.sqlite.checksums import RecordDamagedError, read_fact, read_rows
 from manyhands.store.sqlite.opening import damaged, damaged_record
 from manyhands.store.sqlite.reader import open_reader
 from manyhands.store.sqlite.rows import COLUMNS, WEIGHT, decode_row
-from manyhands.store.sqlite.tables import SETTINGS, Table
-from manyhands.store.sqlite.writer.frames import Counters
-from manyhands.store.sqlite.writer.packer import TermsBook
 
 _decode_counters = msgspec.json.Decoder(Counters).decode
 

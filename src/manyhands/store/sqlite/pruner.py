@@ -12,11 +12,11 @@ from manyhands.model import limits
 from manyhands.model.job import State
 from manyhands.model.policy import NO_POLICY, QueuePolicy
 from manyhands.store.collector import Collector
+from manyhands.store.records.packer import Removals
 from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
 from manyhands.store.rounds import Rounds
 from manyhands.store.sqlite.reader import Reader
 from manyhands.store.sqlite.rows import WEIGHT
-from manyhands.store.sqlite.writer.packer import Removals
 
 _Place = tuple[str, State]
 _START: Final = (-1, -1)

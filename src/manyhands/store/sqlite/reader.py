@@ -15,16 +15,11 @@ from manyhands.model.audit import AuditEntry
 from manyhands.model.history import Sample, StoredSample
 from manyhands.model.job import Job
 from manyhands.store.contract import PartialResult, StoredEvent
+from manyhands.store.records.packer import TermsBook
+from manyhands.store.records.rows import decode_event, split_events
+from manyhands.store.records.tables import LOG_BIT
 from manyhands.store.sqlite.checksums import RecordDamagedError, verified
-from manyhands.store.sqlite.rows import (
-    COLUMNS,
-    COLUMNS_COUNT,
-    decode_event,
-    decode_row,
-    split_events,
-)
-from manyhands.store.sqlite.tables import LOG_BIT
-from manyhands.store.sqlite.writer.packer import TermsBook
+from manyhands.store.sqlite.rows import COLUMNS, COLUMNS_COUNT, decode_row
 
 _log = get_logger("manyhands.store")
 _BUSY_MS: Final = 5_000

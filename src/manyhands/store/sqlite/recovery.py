@@ -16,12 +16,12 @@ import msgspec
 
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreError
+from manyhands.store.records.frames import HEAD_BYTES, decode_head
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.checksums import read_fact
 from manyhands.store.sqlite.opening import DirectoryLock, check, inspect
 from manyhands.store.sqlite.writer import journal
 from manyhands.store.sqlite.writer.apply import Applier, PackedFrame
-from manyhands.store.sqlite.writer.frames import HEAD_BYTES, decode_head
 from manyhands.store.sqlite.writer.journal import HEADER_BYTES, Header, Mark
 from manyhands.store.sqlite.writer.older import translated
 

@@ -15,12 +15,7 @@ from manyhands.store.contract import SEARCH_SECONDS_MAX, Page, Selection
 from manyhands.store.index.live import Index
 from manyhands.store.queries import Place, place_beside, where
 from manyhands.store.sqlite.reader import Reader
-from manyhands.store.sqlite.rows import (
-    COLUMNS,
-    PAYLOAD,
-    WEIGHED_COLUMNS,
-    columns_with,
-)
+from manyhands.store.sqlite.rows import COLUMNS, PAYLOAD, WEIGHED_COLUMNS, columns_with
 
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Where rows of many places are merged, a page needs only a few of each.

@@ -37,6 +37,8 @@ from manyhands.store.contract import (
     StoreFailedError,
 )
 from manyhands.store.index.recount import check_index
+from manyhands.store.records.frames import Counters
+from manyhands.store.records.packer import Packer, Removals, TermsBook
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.copies import copy_database
@@ -49,9 +51,7 @@ from manyhands.store.sqlite.reader import Reader, ReaderPool
 from manyhands.store.sqlite.recovery import read_mark, recover
 from manyhands.store.sqlite.search import search, select
 from manyhands.store.sqlite.writer import journal
-from manyhands.store.sqlite.writer.frames import Counters
 from manyhands.store.sqlite.writer.link import WRITER_COMMAND, WriterLink
-from manyhands.store.sqlite.writer.packer import Packer, Removals, TermsBook
 
 # With fewer terms than this, a walk over all jobs is not worth it.
 _TERMS_KEPT: Final = 1_000
@@ -77,6 +77,7 @@ class SqliteStore:
         self._collector = Collector(self._read_finished, self.whole)
         self.live = self._collector.index
         self.write = self._collector.write
+        self.write_plain = self._collector.write_plain
         self.backlog_bytes = self._collector.backlog_bytes
         self.held_bytes = self._collector.held_bytes
         self.is_unsaved = self._collector.is_unsaved

@@ -9,17 +9,12 @@ from typing import Any, Final
 
 import apsw
 
+from manyhands.store.records.fold import Window
+from manyhands.store.records.frames import JobRow, decode_frame
+from manyhands.store.records.rows import join_events, split_events
+from manyhands.store.records.tables import OF_JOB, Table
 from manyhands.store.sqlite.checksums import with_sum, write_facts
-from manyhands.store.sqlite.rows import (
-    changing_sum,
-    join_events,
-    result_sum,
-    split_events,
-    sums_of,
-)
-from manyhands.store.sqlite.tables import OF_JOB, Table
-from manyhands.store.sqlite.writer.fold import Window
-from manyhands.store.sqlite.writer.frames import JobRow, decode_frame
+from manyhands.store.sqlite.rows import changing_sum, result_sum, sums_of
 from manyhands.store.sqlite.writer.journal import Mark, encode_mark
 
 # A frame as received, with its number.

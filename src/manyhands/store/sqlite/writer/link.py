@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from manyhands.store.contract import StoreError, StoreFailedError
-from manyhands.store.sqlite.writer.frames import FrameBuffer, decode_answer, mark_kept
+from manyhands.store.records.frames import FrameBuffer, decode_answer, mark_kept
 from manyhands.store.sqlite.writer.journal import Place, Tip
 
 WRITER_COMMAND: Final = (sys.executable, "-P", "-m", "manyhands.store.sqlite.writer.process")

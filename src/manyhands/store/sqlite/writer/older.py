@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from manyhands.store.sqlite.tables import EVENTS, JOBS, REPLACED, RESULTS, Row, Rows
-from manyhands.store.sqlite.writer.frames import Frame
+from manyhands.store.records.frames import Frame
+from manyhands.store.records.tables import EVENTS, JOBS, REPLACED, RESULTS, Row, Rows
 
 _Values = list[Any]
 

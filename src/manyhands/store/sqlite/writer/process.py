@@ -24,10 +24,7 @@ from typing import Final, NoReturn
 import apsw
 
 from manyhands.store.contract import StoreError
-from manyhands.store.sqlite import opening
-from manyhands.store.sqlite.checksums import write_facts
-from manyhands.store.sqlite.writer.apply import Applier, Beside, PackedFrame, right_here
-from manyhands.store.sqlite.writer.frames import (
+from manyhands.store.records.frames import (
     HEAD_BYTES,
     Answer,
     FrameBuffer,
@@ -37,6 +34,9 @@ from manyhands.store.sqlite.writer.frames import (
     number_of,
     pack,
 )
+from manyhands.store.sqlite import opening
+from manyhands.store.sqlite.checksums import write_facts
+from manyhands.store.sqlite.writer.apply import Applier, Beside, PackedFrame, right_here
 from manyhands.store.sqlite.writer.journal import EPOCH_BYTES, Journal, Mark, encode_mark
 
 _READ_BYTES: Final = 1024 * 1024

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from manyhands.store.sqlite.tables import (
+from manyhands.store.records.frames import ReceivedFrame
+from manyhands.store.records.tables import (
     EVENTS,
     JOBS,
     OF_JOB,
@@ -24,7 +25,6 @@ from manyhands.store.sqlite.tables import (
     Row,
     Table,
 )
-from manyhands.store.sqlite.writer.frames import ReceivedFrame
 
 # Where the fields of an update (after the serial) are in the row of a job.
 _PLACE: Final = slice(3, 7)  # queue, state, finished_at, result_until

@@ -11,9 +11,9 @@ from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
-from manyhands.store.sqlite.rows import decode_terms, encode_record, encode_terms
-from manyhands.store.sqlite.tables import EVENTS, JOBS, REPLACED, RESULTS, TABLES, Row, Rows, Table
-from manyhands.store.sqlite.writer.frames import Counters, Frame, pack
+from manyhands.store.records.frames import Counters, Frame, pack
+from manyhands.store.records.rows import decode_terms, encode_record, encode_terms
+from manyhands.store.records.tables import EVENTS, JOBS, REPLACED, RESULTS, TABLES, Row, Rows, Table
 
 _FAILED: Final = State.FAILED
 _CANCELLED: Final = State.CANCELLED

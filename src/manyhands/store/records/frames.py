@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from manyhands.model.events import Event
-from manyhands.store.sqlite.tables import Rows
+from manyhands.store.records.tables import Rows
 
 _HEAD: Final = struct.Struct("<QQ")  # a batch of large payloads may exceed 4 GiB
 HEAD_BYTES: Final = _HEAD.size

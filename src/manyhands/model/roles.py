@@ -1,0 +1,77 @@
+"""Roles of callers, and the patterns of queues that a caller may use."""
+
+import enum
+import re
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+
+class Right(enum.StrEnum):
+    """What a command needs."""
+
+    LOOK = "look"
+    SUBMIT = "submit"
+    WORK = "work"
+    OPERATE = "operate"
+    SERVER = "server"  # only the server itself asks it: no role has this right
+
+
+class Role(enum.StrEnum):
+    """What a caller may do."""
+
+    READ = "read"  # look
+    SUBMIT = "submit"  # submit, and look at what it submitted
+    WORK = "work"  # claim, and everything on its own leases
+    WORKER = "worker"  # submit and work
+    OPERATE = "operate"  # everything
+
+
+RIGHTS: Final = {
+    Role.READ: frozenset({Right.LOOK}),
+    Role.SUBMIT: frozenset({Right.SUBMIT}),
+    Role.WORK: frozenset({Right.WORK}),
+    Role.WORKER: frozenset({Right.SUBMIT, Right.WORK}),
+    Role.OPERATE: frozenset({Right.LOOK, Right.SUBMIT, Right.WORK, Right.OPERATE}),
+}
+
+
+class Caller(Struct, frozen=True):
+    """The sender of commands. Without queues, its role holds for all of them."""
+
+    name: str
+    role: Role
+    queues: tuple[str, ...] = ()  # patterns: * stands for any characters
+
+    @property
+    def is_unrestricted(self) -> bool:
+        """Whether nothing has to be checked."""
+        return self.role is Role.OPERATE and not self.queues
+
+    def has(self, right: Right) -> bool:
+        """Whether its role includes a right."""
+        return right in RIGHTS[self.role]
+
+    def may_use(self, queue: str) -> bool:
+        """Whether its role holds for this queue."""
+        return not self.queues or _compiled(self.queues).fullmatch(queue) is not None
+
+    def sees(self, queue: str, submitter: str) -> bool:
+        """Whether it may look at a job: one of its queues, or, without the right to look at all
+        jobs, one that it submitted.
+        """
+        if not self.may_use(queue):
+            return False
+        return self.has(Right.LOOK) or (submitter == self.name and self.has(Right.SUBMIT))
+
+
+# Without an access file, callers on this machine are trusted.
+ANYBODY: Final = Caller("", Role.OPERATE)
+
+
+@lru_cache(maxsize=1_000)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(
+        "|".join(".*".join(map(re.escape, pattern.split("*"))) for pattern in patterns), re.DOTALL
+    )
