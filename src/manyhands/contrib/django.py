@@ -313,11 +313,13 @@ def set_up() -> None:
     """What ``manyhands worker --django`` does before it loads the app: settings, models, and the
     ``tasks`` module of every installed app. Raises ValueError.
     """
-    if not os.environ.get("DJANGO_SETTINGS_MODULE"):
-        raise ValueError(
-            "DJANGO_SETTINGS_MODULE is not set; set it to the module that manage.py names"
-        )
-    django.setup()
+    try:
+        django.setup()
+    except ImproperlyConfigured:
+        if settings.configured:
+            raise
+        sentence = "DJANGO_SETTINGS_MODULE is not set; set it to the module that manage.py names"
+        raise ValueError(sentence) from None
     autodiscover_modules("tasks")
 
 
