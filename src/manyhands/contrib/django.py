@@ -163,13 +163,14 @@ class Backend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
     async def _look(self, result_id: str) -> tuple[dict[str, Any], View]:
         server = self.shared.app.server
         try:
+            # In this order, so that the failure is not that of an attempt before.
+            job = await server.job(result_id)
             [view] = await server.courier.look([result_id])
-            if view.state != "unknown":
-                return await server.job(result_id), view
         except Refused as error:
-            if error.code not in ("unknown_job", "bad_job_id"):  # gone meanwhile, or no id at all
-                raise
-        raise TaskResultDoesNotExist(result_id)
+            if error.code in ("unknown_job", "bad_job_id"):
+                raise TaskResultDoesNotExist(result_id) from None
+            raise
+        return job, view
 
     def _read(self, job: dict[str, Any], view: View) -> Any:  # noqa: ANN401
         path = job["headers"].get(TASK_HEADER)
