@@ -24,7 +24,7 @@ from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.loggers import get_logger
-from manyhands.model.commands import Claim, Command, Look, Resume, Submit
+from manyhands.model.commands import Claim, Command, Look, LookByKey, Resume, Submit
 from manyhands.model.job import Job
 from manyhands.model.replies import (
     Changed,
@@ -73,6 +73,7 @@ _MEMORY_FULL: Final = Refusal(
     "the jobs that wait take up the memory that the server may use; try again when workers have"
     " finished some, or start the server with more (--memory)",
 )
+_NOTHING: Final = LookByKey(b"", "")  # its reply comes after all earlier ones
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
 
 
@@ -290,6 +291,14 @@ class Dispatcher:
             self._listeners.deliver_fleeting(effects.signals)
         if at_once and type(command) is Submit and self.sleepers.count:
             self.waking.before_commit(effects)
+
+    def refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
+        """Answers a command that is not even decided, after all earlier answers."""
+        self._count_refusal(refusal)
+        if settle is None and refused is not None:
+            settle = refused()
+        if settle is not None:
+            self.ask(_NOTHING, lambda _reply: settle(refusal))
 
     def _whole(self, command: Command, reply: Reply) -> Reply | None:
         """The reply with the payloads that are only on disk, or None if they cannot be read."""
