@@ -28,7 +28,8 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
-from manyhands.net.tcp import raise_open_files_limit
+from manyhands.net.tcp import TcpListener, raise_open_files_limit
+from manyhands.net.tls import Tls, TlsDoor
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -45,7 +46,8 @@ from manyhands.operate.machine import quarter_of_machine
 from manyhands.operate.own_files import check_own_files, remove_own_files, write_own_files
 from manyhands.operate.schedules import Calendar
 from manyhands.operate.signals import listen_to_signals, log_state, wait_until_running
-from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener, AmqpsListener
+from manyhands.operate.watched_files import WatchedFiles
+from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener
 from manyhands.protocols.amqp.relay import Relay
 from manyhands.protocols.dwork.listener import DworkListener
 from manyhands.protocols.gearman.listener import GearmanListener
@@ -70,8 +72,8 @@ _GC_THRESHOLDS: Final = (50_000, 20, 1_000)
 class Listener(Protocol):
     """Accepts peers of one protocol."""
 
-    async def start(self) -> str:
-        """Binds; returns the bound address."""
+    async def start(self) -> str | None:
+        """Binds; returns the bound address, if it has one."""
 
     async def drain(self) -> None:
         """Answers what is in flight, accepts nothing new, and closes."""
@@ -133,6 +135,7 @@ class Server:
         self.backplane = Backplane(
             self.dispatcher, self.ids, self.budget, self.audit, self.condition
         )
+        self.watched = WatchedFiles(loop)
         self.listeners: list[Listener] = []
         self._http_listener: HttpListener | None = None
 
@@ -167,8 +170,19 @@ class Server:
             self.relay_facts,
         )
 
-    def _http(self, address: Address) -> HttpListener:
-        listener = HttpListener(self.backplane, self.sources(), self.metrics, address)
+    @cached_property
+    def _tls(self) -> Tls | None:
+        """The certificate for all addresses with TLS."""
+        config = self.config
+        if config.tls_cert is None or config.tls_key is None:
+            return None
+        tls = Tls(self.clock, config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.watched.add(tls.files, tls.reload)
+        self.metrics.sources.append(tls.metrics)
+        return tls
+
+    def _http(self, address: Address | None) -> HttpListener:
+        listener = HttpListener(self.backplane, self.sources(), self.metrics, address, self._tls)
         self.traffic.sources["http"] = listener.flow
         self.metrics.sources.append(listener.metrics)
         self._http_listener = listener
@@ -179,22 +193,19 @@ class Server:
         HTTP there is no listener; one is made that does not listen.
         """
         if self._http_listener is None:
-            listener = self._http(Address("localhost", 0))
+            listener = self._http(None)
             listener.begin()
             self.listeners.append(listener)
         assert self._http_listener is not None
         await self._http_listener.take(peer)
 
-    def _gearman(self, address: Address) -> Listener:
+    def _gearman(self, address: Address | None) -> TcpListener:
         listener = GearmanListener(self.backplane, self.config, address)
         self.traffic.sources["gearman"] = listener.flow
         return listener
 
-    def _amqp(self, address: Address) -> Listener:
+    def _amqp(self, address: Address | None) -> TcpListener:
         return AmqpListener(self.backplane, self._amqp_endpoint, address)
-
-    def _amqps(self, address: Address) -> Listener:
-        return AmqpsListener(self.backplane, self._amqp_endpoint, self.config, address)
 
     def _relay(self, broker: BrokerAddress) -> Listener:
         relay = Relay(self.dispatcher, self.ids, self.config, self.messages, broker)
@@ -229,18 +240,24 @@ class Server:
             "http": self._http,
             "gearman": self._gearman,
             "amqp": self._amqp,
-            "amqps": self._amqps,
             "amqp_relay": self._relay,
             "dwork": self._dwork,
             "wmp": self._wmp,
         }
         for name, make in kinds.items():
             where = getattr(self.config, name)
-            if where is None:
+            where_tls = getattr(self.config, f"{name}_tls", None)
+            if where is None and where_tls is None:
                 continue
             listener = make(where)
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
+            if where_tls is not None:
+                assert isinstance(listener, TcpListener)
+                assert self._tls is not None
+                door = TlsDoor(listener, where_tls, self._tls)
+                self.condition.addresses[f"{name}_tls"] = await door.start()
+                self.listeners.append(door)
         self.bulk.resume()
         self.condition.is_ready = True
 
@@ -387,6 +404,7 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
         remove_files=partial(remove_own_files, config),
         log_file=log_file,
         log_state=partial(log_state, condition, server.dispatcher, server.traffic),
+        watched=server.watched,
     )
     try:
         await server.start()

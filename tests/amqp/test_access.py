@@ -157,7 +157,7 @@ def certificate(tmp_path_factory):
 @pytest.fixture(params=["uvloop", "asyncio"])
 def over_tls(request, tmp_path, certificate):
     pem, key = map(str, certificate)
-    tls = ("--amqps", "127.0.0.1:0", "--tls-certificate", pem, "--tls-key", key)
+    tls = ("--amqp-tls", "127.0.0.1:0", "--tls-cert", pem, "--tls-key", key)
     with serving(tmp_path, *tls, "--store", "memory", "--loop", request.param) as server:
         yield server
 
@@ -167,13 +167,13 @@ def trusting(certificate) -> ssl.SSLContext:
 
 
 def connect_over_tls(server, context: ssl.SSLContext) -> pika.BlockingConnection:
-    url = f"amqps://guest:guest@{server.addresses['amqps']}/"
+    url = f"amqps://guest:guest@{server.addresses['amqp_tls']}/"
     return connect(url, ssl_options=pika.SSLOptions(context, "localhost"))
 
 
 def test_watchers_come_over_tls(over_tls, certificate):
     """T37, T43"""
-    host, port = over_tls.addresses["amqps"].split(":")
+    host, port = over_tls.addresses["amqp_tls"].split(":")
     assert told_url(over_tls) == f"amqps://guest:guest@{host}:{port}/"
     with connect_over_tls(over_tls, trusting(certificate)) as connection:
         channel = connection.channel()
@@ -198,7 +198,7 @@ def test_watchers_come_over_tls(over_tls, certificate):
 
 def test_a_peer_that_speaks_no_tls_or_trusts_somebody_else_is_let_go(over_tls, certificate):
     """T43"""
-    host, port = over_tls.addresses["amqps"].split(":")
+    host, port = over_tls.addresses["amqp_tls"].split(":")
     with pytest.raises(pika.exceptions.AMQPError):
         connect(f"amqp://{host}:{port}/", socket_timeout=5)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -210,8 +210,8 @@ def test_a_peer_that_speaks_no_tls_or_trusts_somebody_else_is_let_go(over_tls, c
 
 def test_one_broker_is_behind_both_listeners(tmp_path, certificate):
     pem, key = map(str, certificate)
-    options = ("--amqp", "127.0.0.1:0", "--amqps", "127.0.0.1:0", "--store", "memory")
-    with serving(tmp_path, *options, "--tls-certificate", pem, "--tls-key", key) as server:
+    options = ("--amqp", "127.0.0.1:0", "--amqp-tls", "127.0.0.1:0", "--store", "memory")
+    with serving(tmp_path, *options, "--tls-cert", pem, "--tls-key", key) as server:
         with connect(url_of(server)) as connection:
             connection.channel().queue_declare("kept", durable=True)
         with connect_over_tls(server, trusting(certificate)) as connection:
@@ -225,7 +225,7 @@ def test_tls_without_what_it_needs_ends_the_start_with_a_sentence(tmp_path, cert
         pem = tmp_path / "nothing"
     if what == "wrong key":
         _, key = make_certificate(tmp_path)
-    options = ["--amqps", "127.0.0.1:0", "--tls-certificate", str(pem)]
+    options = ["--amqp-tls", "127.0.0.1:0", "--tls-cert", str(pem)]
     if what != "no key":
         options += ["--tls-key", str(key)]
     for other in ("http", "gearman", "dwork", "amqp"):

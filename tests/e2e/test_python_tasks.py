@@ -496,6 +496,21 @@ def test_p19_outputs_are_arguments(app, queue):
         assert add.submit(chained.output).result(SECONDS_MAX) == 24
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_p19_the_output_of_a_job_that_joins_another_is_the_output_of_that_one(app, queue, atomic):
+    add = declare_add(app, queue, unique="a")
+    double = declare_add(app, f"{queue}_double")
+
+    first = add.submit(1, b=10)
+    with app.batch(atomic=atomic):
+        joined = add.submit(1, b=20)
+        own = add.submit(2)
+        after = double.submit(joined.output, b=own.output)
+    with app.worker():
+        assert after.result(SECONDS_MAX) == 11 + 4
+    assert joined.id == first.id
+
+
 def test_p19_outputs_that_cannot_be_are_refused_at_submit(app, served, queue):
     add = declare_add(app, queue)
     silent = declare_add(app, f"{queue}_", result=False)

@@ -259,6 +259,18 @@ def test_p60_a_job_that_nothing_interrupts_costs_its_slot_and_then_its_child(
         assert "its slot is lost" in found.log()
 
 
+def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancelled(
+    served, tasks, tmp_path
+):
+    with working(served.url, tmp_path, "-c", "1", code=tasks.code) as found:
+        handle = tasks.seize.submit(600)
+        until((tmp_path / "seized").exists, found.log)
+        assert handle.cancel()
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) > 0
+        assert "it is killed" in found.log()
+        assert handle.status().state == "cancelled"
+
+
 def run_in(folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments),

@@ -558,6 +558,15 @@ def test_st16_a_worker_that_departs_gives_back_what_it_holds(served, api, queue)
         assert {job["state"] for job in jobs[1:]} == {"ready"}
 
 
+def test_st16_a_departure_over_http_closes_the_stream_of_that_worker(served, api, queue):
+    with talking(served, queue) as gone:
+        worker_of(gone, queue, slots=1)
+
+        api.post("depart", worker=queue)
+
+        assert closed_with(gone) == (1008, "this worker was reported to have left")
+
+
 def test_st16_a_supervisor_renews_what_is_past_a_third_of_its_term(served, api, queue):
     with talking(served) as supervisor, talking(served, "w1") as talk:
         ids = supervisor.submit(*(item(queue) for _ in range(600)), all_or_nothing=True)

@@ -238,11 +238,18 @@ def test_a_dwork_endpoint_that_others_can_reach_is_refused_unless_insecure():
 
 
 def test_tls_needs_a_certificate_and_its_key():
-    assert "TLS needs a certificate and its key" in refusal({"amqps": "127.0.0.1:1"})
-    assert "TLS needs" in refusal({"amqps": "127.0.0.1:1", "tls_certificate": "c.pem"})
+    for name in ("http_tls", "gearman_tls", "amqp_tls"):
+        assert "TLS needs a certificate and its key" in refusal({name: "127.0.0.1:1"})
+        assert "TLS needs" in refusal({name: "127.0.0.1:1", "tls_cert": "c.pem"})
 
-    given = {"amqps": "127.0.0.1:1", "tls_certificate": "c.pem", "tls_key": "k.pem"}
-    assert load_config(given, {}, None).config.amqps == Address("127.0.0.1", 1)
+        given = {name: "127.0.0.1:1", "tls_cert": "c.pem", "tls_key": "k.pem"}
+        assert getattr(load_config(given, {}, None).config, name) == Address("127.0.0.1", 1)
+
+
+def test_an_address_with_tls_may_be_reached_from_elsewhere_once_peers_need_certificates():
+    given = {"gearman_tls": "0.0.0.0:1", "tls_cert": "c.pem", "tls_key": "k.pem"}
+    assert "tls_client_ca or insecure" in refusal(given)
+    assert load_config({**given, "tls_client_ca": "ca.pem"}, {}, None).config.gearman_tls
 
 
 def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
@@ -251,9 +258,10 @@ def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
     assert "other machines could reach" in refusal({"http": "0.0.0.0:1", "amqp_users": "u"})
 
 
-def test_all_listeners_but_the_one_that_needs_a_certificate_are_on_and_can_be_turned_off():
-    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", "amqps"}
-    assert [name for name in LISTENERS if OPTIONS[name].default == "off"] == ["amqps"]
+def test_all_listeners_but_those_that_need_a_certificate_are_on_and_can_be_turned_off():
+    over_tls = {"http_tls", "gearman_tls", "amqp_tls"}
+    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", *over_tls}
+    assert {name for name in LISTENERS if OPTIONS[name].default == "off"} == over_tls
     assert load_config({"http": "off"}, {}, None).config.http is None
 
 

@@ -36,7 +36,17 @@ Flag = str | bool | None
 
 # How the help groups the options: by the first of these that a name begins with.
 _PANELS = {
-    "Addresses": ("http", "gearman", "dwork", "wmp", "amqp", "amqps", "server_name"),
+    "Addresses": (
+        "http",
+        "http_tls",
+        "gearman",
+        "gearman_tls",
+        "dwork",
+        "wmp",
+        "amqp",
+        "amqp_tls",
+        "server_name",
+    ),
     "Storage": (
         "data",
         "store",

@@ -10,6 +10,7 @@ from manyhands.client.notes import View
 
 KEY: Final = "$output"
 HEADER: Final = "outputs"
+_JOINED_HEADER: Final = "joined."  # and an id: the job that one of that id joined by its unique key
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -35,6 +36,20 @@ def wrong_output(output: Output, server: str) -> str | None:
     if not output.is_kept:
         return f"job {output.id} keeps no result (result=False), so its output is no argument"
     return None
+
+
+def settled(payload: bytes, headers: Mapping[str, str]) -> bytes:
+    """The payload with the ids that jobs really got, where one joined another of its batch."""
+    for name, became in headers.items():
+        if name.startswith(_JOINED_HEADER):
+            payload = renamed(payload, name.removeprefix(_JOINED_HEADER), became)
+    return payload
+
+
+def renamed(payload: bytes, job_id: str, other_id: str) -> bytes:
+    """The payload with references to a job turned into references to another."""
+    before, after = (_encode({KEY: each}) for each in (job_id, other_id))
+    return payload.replace(before, after)
 
 
 def references(payload: bytes) -> list[str]:

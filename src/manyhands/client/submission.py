@@ -14,6 +14,7 @@ from manyhands.client.courier import SLICE_BYTES, SLICE_COUNT, Courier
 from manyhands.client.errors import Refused, refusal
 from manyhands.client.handle import Handle
 from manyhands.client.notes import Item, Submitted
+from manyhands.client.outputs import renamed
 
 R = TypeVar("R")
 Pair = tuple[Item, Handle[R]]
@@ -146,6 +147,7 @@ class Batch:
         self._pairs: list[Pair[Any]] = []
         self._token: Token[Batch | None] | None = None
         self._is_over = False
+        self._joined: dict[str, str] = {}  # ids of jobs that joined others, and those
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -178,7 +180,7 @@ class Batch:
             return
         for some in self._slices():
             settle, future = home.for_thread()
-            self.courier.submit([item for item, _ in some], settle, together=self._atomic)
+            self.courier.submit(self._items(some), settle, together=self._atomic)
             self._learn(some, future.result())
 
     async def __aenter__(self) -> "Batch":
@@ -191,7 +193,7 @@ class Batch:
             return
         for some in self._slices():
             settle, future = home.for_loop()
-            self.courier.submit([item for item, _ in some], settle, together=self._atomic)
+            self.courier.submit(self._items(some), settle, together=self._atomic)
             self._learn(some, await future)
 
     def _enter(self) -> None:
@@ -206,16 +208,55 @@ class Batch:
 
     def _slices(self) -> Iterator[list[Pair[Any]]]:
         """One after the other: a job may depend on those before it."""
-        if not self._atomic:
-            return slices(self._pairs)
-        return iter([self._pairs] if self._pairs else [])
+        if self._atomic:
+            if self._pairs:
+                yield self._pairs
+            return
+        for some in slices(self._pairs):
+            yield from _apart(some)
 
-    @staticmethod
-    def _learn(some: list[Pair[Any]], exceptions: list[Submitted]) -> None:
+    def _items(self, some: list[Pair[Any]]) -> list[Item]:
+        """What is sent, with the ids of the jobs that earlier ones have joined."""
+        if not self._joined:
+            return [item for item, _ in some]
+        return [_redirected(item, self._joined) for item, _ in some]
+
+    def _learn(self, some: list[Pair[Any]], exceptions: list[Submitted]) -> None:
         handles = [handle for _, handle in some]
         learn(handles, exceptions)
-        for handle in handles:
+        for item, handle in some:
             handle.is_pending = False
+            if handle.id != item[0]:
+                self._joined[item[0]] = handle.id
+
+
+def _apart(some: list[Pair[R]]) -> Iterator[list[Pair[R]]]:
+    """Parts in which no job depends on a unique one of the same part: that one may join another
+    job, whose id the server's answer tells.
+    """
+    start = 0
+    unique: set[str] = set()
+    for index, (item, _) in enumerate(some):
+        options = item[4] if isinstance(item[4], dict) else {}
+        if not unique.isdisjoint(options.get("depends_on", ())):
+            yield some[start:index]
+            start, unique = index, set()
+        if "unique_key" in options:
+            unique.add(item[0])
+    yield some[start:]
+
+
+def _redirected(item: Item, joined: dict[str, str]) -> Item:
+    """The same job, depending on the jobs that its dependencies joined."""
+    job_id, queue, payload, encoding, options, headers = item
+    names = options.get("depends_on", ()) if isinstance(options, dict) else ()
+    if joined.keys().isdisjoint(names):
+        return item
+    for name in names:
+        if name in joined:
+            payload = renamed(payload, name, joined[name])
+    depends_on = list(dict.fromkeys(joined.get(name, name) for name in names))
+    return job_id, queue, payload, encoding, {**(options or {}), "depends_on": depends_on}, headers
 
 
 def slices(pairs: Iterable[Pair[R]]) -> Iterator[list[Pair[R]]]:

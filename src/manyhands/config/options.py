@@ -93,10 +93,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen(), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),
     ] = Address("127.0.0.1", 7700)
+    http_tls: Annotated[
+        Address | None,
+        About(Listen(), "Address for HTTP over TLS: https and wss.", "0.0.0.0:7743"),
+    ] = None
     gearman: Annotated[
         Address | None,
         About(Listen(), "Address for Gearman clients and workers.", "127.0.0.1:4731"),
     ] = Address("127.0.0.1", 4730)
+    gearman_tls: Annotated[
+        Address | None,
+        About(Listen(), "Address for Gearman clients and workers over TLS.", "0.0.0.0:4733"),
+    ] = None
     gearman_error_packets: Annotated[
         bool,
         About(
@@ -198,7 +206,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen(), "Address for AMQP consumers of events.", "127.0.0.1:5672"),
     ] = Address("127.0.0.1", 5673)
-    amqps: Annotated[
+    amqp_tls: Annotated[
         Address | None,
         About(Listen(), "Address for AMQP consumers of events over TLS.", "0.0.0.0:5671"),
     ] = None
@@ -264,11 +272,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/broker-ca.pem",
         ),
     ] = None
-    tls_certificate: Annotated[
+    tls_cert: Annotated[
         Path | None,
         About(
             FilePath(or_none=True),
-            "Certificate of this server with its chain, as PEM.",
+            "Certificate of this server with its chain, as PEM, for all addresses with TLS.",
             "/etc/manyhands/server.pem",
         ),
     ] = None
@@ -278,6 +286,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             FilePath(or_none=True),
             "Private key of the certificate, as PEM without a password.",
             "/etc/manyhands/server.key",
+        ),
+    ] = None
+    tls_client_ca: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "CA certificates that sign those of clients, as PEM; peers over TLS then need one.",
+            "/etc/manyhands/clients-ca.pem",
         ),
     ] = None
     tokens: Annotated[

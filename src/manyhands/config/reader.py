@@ -209,15 +209,30 @@ def _read_value(option: Option, raw: object, source: str) -> object:
 
 
 # Listeners that authenticate their peers once there is a list of users.
-_ASKING_WHO: Final = ("amqp", "amqps")
+_ASKING_WHO: Final = ("amqp", "amqp_tls")
+# Addresses where peers speak TLS.
+_WITH_TLS: Final = ("http_tls", "gearman_tls", "amqp_tls")
 
 
 def _check_tls(config: Config, sources: Mapping[str, str]) -> None:
-    if config.amqps is not None and (config.tls_certificate is None or config.tls_key is None):
-        raise ConfigError(
-            f'{sources["amqps"]}: amqps cannot be "{config.amqps}" because TLS needs a certificate '
-            "and its key; use an address together with tls_certificate and tls_key."
-        )
+    if config.tls_cert is not None and config.tls_key is not None:
+        return
+    for name in _WITH_TLS:
+        address = getattr(config, name)
+        if address is not None:
+            raise ConfigError(
+                f'{sources[name]}: {name} cannot be "{address}" because TLS needs a certificate '
+                "and its key; use an address together with tls_cert and tls_key."
+            )
+
+
+# What protects an address that other machines can reach.
+_REMEDIES: Final = {
+    "http": "tokens_file or ",
+    "http_tls": "tls_client_ca, tokens_file or ",
+    "gearman_tls": "tls_client_ca or ",
+    "amqp_tls": "tls_client_ca, amqp_users or ",
+}
 
 
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
@@ -225,14 +240,16 @@ def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
         return
     asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
-        if name == "http" and asks_who:
+        if name in ("http", "http_tls") and asks_who:
+            continue
+        if name in _WITH_TLS and config.tls_client_ca is not None:
             continue
         if name in _ASKING_WHO and config.amqp_users is not None:
             continue
         for address in _addresses(getattr(config, name)):
             if address.is_loopback:
                 continue
-            remedy = "tokens_file or " if name == "http" else ""
+            remedy = _REMEDIES.get(name, "")
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
                 "it without authentication; use a loopback address such as "

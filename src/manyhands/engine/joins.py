@@ -17,6 +17,7 @@ from manyhands.model.replies import Refusal, Submitted, Why
 
 _NOTHING: Final[Mapping[str, str]] = {}
 _ASSUMED_SHOWN_MAX: Final = 200
+_MOVES: Final = (Reason.MOVED.value, Reason.ADVANCED.value)
 
 
 def meet_live(
@@ -37,14 +38,19 @@ def meet_live(
 
 def keep_known(effects: Effects, item: NewJob, known: Job) -> Submitted | Refusal:
     """A submit that keeps the existing job of its id or name, finished or not (rule 15). A chosen
-    id in another queue is not the same submit again, but a mistake.
+    id in another queue is not the same submit again, but a mistake; unless the job was moved, for
+    then its queue does not show where it was submitted.
     """
-    if item.id_chosen and known.queue != item.queue:
+    if item.id_chosen and known.queue != item.queue and not _was_moved(known):
         sentence = f"job {known.job_id} is {known.state} in queue {known.queue!r}"
         return Refusal(Why.IN_OTHER_QUEUE, sentence, known)
     if known.state not in FINISHED:
         known = attach(effects, known, item.waiter, durable=item.durable_interest)
     return Submitted(known, created=False)
+
+
+def _was_moved(job: Job) -> bool:
+    return any(entry.what in _MOVES for entry in job.history)
 
 
 def meet_key_holder(effects: Effects, item: NewJob, holder_id: str) -> Submitted | Refusal | Job:

@@ -16,6 +16,7 @@ from manyhands.model.commands import NewJob, OnExisting, Submit
 from manyhands.model.identity import name_key
 from manyhands.model.job import (
     FINISHED,
+    JOINED_HEADER,
     SUBMITTED,
     SUBMITTED_AGAIN,
     HistoryEntry,
@@ -337,11 +338,12 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
         reply = admit(effects, item, coming)
         if isinstance(reply, Refusal):
             return reply
-        if coming.pop(item.name or item.job_id, None) not in (None, reply.job.job_id):
-            joined[item.job_id] = reply.job.job_id
+        key = item.name or item.job_id
+        if coming.pop(key, None) not in (None, reply.job.job_id):
+            joined[item.job_id] = coming[key] = reply.job.job_id
         replies.append(reply)
     if joined:
-        _redirect(effects, joined)
+        _redirect(effects, items, joined)
     created = [reply.job for reply in replies if isinstance(reply, Submitted)]
     ids = [job.job_id for job in created]
     looped = graph.find_cycle(effects, ids, within=graph.new_jobs_only(effects, created))
@@ -350,10 +352,20 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
     return SubmittedMany(tuple(replies))
 
 
-def _redirect(effects: Effects, joined: Mapping[str, str]) -> None:
-    """Lets earlier items that wait for an item that joined another job wait for that job."""
-    for job in list(effects.jobs.values()):
-        if not joined.keys().isdisjoint(job.waits_for):
-            waits_for = dict.fromkeys(joined.get(key, key) for key in job.waits_for)
-            depends_on = dict.fromkeys(joined.get(key, key) for key in job.depends_on)
-            effects.put(replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on)))
+def _redirect(effects: Effects, items: tuple[NewJob, ...], joined: Mapping[str, str]) -> None:
+    """Lets items that depend on an item that joined another job wait for that job. Payloads may
+    name the item by the id it was submitted under, so headers tell the worker which job it became.
+    """
+    for item in items:
+        job = effects.jobs.get(item.job_id) if item.depends_on else None
+        if job is None:
+            continue
+        became = {f"{JOINED_HEADER}{key}": joined[key] for key in item.depends_on if key in joined}
+        if not became and joined.keys().isdisjoint(job.waits_for):
+            continue
+        waits_for = dict.fromkeys(joined.get(key, key) for key in job.waits_for)
+        depends_on = dict.fromkeys(joined.get(key, key) for key in job.depends_on)
+        headers = {**job.headers, **became} if job.headers else job.headers
+        effects.put(
+            replace(job, waits_for=tuple(waits_for), depends_on=tuple(depends_on), headers=headers)
+        )

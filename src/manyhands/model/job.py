@@ -133,6 +133,11 @@ class Origin(Struct, frozen=True, gc=False, omit_defaults=True):
     address: str = ""
 
 
+# With the id of a dependency after it: the header of a job that names the job which that dependency
+# joined instead of becoming one of its own.
+JOINED_HEADER: Final = "joined."
+
+
 class HistoryEntry(Struct, frozen=True, gc=False, omit_defaults=True):
     """Something done to a job that is neither a lease nor a change of state."""
 

@@ -8,10 +8,10 @@ import math
 import os
 import resource
 import socket
-import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, cast
 
+from manyhands.access.credentials import Certificate
 from manyhands.config import Address
 from manyhands.dispatch.budget import GRANT_BYTES
 from manyhands.dispatch.session import QueueSummary, Settle
@@ -23,6 +23,7 @@ from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Reply
 from manyhands.net.backplane import Backplane
+from manyhands.net.peer_certificate import certificate_of
 from manyhands.observe.incidents import is_debugging
 
 _log = get_logger("manyhands.tcp")
@@ -34,11 +35,10 @@ _OUTPUT_BYTES_HIGH: Final = 1024 * 1024
 # How long a drain waits for peers to read what they were sent.
 _DRAIN_SECONDS: Final = 1.0
 # How long a peer may take to read the last answer before its connection is closed.
-_LINGER_SECONDS: Final = 10.0
+LINGER_SECONDS: Final = 10.0
 # More than any request may have: a peer that sends this much does not look for an answer.
 _DROPPED_BYTES_MAX: Final = 256 * 1024 * 1024
-_HANDSHAKE_SECONDS: Final = 10.0  # of TLS
-_BACKLOG: Final = 4096  # peers that are not accepted yet
+BACKLOG: Final = 4096  # peers that are not accepted yet
 CONNECTIONS_COUNT_MAX: Final = 100_000
 
 
@@ -72,13 +72,23 @@ def raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def cannot_listen(name: str, flag: str, address: Address, error: OSError) -> OSError:
+    """The same error as a sentence that says what to do."""
+    number = error.errno or 0
+    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return OSError(
+        f"{name} cannot listen on {address}: {reason}; {flag} HOST:PORT takes another address, "
+        f"{flag} off starts without it."
+    )
+
+
 class TcpListener:
     """Accepts connections and creates a session for each."""
 
     def __init__(
         self,
         backplane: Backplane,
-        address: Address,
+        address: Address | None,
         name: str,
         make_session: Callable[["Connection"], Session],
     ) -> None:
@@ -93,40 +103,35 @@ class TcpListener:
         self._unsent: list[Connection] = []
         self._empty: asyncio.Event | None = None
         self.is_silent = False  # the store failed: new connections get no answer
-        self.tls: ssl.SSLContext | None = None
         self.loop = asyncio.get_running_loop()
 
-    async def start(self) -> str:
-        """Binds and listens; returns the bound address. Raises OSError with a sentence."""
-        try:
-            await self._listen()
-        except OSError as error:
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-            flag = f"--{self.name.partition(' ')[0]}"
-            raise OSError(
-                f"{self.name} cannot listen on {self.address}: {reason}; {flag} HOST:PORT takes "
-                f"another address, {flag} off starts without it."
-            ) from None
+    async def start(self) -> str | None:
+        """Binds and listens; returns the bound address, or None if there is none to listen on
+        because all peers come by other ways. Raises OSError with a sentence.
+        """
+        if self.address is not None:
+            try:
+                await self._listen(self.address)
+            except OSError as error:
+                flag = f"--{self.name.partition(' ')[0]}"
+                raise cannot_listen(self.name, flag, self.address, error) from None
         self.backplane.condition.on_failure.append(self.fall_silent)
-        return str(self.bound())
+        return None if self.address is None else str(self.bound())
 
-    async def _listen(self) -> None:
-        host, port = self.address.host, self.address.port
+    async def _listen(self, address: Address) -> None:
+        host, port = address.host, address.port
         where: dict[str, Any] = {"host": host, "port": port}
         if host == "::" and socket.has_dualstack_ipv6():
             # IPv4 addresses too, which asyncio would leave out.
             where = {
                 "sock": socket.create_server(
-                    (host, port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+                    (host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
                 )
             }
         self._listening = await self.loop.create_server(
             self.make_connection,
             **where,
-            backlog=_BACKLOG,
-            ssl=self.tls,
-            ssl_handshake_timeout=None if self.tls is None else _HANDSHAKE_SECONDS,
+            backlog=BACKLOG,
         )
 
     async def take(self, peer: socket.socket) -> None:
@@ -226,6 +231,8 @@ class Connection(asyncio.Protocol):
         self._clock = backplane.dispatcher.clock
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
+        self.is_secure = False  # the peer speaks TLS
+        self.certificate: Certificate | None = None  # that it has shown
         self._session: Session | None = None
         self.output: list[bytes] = []  # since the last write; if not empty, a write is due
         self._unread = b""  # arrived, and waits for the next turn
@@ -260,6 +267,9 @@ class Connection(asyncio.Protocol):
         ):
             transport.abort()
             return
+        self.is_secure = transport.get_extra_info("ssl_object") is not None
+        if self.is_secure:
+            self.certificate = certificate_of(transport.get_extra_info("peercert"))
         raw = self._socket = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
@@ -419,7 +429,7 @@ class Connection(asyncio.Protocol):
             return False
         self._session.ended()
         # The session closes it once everything is answered; over TLS it ends at once.
-        return self.listener.tls is None
+        return not self.is_secure
 
     def pause_writing(self) -> None:
         self.writing_paused = True
@@ -570,7 +580,7 @@ class Connection(asyncio.Protocol):
             return
         # What the peer still sends is read and dropped until it hangs up: closing with unread bytes
         # would reset the connection, and the peer might never read the reason.
-        self._lingering = self.listener.loop.call_later(_LINGER_SECONDS, self.abort)
+        self._lingering = self.listener.loop.call_later(LINGER_SECONDS, self.abort)
         transport.write_eof()
         if self._reading_paused:
             self._reading_paused = False

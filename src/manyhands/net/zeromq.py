@@ -92,10 +92,10 @@ class RouterSocket:
     async def start(self, session: Session) -> Address:
         """Binds and listens; returns the bound address."""
         self.session = session
-        bound = await self._listener.start()
+        await self._listener.start()
         self._backplane.dispatcher.on_batch.append(self._on_batch)
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
-        return Address(self._address.host, int(bound.rpartition(":")[2]))
+        return Address(self._address.host, self._listener.bound().port)
 
     @property
     def connections_count(self) -> int:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from manyhands.model.policy import REALMS
 from manyhands.observe.tallies import Tallies
 
-_TOGETHER: Final = frozenset({"amqps"})  # counted with amqp, whose queues it shares
+_OVER_TLS: Final = "_tls"  # the end of such a name; counted with those that come without
 
 
 class Flow(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Traffic:
         tallies = self._tallies
         found = []
         for name, address in self._addresses.items():
-            if name in _TOGETHER:
+            if name.endswith(_OVER_TLS):
                 continue
             flow = self.sources.get(name, Flow)()
             jobs = {

@@ -13,8 +13,12 @@ def print_banner(
     config: Config, addresses: dict[str, str | None], facts: dict[str, str | int]
 ) -> None:
     """Prints a table on a terminal, plain lines in a pipe."""
-    http = addresses.get("http")
-    pages = f"http://{http}/ui/" if http is not None else None
+    roots = {
+        name: f"{scheme}://{addresses[name]}/"
+        for scheme, name in (("http", "http"), ("https", "http_tls"))
+        if addresses.get(name) is not None
+    }
+    pages = f"{next(iter(roots.values()))}ui/" if roots else None
     if not sys.stdout.isatty():
         for name, address in addresses.items():
             print(f"{name}\t{address or 'off'}", flush=True)  # noqa: T201 - this is the output
@@ -28,8 +32,8 @@ def print_banner(
     for name, address in addresses.items():
         if address is None:
             table.add_row(f"[dim]{name}[/]", "[dim]off[/]")
-        elif name == "http":
-            table.add_row(name, f"[link=http://{address}/]http://{address}/[/]")
+        elif name in roots:
+            table.add_row(name, f"[link={roots[name]}]{roots[name]}[/]")
         else:
             table.add_row(name, address)
     place = str(config.data) if facts["kind"] == "sqlite" else "memory only: gone when it stops"

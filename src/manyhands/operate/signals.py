@@ -11,6 +11,7 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.loggers import get_logger
 from manyhands.observe.logs import LogFile
 from manyhands.observe.traffic import Traffic
+from manyhands.operate.watched_files import WatchedFiles
 
 _log = get_logger("manyhands.server")
 
@@ -28,13 +29,14 @@ def listen_to_signals(
     remove_files: Callable[[], None],
     log_file: LogFile | None,
     log_state: Callable[[], None],
+    watched: WatchedFiles,
 ) -> None:
     """Installs the handlers. ``remove_files`` is called before an immediate exit."""
     actions: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: _stop(condition, remove_files),
         signal.SIGINT: lambda: _stop(condition, remove_files),
         signal.SIGUSR1: condition.stopping.set,
-        signal.SIGHUP: lambda: _reopen(log_file),
+        signal.SIGHUP: lambda: _read_again(log_file, watched),
         signal.SIGUSR2: log_state,
     }
     for number, action in actions.items():
@@ -51,10 +53,15 @@ def _stop(condition: Condition, remove_files: Callable[[], None]) -> None:
     condition.stopping.set()
 
 
-def _reopen(log_file: LogFile | None) -> None:
-    if log_file is None:
-        _log.info("SIGHUP is ignored: there is no log file to reopen")
-        return
+def _read_again(log_file: LogFile | None, watched: WatchedFiles) -> None:
+    if log_file is not None:
+        _reopen(log_file)
+    elif not watched:
+        _log.info("SIGHUP is ignored: there is no log file to reopen, and no file to read again")
+    watched.reload()
+
+
+def _reopen(log_file: LogFile) -> None:
     try:
         log_file.reopen()
     except OSError as error:

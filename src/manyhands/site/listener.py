@@ -13,6 +13,7 @@ from manyhands.net.backplane import Backplane
 from manyhands.net.http import SWEEP_SECONDS, HttpConnection, HttpSession, Site
 from manyhands.net.http_peer import Proxies
 from manyhands.net.tcp import Connection, Session, TcpListener
+from manyhands.net.tls import Tls
 from manyhands.observe.metrics import Metrics
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.native.routes import NativeRoutes
@@ -43,10 +44,18 @@ class HttpListener(TcpListener):
     """Accepts HTTP peers."""
 
     def __init__(
-        self, backplane: Backplane, sources: Sources, metrics: Metrics, address: Address
+        self,
+        backplane: Backplane,
+        sources: Sources,
+        metrics: Metrics,
+        address: Address | None,
+        tls: Tls | None = None,
     ) -> None:
         super().__init__(backplane, address, "http", self._make_session)
+        self._tls = tls
+        self._bound: Address | None = None
         config = sources.config
+        self._config = config
         self._server_name = config.server_name
         self._admission = sources.admission
         self._naps = Naps()
@@ -105,18 +114,26 @@ class HttpListener(TcpListener):
     def begin(self) -> None:
         """Prepares to serve peers, under the names that need no bound address."""
         self._sweep()
-        self._defend(self.address)
+        self._defend()
+        if self._tls is not None:
+            self._tls.on_change.append(self._defend)
 
-    def _defend(self, bound: Address) -> None:
-        names = (self.address.host, self._server_name)
-        self._defences = Defences(bound, names, self._site.cors.origins)
+    def _defend(self) -> None:
+        """Sets the names that this server answers to; those of its certificate are among them."""
+        config = self._config
+        addresses = (config.http, config.http_tls, self._bound)
+        names = {self._server_name, *(() if self._tls is None else self._tls.names)}
+        names |= {address.host for address in addresses if address is not None}
+        self._defences = Defences(names, self._site.cors.origins)
         self._qless.answering.defences = self._defences
 
-    async def start(self) -> str:
+    async def start(self) -> str | None:
         """Binds, then accepts."""
         self.begin()
         address = await super().start()
-        self._defend(self.bound())
+        if address is not None:
+            self._bound = self.bound()
+            self._defend()
         return address
 
     def fall_silent(self) -> None:

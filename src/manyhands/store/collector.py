@@ -5,7 +5,7 @@ finished jobs leave the index once their record can be read.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from manyhands.engine.effects import Effects
 from manyhands.model import limits
@@ -44,7 +44,7 @@ class Collector:
         self.sealed_bytes = 0
         self.unapplied_bytes = 0
 
-    def write(self, effects: Effects) -> int:  # noqa: C901 - the hot path: one look
+    def write(self, effects: Effects) -> int:  # noqa: C901, PLR0912 - the hot path: one look
         """Applies the effects of one command in memory; returns the weight of the open batch."""
         index, batch = self.index, self.batch
         if effects.is_plain:
@@ -58,6 +58,11 @@ class Collector:
             job = changed
             if job.serial:
                 old = index.jobs.get(job_id) or index.take_back(job_id)
+                if old.waiters is not job.waiters and _is_same_record(old, job):
+                    index.change(old, job)
+                    if job_id in batch.jobs:
+                        batch.jobs[job_id] = job
+                    continue
                 if (
                     old.payload is not job.payload
                     or old.stored_bytes != job.stored_bytes
@@ -221,3 +226,10 @@ class Collector:
                 ):
                     self.index.shed_payload(job)
         return settled
+
+
+def _is_same_record(old: Job, job: Job) -> bool:
+    """Rule 22: whether only waiters of a job came or went that is wanted without them. They end
+    with their connections or the server, so they are not worth a row.
+    """
+    return old.durable_interest and replace(old, waiters=job.waiters) == job

@@ -11,7 +11,7 @@ from manyhands.client.errors import Fail, Retry
 from manyhands.client.job import Job as JobInProgress
 from manyhands.client.job import Released, current
 from manyhands.client.outputs import HEADER as OUTPUTS_HEADER
-from manyhands.client.outputs import filled, references
+from manyhands.client.outputs import filled, references, settled
 from manyhands.client.signature import BadArguments, BadResult
 from manyhands.client.task import Task
 from manyhands.client.worker.execution import BAD_ARGUMENTS, BAD_RESULT
@@ -170,9 +170,10 @@ class Run:
         job = self._job
         if OUTPUTS_HEADER not in (job.headers or {}):
             return job.payload
-        views = {job_id: self._courier.view(job_id) for job_id in references(job.payload)}
+        payload = settled(job.payload, job.headers or {})
+        views = {job_id: self._courier.view(job_id) for job_id in references(payload)}
         try:
-            return filled(job.payload, views)
+            return filled(payload, views)
         except LookupError as error:
             raise BadArguments(str(error)) from None
 

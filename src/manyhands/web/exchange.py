@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from httptools import parse_url
 
-from manyhands.config import Address
 from manyhands.model.roles import ANYBODY
 from manyhands.web.envelope import Problem, bare_error, envelope, error_envelope
 
@@ -400,11 +399,12 @@ def headers_of(status: int) -> Iterable[tuple[bytes, bytes]]:
 class Defences:
     """Checks against web pages that make a browser call this server: the host and the origin."""
 
-    def __init__(
-        self, bound: Address, names: tuple[str, ...], origins: frozenset[bytes] = frozenset()
-    ) -> None:
-        self._names = {name.lower() for name in (*names, "localhost", bound.host)}
-        self._any_address = _is_wildcard(bound.host)
+    def __init__(self, names: Iterable[str], origins: frozenset[bytes] = frozenset()) -> None:
+        """``names`` are those of this server: addresses that it is bound to, and names such as
+        ``*.example.com``.
+        """
+        self._names = {name.lower() for name in (*names, "localhost")}
+        self._any_address = any(map(_is_wildcard, self._names))
         self._origins = origins  # foreign origins whose pages may use the APIs
         self._known: set[bytes] = set()
 
@@ -471,7 +471,8 @@ class Defences:
             name = urlsplit(f"//{host.decode('ascii')}").hostname or ""
         except ValueError:
             return False
-        if name in self._names or name.endswith(".localhost"):
+        any_of_domain = f"*.{name.partition('.')[2]}"
+        if name in self._names or any_of_domain in self._names or name.endswith(".localhost"):
             return True
         try:
             address = ipaddress.ip_address(name)

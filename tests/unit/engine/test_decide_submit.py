@@ -448,6 +448,21 @@ def test_an_item_that_waits_for_one_that_joined_another_job_waits_for_that_job()
     world.claim()
     world.complete(holder.job_id)
     assert world.state(after.job_id) is State.READY
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_worker_is_told_which_job_a_dependency_of_the_same_batch_joined(is_first):
+    """P19: payloads name it by the id that it was submitted under."""
+    world = World()
+    holder = world.submit(unique_key=b"k")
+    unique = a_job(job_id="a", id_chosen=True, unique_key=b"k")
+    after = a_job(job_id="b", id_chosen=True, depends_on=("a",), headers={"outputs": "1"})
+
+    world.submit_together(*([unique, after] if is_first else [after, unique]))
+
+    assert world.job("b").depends_on == world.job("b").waits_for == (holder.job_id,)
+    assert world.job("b").headers == {"outputs": "1", "joined.a": holder.job_id}
+    world.check()
     world.check()
 
 

@@ -160,6 +160,18 @@ def test_a_submit_is_not_satisfied_with_the_job_of_its_id_in_another_queue(finis
     assert world.job("abc") == before
 
 
+def test_a_submit_that_is_repeated_after_its_job_was_moved_gets_that_job():
+    """S2: an operator's move between a submit and its repetition makes no mistake of the latter."""
+    world = World()
+    world.submit(job_id="abc", id_chosen=True)
+    moved = world.move("abc", "other")
+
+    reply = world.offer(a_job("q", job_id="abc", id_chosen=True, on_existing=OnExisting.KEEP))
+
+    assert isinstance(reply, Submitted)
+    assert (reply.job, reply.created) == (moved, False)
+
+
 def test_a_submit_may_be_satisfied_with_the_job_of_its_name():
     world = World()
     job = world.submit(namespace="s", name="n")

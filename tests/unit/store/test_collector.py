@@ -1,7 +1,7 @@
 """What a batch holds when payloads leave memory meanwhile."""
 
 from manyhands.engine.decide import decide
-from manyhands.model.commands import Claim, NewJob, SetTags, Submit
+from manyhands.model.commands import Attach, Claim, Detach, NewJob, SetTags, Submit
 from manyhands.model.job import Holder
 from manyhands.store.collector import Collector
 
@@ -40,3 +40,26 @@ def test_a_payload_stays_in_memory_until_the_whole_row_that_is_being_written_aga
     assert second.jobs["1" * 32].payload == PAYLOAD
     desk.collector.applied(second.number)
     assert desk.collector.index.jobs["1" * 32].stored_bytes == len(PAYLOAD)
+
+
+def test_s11_a_waiter_on_a_job_that_is_wanted_without_it_costs_no_row():
+    desk = Desk()
+    desk.ask(
+        Submit(
+            (
+                NewJob(job_id="aa", queue="q"),
+                NewJob(job_id="bb", queue="q", durable_interest=False, waiter="c/0"),
+            )
+        ),
+    )
+    desk.seal()
+
+    desk.ask(Attach(job_id="aa", waiter="c/1"))
+    assert desk.collector.index.jobs["aa"].waiters == ("c/1",)
+    assert desk.collector.batch.jobs == {}
+    desk.ask(Detach("c/1"))
+    assert desk.collector.index.jobs["aa"].waiters == ()
+    assert desk.collector.batch.jobs == {}
+
+    desk.ask(Attach(job_id="bb", waiter="c/1"))
+    assert set(desk.collector.batch.jobs) == {"bb"}

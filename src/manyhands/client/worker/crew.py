@@ -90,6 +90,7 @@ class Crew:
         self._lifespan = contextlib.AsyncExitStack()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._shortest_term_ms = 0
+        self._ticks = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._was_connected = False
@@ -467,6 +468,7 @@ class Crew:
 
     def _tick(self) -> None:
         self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._ticks += 1
         since = perf_counter() - _BUFFERED_SECONDS_MAX
         for waiting in (self._hands.buffer, self._coroutines):
             with contextlib.suppress(IndexError):  # a thread was faster
@@ -508,6 +510,7 @@ class Crew:
                 given_back=total.given_back,
                 lost=total.lost,
                 ahead=self.ahead_count,
+                ticks=self._ticks,
             )
 
 

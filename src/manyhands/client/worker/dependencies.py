@@ -8,7 +8,7 @@ import msgspec
 
 from manyhands.client.errors import Refused
 from manyhands.client.notes import View
-from manyhands.client.outputs import HEADER, filled, references
+from manyhands.client.outputs import HEADER, filled, references, settled
 from manyhands.client.worker.execution import BAD_ARGUMENTS, Outcome, refused
 from manyhands.client.worker.run import Run
 from manyhands.client.worker_stream import WorkerStream
@@ -36,6 +36,7 @@ class Dependencies:
         if HEADER not in run.job.headers:
             return False
         try:
+            run.payload = settled(run.payload, run.job.headers)
             needed = references(run.payload)
         except (msgspec.MsgspecError, RecursionError):
             return False  # the arguments do not fit, which the task's decoder says best

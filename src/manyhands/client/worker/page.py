@@ -10,8 +10,8 @@ from typing import Final
 
 from manyhands.client.notes import Held
 
-_HEAD: Final = struct.Struct("=8Q")
-_HEAD_BYTES: Final = 64
+_HEAD: Final = struct.Struct("=9Q")
+_HEAD_BYTES: Final = 128
 # A byte that says whether a job runs, the lengths of its id and token, and both.
 _LENGTHS: Final = struct.Struct("=HH")
 _RECORD_BYTES: Final = 1024
@@ -25,6 +25,7 @@ FIELDS: Final = (
     "given_back",
     "lost",
     "ahead",
+    "ticks",  # of the child's loop: they stop where code holds the interpreter
 )
 
 

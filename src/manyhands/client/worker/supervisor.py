@@ -24,6 +24,7 @@ from manyhands.client.worker.names import drawn_name
 from manyhands.client.worker.options import SupervisorOptions
 from manyhands.client.worker.records import write_records
 from manyhands.client.worker.reload import FileWatch
+from manyhands.client.worker.standstill import Standstill
 from manyhands.client.worker.totals import Totals
 from manyhands.client.worker.view import LiveView
 from manyhands.client.worker_stream import WorkerStream
@@ -47,6 +48,7 @@ class Supervisor:
         self._folder = folder
         self._loop = asyncio.get_running_loop()
         self._children: dict[str, ChildProcess] = {}
+        self._standstills: dict[str, Standstill] = {}
         self._started_at: dict[str, float] = {}
         self._stream: WorkerStream | None = None
         self._connection: messages.Connection | None = None
@@ -108,6 +110,7 @@ class Supervisor:
             ended=lambda *ended: self._in_loop(self._on_end, *ended),
         )
         self._children[name] = child
+        self._standstills[name] = Standstill(child, self._loop.time())
         self._started_at[name] = self._loop.time()
         self._changed.set()
 
@@ -144,7 +147,7 @@ class Supervisor:
 
     def _on_end(self, child: ChildProcess, how: Exit) -> None:
         """P49: what was running is to blame, what was waiting is not."""
-        del self._children[child.name]
+        del self._children[child.name], self._standstills[child.name]
         lived = self._loop.time() - self._started_at.pop(child.name)
         self.totals.keep(child.figures)
         is_death = how.code != 0 and not child.was_killed
@@ -203,6 +206,9 @@ class Supervisor:
                 known = len(terms)
                 vouched_at = now
                 self._stream.vouch([child.name for child in self.children])
+            if self._stream is not None:
+                for standstill in tuple(self._standstills.values()):
+                    standstill.look(self._stream, now)
             if self._options.reload and self._files.is_changed() and not self._is_stopping:
                 self._reload()
             await asyncio.sleep(min(voucher.LOOK_SECONDS, due / 2))

@@ -1,9 +1,7 @@
 """The AMQP endpoint: watchers of events need no broker. Over TCP and TLS."""
 
 import asyncio
-import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -182,15 +180,15 @@ class AmqpEndpoint:
 
 
 class AmqpListener(TcpListener):
-    """Watchers over TCP."""
+    """Accepts watchers."""
 
     def __init__(
-        self, backplane: Backplane, endpoint: AmqpEndpoint, address: Address, name: str = "amqp"
+        self, backplane: Backplane, endpoint: AmqpEndpoint, address: Address | None
     ) -> None:
         self.endpoint = endpoint
-        super().__init__(backplane, address, name, endpoint.make_session)
+        super().__init__(backplane, address, "amqp", endpoint.make_session)
 
-    async def start(self) -> str:
+    async def start(self) -> str | None:
         address = await super().start()
         self.endpoint.start()
         return address
@@ -201,34 +199,6 @@ class AmqpListener(TcpListener):
 
     def make_connection(self) -> Connection:
         return _WatcherConnection(self)
-
-
-class AmqpsListener(AmqpListener):
-    """Watchers over TLS."""
-
-    def __init__(
-        self, backplane: Backplane, endpoint: AmqpEndpoint, config: Config, address: Address
-    ) -> None:
-        super().__init__(backplane, endpoint, address, "amqps")
-        assert config.tls_certificate is not None
-        assert config.tls_key is not None
-        self.tls = server_context(config.tls_certificate, config.tls_key)
-
-
-def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """The TLS context of a listener. Raises OSError with a sentence."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # A key with a password would prompt for it on the terminal, and wait for ever.
-        context.load_cert_chain(certificate, key, password=lambda: b"")
-    except FileNotFoundError:
-        missing = certificate if not certificate.exists() else key
-        raise OSError(f"the TLS file {missing} does not exist") from None
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror
-        raise OSError(f"{certificate} and {key} cannot be used for TLS: {reason}") from None
-    return context
 
 
 class _WatcherConnection(Connection):

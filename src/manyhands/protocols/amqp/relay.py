@@ -7,9 +7,7 @@ there.
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, cast
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,6 +19,7 @@ from manyhands.dispatch.pacer import Pacer
 from manyhands.loggers import get_logger
 from manyhands.model.commands import SetCursor
 from manyhands.model.events import Cursor
+from manyhands.net.tls import client_context
 from manyhands.observe.repeats import Repeats
 from manyhands.protocols.amqp.log import MessageLog
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
@@ -62,7 +61,7 @@ class Relay:
         self._messages = messages
         self._loop = asyncio.get_running_loop()
         self._events = dispatcher.events
-        self._tls = _trust(config.amqp_relay_ca) if broker.secure else None
+        self._tls = client_context(config.amqp_relay_ca) if broker.secure else None
         self._name = f"amqp.relay:{broker.host}:{broker.port}/{broker.virtual_host}"
         self._confirmed = self._stored = self._first_position()
         self._position = self._confirmed  # everything up to here was sent
@@ -339,15 +338,6 @@ class Relay:
         if self._confirmed != self._stored:
             self._stored = self._confirmed
             self._dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
-
-
-def _trust(file: Path | None) -> ssl.SSLContext:
-    """The certificates to verify the broker with. Raises OSError with a sentence."""
-    try:
-        return ssl.create_default_context(cafile=file)
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror
-        raise OSError(f"the certificates in {file} cannot be used: {reason}") from None
 
 
 class _Link(asyncio.Protocol):

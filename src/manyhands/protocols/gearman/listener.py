@@ -29,7 +29,7 @@ _LOOKS_MAX: Final = 12
 class GearmanListener(TcpListener):
     """Accepts Gearman connections, which share one hall."""
 
-    def __init__(self, backplane: Backplane, config: Config, address: Address) -> None:
+    def __init__(self, backplane: Backplane, config: Config, address: Address | None) -> None:
         self.hall = Hall(
             config.server_name,
             __version__,
@@ -52,7 +52,7 @@ class GearmanListener(TcpListener):
         """Connections and errors so far."""
         return Flow(len(self.connections), self.hall.faults_count)
 
-    async def start(self) -> str:
+    async def start(self) -> str | None:
         address = await super().start()
         self._look()
         return address

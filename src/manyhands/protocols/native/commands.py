@@ -55,9 +55,16 @@ class ApiCommands:
     """Requests that change something."""
 
     def __init__(
-        self, dispatcher: Dispatcher, ids: Ids, payload_bytes_max: int, handing_out: HandingOut
+        self,
+        dispatcher: Dispatcher,
+        ids: Ids,
+        payload_bytes_max: int,
+        handing_out: HandingOut,
+        dismiss: Callable[[str], None],
     ) -> None:
+        """``dismiss`` ends the stream of a worker."""
         self._dispatcher = dispatcher
+        self._dismiss = dismiss
         self._clock = dispatcher.clock
         self._ids = ids
         self._handing_out = handing_out
@@ -191,6 +198,7 @@ class ApiCommands:
         body = decode(bodies.DEPART, await exchange.body())
         body.check()
         command, more = body.commands()
+        self._dismiss(body.worker)  # what it were still handed would stay with the dead
         count = await self._count(command)
         last = count
         while last == bodies.GOODBYES_COUNT_MAX:

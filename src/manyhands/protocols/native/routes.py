@@ -310,11 +310,12 @@ class NativeRoutes:
 
     def __init__(self, sources: Sources, handing_out: HandingOut, naps: Naps) -> None:
         dispatcher, ids, config = sources.dispatcher, sources.ids, sources.config
-        self._commands = ApiCommands(dispatcher, ids, config.payload_bytes_max, handing_out)
+        self.stream = StreamRoutes(dispatcher, ids, config, sources.audit)
+        bytes_max, dismiss = config.payload_bytes_max, self.stream.dismiss
+        self._commands = ApiCommands(dispatcher, ids, bytes_max, handing_out, dismiss)
         self._queries = ApiQueries(sources, naps)
         self._reports = ApiOperating(dispatcher, sources.history, sources.traffic)
         self._bulk = ApiBulk(dispatcher, ids, sources.bulk)
-        self.stream = StreamRoutes(dispatcher, ids, config, sources.audit)
         self.endings = self._queries.endings
 
     def routes(self) -> Iterator[Route]:

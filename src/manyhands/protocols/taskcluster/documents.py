@@ -20,9 +20,10 @@ from manyhands.web.exchange import Exchange
 
 RUN: Final = "/store/{task}/runs/{run}"
 _FOLDERS_COUNT: Final = f"/{VERSION}{RUN}/".count("/")  # before the name of a run's file
+# Schemes, with the listener and a description of each.
 _ENDPOINTS: Final = {
-    "amqp": "The embedded endpoint; read-only.",
-    "amqps": "The embedded endpoint over TLS; read-only.",
+    "amqp": ("amqp", "The embedded endpoint; read-only."),
+    "amqps": ("amqp_tls", "The embedded endpoint over TLS; read-only."),
 }
 _FILES: Final = resources.files("manyhands.protocols.taskcluster")
 
@@ -48,8 +49,8 @@ class Documents:
     async def amqp(self, _exchange: Exchange) -> object:
         name = self._config.server_name
         account = "guest:guest@" if self._config.amqp_users is None else ""
-        for scheme in ("amqp", "amqps"):
-            address = self._addresses[scheme]
+        for scheme, (listener, _) in _ENDPOINTS.items():
+            address = self._addresses[listener]
             if address is not None:
                 return answers.Broker(f"{scheme}://{account}{reachable(name, address)}/")
         raise RestError(404, "this server has no AMQP endpoint")
@@ -74,8 +75,8 @@ class Documents:
                 "protocolVersion": "0.9.1",
                 "description": description,
             }
-            for scheme, description in _ENDPOINTS.items()
-            if (address := self._addresses[scheme]) is not None
+            for scheme, (listener, description) in _ENDPOINTS.items()
+            if (address := self._addresses[listener]) is not None
         }
         return document
 

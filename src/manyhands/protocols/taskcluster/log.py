@@ -91,8 +91,11 @@ class MessageLog:
 
 def base_url(server_name: str, addresses: Mapping[str, str | None]) -> str:
     """Where the documents linked in messages are served."""
-    address = addresses["http"]
-    return f"http://{server_name if address is None else reachable(server_name, address)}"
+    for scheme, listener in (("http", "http"), ("https", "http_tls")):
+        address = addresses.get(listener)
+        if address is not None:
+            return f"{scheme}://{reachable(server_name, address)}"
+    return f"http://{server_name}"
 
 
 def reachable(server_name: str, address: str) -> str:
