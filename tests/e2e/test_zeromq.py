@@ -13,6 +13,7 @@ import uvloop
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from manyhands.access.callers import Callers
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.net import tcp, zeromq
@@ -88,6 +89,7 @@ class Echoing:
             ids=Ids(),
             dispatcher=dispatcher,
             budget=ample_budget(),
+            logins=SimpleNamespace(callers=Callers()),
             condition=SimpleNamespace(failure=None, on_failure=[]),
         )
         session = Echo()

@@ -73,9 +73,7 @@ class AuditLog:
 
         (ask or self._dispatcher.ask)(command, settle_recorded)
 
-    def refused(
-        self, caller: Caller, address: str, protocol: str, what: str, target: str
-    ) -> None:
+    def refused(self, caller: Caller, address: str, protocol: str, what: str, target: str) -> None:
         """Records a request that was refused, unless its sender had many of them in this minute."""
         minute = self._dispatcher.clock.now() // 60_000
         if minute != self._minute:

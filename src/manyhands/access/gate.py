@@ -6,7 +6,7 @@ A caller that may do everything gets the dispatcher's own ``ask``: it pays nothi
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +18,9 @@ from manyhands.model.commands import Attach, Command, Depart, NewJob, Resume, Su
 from manyhands.model.job import Job, Origin
 from manyhands.model.replies import Found, Refusal, Reply, Why
 from manyhands.model.roles import RIGHTS, Caller, Right, Role
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _HINTS: Final = {
     Right.LOOK: "the role read or operate",
@@ -222,7 +225,7 @@ class Askers:
             refused = self._bind_refused(refused)
         self._now(command, settle, refused)
 
-    def bind[**P, R](self, call: Callable[P, R]) -> Callable[P, R]:
+    def bind(self, call: Callable[P, R]) -> Callable[P, R]:
         """The same callback, on behalf of the present peer."""
         guard = self.guard
 

@@ -57,6 +57,7 @@ _PANELS = {
         "memory",
     ),
     "Access": (
+        "access",
         "tokens",
         "tokens_file",
         "read_only",

@@ -50,9 +50,7 @@ def _present(dispatcher: Dispatcher, *, recorded: bool) -> Ask:
     return guard.ask_recorded if recorded else guard.ask
 
 
-def ask_many(
-    ask: Ask, commands: Sequence[Command], finish: Callable[[list[Any]], None]
-) -> None:
+def ask_many(ask: Ask, commands: Sequence[Command], finish: Callable[[list[Any]], None]) -> None:
     """One reply for each command, in order, all together when the last one may leave. They share
     commits; a long list is decided in slices.
     """

@@ -3,6 +3,8 @@
 from msgspec import Struct
 
 from manyhands.access.audit import AuditLog
+from manyhands.access.gate import Gate
+from manyhands.access.logins import Logins
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -10,8 +12,8 @@ from manyhands.dispatch.ids import Ids
 
 
 class Backplane(Struct, frozen=True):
-    """The dispatcher, the names of connections, the memory budget, the audit log, and the condition
-    of the server.
+    """The dispatcher, names of connections, the memory budget, the audit log, the condition of the
+    server, and who may do what.
     """
 
     dispatcher: Dispatcher
@@ -19,3 +21,5 @@ class Backplane(Struct, frozen=True):
     budget: Budget
     audit: AuditLog
     condition: Condition
+    gate: Gate
+    logins: Logins

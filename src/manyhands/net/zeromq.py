@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from manyhands.access.gate import Askers, Guard
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
@@ -68,6 +69,38 @@ class Session(Protocol):
         """The server is stopping: answers what is held back."""
 
 
+class Introduced:
+    """A session whose commands are those of the peer that sent the message at hand."""
+
+    def __init__(self, session: Session, askers: Askers, router: "RouterSocket") -> None:
+        self._session = session
+        self._askers = askers
+        self._router = router
+        self.overflowed = session.overflowed
+        self.is_overwhelmed = session.is_overwhelmed
+        self.drain = session.drain
+        self._short = session.receive_short
+        self.receive_short = None if self._short is None else self._receive_short
+
+    def receive(self, frames: list[bytes]) -> None:
+        """Takes a message."""
+        askers = self._askers
+        askers.enter(self._router.guard_of(frames[0]))
+        try:
+            self._session.receive(frames)
+        finally:
+            askers.enter(None)
+
+    def _receive_short(self, route: tuple[bytes, ...], body: bytes) -> None:
+        askers = self._askers
+        askers.enter(self._router.guard_of(route[0]))
+        try:
+            assert self._short is not None
+            self._short(route, body)
+        finally:
+            askers.enter(None)
+
+
 class RouterSocket:
     """One bound ROUTER socket, whose peers share one session."""
 
@@ -89,9 +122,11 @@ class RouterSocket:
         self._refused_count = 0
         self._looking: asyncio.TimerHandle | None = None
 
-    async def start(self, session: Session) -> Address:
-        """Binds and listens; returns the bound address."""
-        self.session = session
+    async def start(self, session: Session, askers: Askers | None = None) -> Address:
+        """Binds and listens; returns the bound address. With ``askers``, commands are those of
+        the peer that sent the message.
+        """
+        self.session = session if askers is None else Introduced(session, askers, self)
         await self._listener.start()
         self._backplane.dispatcher.on_batch.append(self._on_batch)
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
@@ -136,6 +171,11 @@ class RouterSocket:
         """The address of a peer, while it is connected."""
         peer = self._peers.get(identity)
         return "" if peer is None else peer.connection.address
+
+    def guard_of(self, identity: bytes) -> Guard | None:
+        """What the commands of a peer have to pass."""
+        peer = self._peers.get(identity)
+        return None if peer is None else peer.connection.guard
 
     def report_refused(self, peer: "Peer", sentence: str) -> None:
         """Logs the first refusal, the second, the fourth, …: peers that try again must not fill the

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from manyhands.access.callers import Callers
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
@@ -68,7 +69,12 @@ class House:
         )
         self.session.dispatcher = self.dispatcher
         self.awaited: list = []
-        backplane = SimpleNamespace(ids=Ids(), dispatcher=self.dispatcher, budget=ample_budget())
+        backplane = SimpleNamespace(
+            ids=Ids(),
+            dispatcher=self.dispatcher,
+            budget=ample_budget(),
+            logins=SimpleNamespace(callers=Callers()),
+        )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
         self.router.session = self.session
