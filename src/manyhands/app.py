@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
+from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.access.file import AccessFileError, callers_of, reload_callers
 from manyhands.access.gate import Gate
 from manyhands.access.logins import Logins
@@ -32,6 +33,7 @@ from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
+from manyhands.observe.attention import Attention
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -179,6 +181,7 @@ class Server:
             self.audit,
             self.bulk,
             self.history,
+            Attention(self.dispatcher, self.history),
             self.traffic,
             self.worker_books,
             self.past,
@@ -227,13 +230,22 @@ class Server:
         self.metrics.sources.append(relay.metrics)
         return relay
 
-    def _dwork(self, endpoints: Endpoints) -> Listener:
-        listener = DworkListener(self.backplane, self.config, endpoints)
+    @cached_property
+    def _curve_key(self) -> CurveKeyFile | None:
+        """The keys for all addresses with CURVE."""
+        if self.config.curve_key is None:
+            return None
+        found = CurveKeyFile(self.config.curve_key)
+        self.watched.add((self.config.curve_key,), found.reload)
+        return found
+
+    def _dwork(self, endpoints: Endpoints | None) -> DworkListener:
+        listener = DworkListener(self.backplane, self.config, endpoints, self._curve_key)
         self.traffic.sources["dwork"] = listener.flow
         return listener
 
-    def _wmp(self, address: Address) -> Listener:
-        listener = WmpListener(self.backplane, self.config, address)
+    def _wmp(self, address: Address | None) -> WmpListener:
+        listener = WmpListener(self.backplane, self.config, address, self._curve_key)
         self.traffic.sources["wmp"] = listener.flow
         self.metrics.sources.append(listener.metrics)
         return listener
@@ -262,11 +274,14 @@ class Server:
         for name, make in kinds.items():
             where = getattr(self.config, name)
             where_tls = getattr(self.config, f"{name}_tls", None)
-            if where is None and where_tls is None:
+            where_curve = getattr(self.config, f"{name}_curve", None)
+            if where is None and where_tls is None and where_curve is None:
                 continue
             listener = make(where)
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
+            if isinstance(listener, DworkListener | WmpListener):
+                self.condition.addresses[f"{name}_curve"] = listener.curve_address
             if where_tls is not None:
                 assert isinstance(listener, TcpListener)
                 assert self._tls is not None

@@ -122,10 +122,6 @@ def test_without_credentials_nothing_is_done_and_nothing_is_shown(guarded):
             kind, args = talk.tell(*packet)
             assert kind == wire.ERROR, packet
             assert args[0] == b"NOT_ALLOWED"
-    with DworkTalk(guarded) as talk:
-        for kind in (Kind.CREATE, Kind.STEAL):
-            answer = talk.ask(kind, *([a_task("t")] if kind is Kind.CREATE else []), location="w")
-            assert answer.kind is Kind.ERROR
 
 
 def test_patterns_hold_in_every_protocol(guarded, tokens):

@@ -11,9 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from manyhands.dispatch import dispatcher as dispatching
 from manyhands.dispatch.sleepers import Sleeper
-from manyhands.engine.decide import decide, decide_fully
 from manyhands.model.commands import (
     Attach,
     ByAnyone,
@@ -95,26 +93,25 @@ def some_steps(seed: int, count: int) -> list[Step]:
     return [(dice.choice(WORDS), dice.randrange(1000), dice.randrange(1000)) for _ in range(count)]
 
 
-def run_both(steps: list[Step], monkeypatch: Any) -> tuple[list[Any], list[Any]]:
-    """The logs of the two ways."""
-    return run(steps, decide, monkeypatch), run(steps, decide_fully, monkeypatch)
+def run_both(steps: list[Step]) -> tuple[list[Any], list[Any]]:
+    """The logs of the two ways: the short one where it applies, and the rules alone."""
+    return run(steps, Trial()), run(steps, Trial(by_rules=True))
 
 
-def run(steps: list[Step], way: Decide, monkeypatch: Any) -> list[Any]:
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatching, "decide", way)
-        trial = Trial()
-        for step in steps:
-            trial.take(*step)
-        trial.finish()
+def run(steps: list[Step], trial: "Trial") -> list[Any]:
+    for step in steps:
+        trial.take(*step)
+    trial.finish()
     return trial.log
 
 
 class Trial:
     """One run, and its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_rules: bool = False) -> None:
         self.desk = Desk(check_invariants=True)
+        if by_rules:
+            self.desk.dispatcher.steps.clear()
         self.live = self.desk.store.live
         self.log: list[Any] = []
         self.ids: list[str] = []

@@ -1,13 +1,13 @@
 """Nobody can tell the short way of plain jobs from the rules."""
 
+from collections import Counter
 from itertools import zip_longest
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyhands.engine import plain
-from tests.simulation.both_ways import WORDS, run_both, some_steps
+from tests.simulation.both_ways import WORDS, Trial, run, run_both, some_steps
 
 SEEDS = range(100)
 STEPS = 1_000
@@ -20,37 +20,37 @@ def assert_same(short, full):
         assert one == other, f"entry {number} of the log differs"
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None)
 @given(steps=st.lists(a_step, max_size=80))
-def test_any_few_commands_have_the_same_outcome_by_both_ways(steps, monkeypatch):
-    short, full = run_both(steps, monkeypatch)
+def test_any_few_commands_have_the_same_outcome_by_both_ways(steps):
+    short, full = run_both(steps)
 
     assert_same(short, full)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_long_run_has_the_same_outcome_by_both_ways(seed, monkeypatch):
-    short, full = run_both(some_steps(seed, STEPS), monkeypatch)
+def test_a_long_run_has_the_same_outcome_by_both_ways(seed):
+    short, full = run_both(some_steps(seed, STEPS))
 
     assert_same(short, full)
 
 
-def test_a_long_run_takes_every_step_of_the_short_way_often(monkeypatch):
-    taken = dict.fromkeys(plain.STEPS, 0)
+def test_a_long_run_takes_every_step_of_the_short_way_often():
+    taken = Counter()
 
     def counted(kind, step):
-        def count(command, view, now):
-            outcome = step(command, view, now)
-            taken[kind] += outcome is not None
-            return outcome
+        def count(command, settle):
+            is_taken = step(command, settle)
+            taken[kind] += is_taken
+            return is_taken
 
         return count
 
-    counting = {kind: counted(kind, step) for kind, step in plain.STEPS.items()}
-    monkeypatch.setattr(plain, "STEPS", counting)
     for seed in range(5):
-        run_both(some_steps(seed, STEPS), monkeypatch)
+        trial = Trial()
+        steps = trial.desk.dispatcher.steps
+        kinds = list(steps)
+        steps.update({kind: counted(kind, step) for kind, step in steps.items()})
+        run(some_steps(seed, STEPS), trial)
 
-    assert min(taken.values()) > 10, taken
+    assert min(taken[kind] for kind in kinds) > 10, taken

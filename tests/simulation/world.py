@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.ids import Ids
 from manyhands.engine.effects import Effects
+from manyhands.engine.plain import Change
 from manyhands.model.commands import Command
-from manyhands.model.events import Cursor, Event
+from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.filter import Filter
 from manyhands.model.job import FINISHED, Job, Schedule, State, Unnotified
 from manyhands.model.policy import NamedLimit, Queue
@@ -355,6 +356,17 @@ class FaultyStore:
     def write(self, effects: Effects) -> int:
         self.on_write(effects)
         weight = self._collector.write(effects)
+        self.on_written(effects)
+        return weight
+
+    def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
+        effects = Effects(self.live, changes[0][2].at)  # for those who watch
+        for _, job, event in changes:
+            effects.jobs[job.job_id] = job
+            effects.events.append(event)
+        effects.signals.extend(signals)
+        self.on_write(effects)
+        weight = self._collector.write_plain(changes)
         self.on_written(effects)
         return weight
 

@@ -2,12 +2,15 @@
 those of everything. For tests; a broken one ends the server before anything more is acknowledged.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_effects, check_job, check_view
+from manyhands.engine.plain import Change
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
+from manyhands.model.events import Signal
 from manyhands.store.contract import Store
 
 # Commands between two checks of everything; as many as there are jobs, if those are more.
@@ -39,18 +42,38 @@ class Checks:
         try:
             check_effects(effects)
             weight = self._store.write(effects)
-            live = self._store.live
-            for number, job_id in enumerate(effects.jobs):
-                job = live.live_job(job_id)
-                assert job is not None, f"job {job_id} was written and is not there"
-                check_job(job)
-                if number < _VIEWED_MAX:
-                    check_view(live.view, job)
-            self._left -= 1
-            if self._left < 0:
-                self._left = max(WORLD_EVERY, live.jobs_count())
-                self._store.check()
+            self._check(effects.jobs)
         except AssertionError as error:
-            shown = repr(self._command)[:_SHOWN_MAX]
-            raise BrokenInvariantError(f"an invariant is broken after {shown}: {error}") from error
+            raise self._broken(error) from error
         return weight
+
+    def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
+        """The same for steps of plain jobs."""
+        try:
+            effects = Effects(self._store.live.view, changes[0][2].at)
+            for _, job, event in changes:
+                effects.jobs[job.job_id] = job
+                effects.events.append(event)
+            check_effects(effects)
+            weight = self._store.write_plain(changes, signals)
+            self._check(effects.jobs)
+        except AssertionError as error:
+            raise self._broken(error) from error
+        return weight
+
+    def _check(self, job_ids: Iterable[str]) -> None:
+        live = self._store.live
+        for number, job_id in enumerate(job_ids):
+            job = live.live_job(job_id)
+            assert job is not None, f"job {job_id} was written and is not there"
+            check_job(job)
+            if number < _VIEWED_MAX:
+                check_view(live.view, job)
+        self._left -= 1
+        if self._left < 0:
+            self._left = max(WORLD_EVERY, live.jobs_count())
+            self._store.check()
+
+    def _broken(self, error: AssertionError) -> BrokenInvariantError:
+        shown = repr(self._command)[:_SHOWN_MAX]
+        return BrokenInvariantError(f"an invariant is broken after {shown}: {error}")

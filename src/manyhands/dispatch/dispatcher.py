@@ -9,7 +9,7 @@ clients wait, so a lone client waits for one flush and no more.
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from manyhands.dispatch.checks import BrokenInvariantError, Checks
 from manyhands.dispatch.clock import Clock
@@ -20,11 +20,22 @@ from manyhands.dispatch.sleepers import Sleepers
 from manyhands.dispatch.slices import Spreading
 from manyhands.dispatch.timer import DISK_STALL_MS, Timekeeper
 from manyhands.dispatch.wakeups import Waking
+from manyhands.engine import plain
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import View
 from manyhands.loggers import get_logger
-from manyhands.model.commands import Claim, Command, Look, LookByKey, Resume, Submit
+from manyhands.model.commands import (
+    Claim,
+    Command,
+    Complete,
+    Conclude,
+    Look,
+    LookByKey,
+    Resume,
+    Submit,
+)
+from manyhands.model.events import Signal
 from manyhands.model.job import Job
 from manyhands.model.replies import (
     Changed,
@@ -94,17 +105,31 @@ class Counts:
 class _Gathering:
     """What is released with one commit."""
 
-    __slots__ = ("answers", "batch", "changed", "others_count", "started_ms", "urgent")
+    __slots__ = (
+        "answers",
+        "batch",
+        "changed",
+        "more_count",
+        "others_count",
+        "started_ms",
+        "urgent",
+    )
 
     def __init__(self, others_count: int) -> None:
         # Commands whose peers do not wait for this commit: earlier ones, and those of its own that
         # were answered at once.
         self.others_count = others_count
         self.answers: list[Answer] = []  # in the order of the decisions
+        self.more_count = 0  # requests that share an answer with another one
         self.changed = False  # there is something to write
         self.urgent = False  # somebody waits for the commit
         self.batch: Batch | None = None  # once it is on its way
         self.started_ms = 0.0
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of requests that wait for this commit."""
+        return len(self.answers) + self.more_count
 
 
 class Dispatcher:
@@ -141,11 +166,17 @@ class Dispatcher:
         self.stalled = False  # the disk has not answered for long
         self.draining = False
         self.failed: str | None = None
-        self._load: Callable[[Command], View] = store.load
-        self._write: Callable[[Effects], int] = store.write
-        if check_invariants:
-            checks = Checks(store)
-            self._load, self._write = checks.load, checks.write
+        checked = Checks(store) if check_invariants else store
+        self._load: Callable[[Command], View] = checked.load
+        self._write: Callable[[Effects], int] = checked.write
+        self._write_plain = checked.write_plain
+        # The short way of plain jobs, by command.
+        self.steps: dict[type, Callable[[Any, Settle | None], bool]] = {
+            Submit: self._submit,
+            Claim: self._claim,
+            Complete: self._complete,
+            Conclude: self._conclude,
+        }
         self._live = store.live
         self._due_entries = store.live.due_entries
         self._unnotified = store.live.unnotified
@@ -181,14 +212,21 @@ class Dispatcher:
 
     # Asking.
 
-    def ask(  # noqa: C901, PLR0912, PLR0915 - the hot path: calls cost more than they explain
+    def ask(
         self, command: Command, settle: Settle | None = None, refused: Refused | None = None
     ) -> None:
         """Decides now; ``settle`` gets the reply once it may leave. With ``settle=None`` the caller
         wants no reply. If ``refused`` is given, it is called on a refusal and returns the callback
         that gets it.
         """
-        self.counts.commands += 1
+        self.counts.commands += command.requests_count if type(command) is Submit else 1
+        step = self.steps.get(type(command))
+        if step is None or not step(command, settle):
+            self._ask_rules(command, settle, refused)
+
+    def _ask_rules(  # noqa: C901, PLR0912, PLR0915 - all that may follow from a decision
+        self, command: Command, settle: Settle | None, refused: Refused | None
+    ) -> None:
         reply: Reply | None = None
         effects: Effects | None = None
         if (
@@ -220,14 +258,13 @@ class Dispatcher:
             if reply.retry_at is not None:
                 self.waking.later(command.queues, reply.retry_at)
         elif type(reply) is SubmittedMany or type(reply) is Concluded:
-            if effects is None or not effects.is_plain:
-                for item in reply.items:
-                    if type(item) is Refusal:
-                        self._count_refusal(item)
+            for item in reply.items:
+                if type(item) is Refusal:
+                    self._count_refusal(item)
             if type(command) is Submit and command.early:
                 at_once = _promises_nothing(reply)
         elif type(reply) is Refusal:
-            self._count_refusal(reply)
+            self._count_refusal(reply, command.requests_count if type(command) is Submit else 1)
             if settle is None and refused is not None:
                 settle = refused()
             at_once = self.failed is not None  # nothing else leaves any more
@@ -270,7 +307,9 @@ class Dispatcher:
             answers.append((settle, reply))
             gathering.urgent = True
             settle = None
-        waiting = len(answers)
+            if type(command) is Submit:
+                gathering.more_count += command.requests_count - 1
+        waiting = len(answers) + gathering.more_count
         if (waiting >= _FULL_COUNT or weight >= _FULL_BYTES) and len(in_flight) < _IN_FLIGHT_MAX:
             # The writer can work on this while the rest of the turn is still being decided.
             self._begin_commit()
@@ -289,8 +328,145 @@ class Dispatcher:
             settle(reply)
         if effects is not None and effects.signals:
             self._listeners.deliver_fleeting(effects.signals)
-        if at_once and type(command) is Submit and self.sleepers.count:
-            self.waking.before_commit(effects)
+        if at_once and effects is not None and type(command) is Submit and self.sleepers.count:
+            self.waking.before_commit(effects.events)
+
+    # Asking, the short way of plain jobs. Each step returns whether it took the command; if not,
+    # nothing has changed, and the rules decide.
+
+    def _submit(self, command: Submit, settle: Settle | None) -> bool:
+        if (
+            self.failed is not None
+            or self.draining
+            or self.store_full
+            or self._live.unfinished_bytes > self.jobs_bytes_max
+        ):
+            return False
+        changes = self._decide_plain(plain.submit, command)
+        if changes is None:
+            return False
+        reply = SubmittedMany(tuple([Submitted(job) for _, job, _ in changes]))
+        if not command.early or not _promises_nothing(reply):
+            if settle is not None:
+                self._open.more_count += command.requests_count - 1
+            self._take_in(command, changes, settle, reply, is_urgent=True)
+            return True
+        self._take_in(command, changes, None, reply)
+        if settle is not None:
+            self._answer_at_once(settle, reply)
+        if self.sleepers.count:
+            self.waking.before_commit([event for _, _, event in changes])
+        return True
+
+    def _claim(self, command: Claim, settle: Settle | None) -> bool:
+        if self.failed is not None or self.draining:
+            return False
+        changes = self._decide_plain(plain.claim, command)
+        if changes is None:
+            return False
+        jobs = tuple([job for _, job, _ in changes])
+        for job in jobs:
+            self.owed_bytes += len(job.payload)
+        # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
+        if command.early and self._are_saved(jobs):
+            self._take_in(command, changes, None, None)
+            if settle is not None:
+                self._answer_at_once(settle, Claimed(jobs))
+        else:
+            self._take_in(command, changes, settle, Claimed(jobs))
+        return True
+
+    def _complete(self, command: Complete, settle: Settle | None) -> bool:
+        if self.failed is not None:
+            return False
+        change = self._decide_plain(plain.complete, command)
+        if change is None:
+            return False
+        reply: Reply | None = None
+        signals: Sequence[Signal] = ()
+        waiters = change[0].waiters
+        if waiters or settle is not None:
+            job = plain.as_reported(command, change)
+            reply = Changed(job)
+            if waiters:
+                signals = (Signal(job, "ended", b"", waiters),)
+        self._take_in(command, (change,), settle, reply, signals=signals)
+        return True
+
+    def _conclude(self, command: Conclude, settle: Settle | None) -> bool:
+        if self.failed is not None:
+            return False
+        changes = self._decide_plain(plain.conclude, command)
+        if changes is None:
+            return False
+        items = zip(command.items, changes, strict=True)
+        jobs = [plain.as_reported(item, change) for item, change in items if type(item) is Complete]
+        signals = [Signal(job, "ended", b"", job.waiters) for job in jobs if job.waiters]
+        reply = Concluded(tuple([Changed(job) for job in jobs]))
+        self._take_in(command, changes, settle, reply, signals=signals)
+        return True
+
+    def _decide_plain(self, step: Callable[[Any, View, int], Any], command: Command) -> Any:  # noqa: ANN401 - what the step returns
+        try:
+            return step(command, self._load(command), self.clock.now())
+        except Exception:  # noqa: BLE001 - our own defect; the rules may do better
+            self._report(command)
+            return None
+
+    def _take_in(  # noqa: C901 - as in `_ask_rules`
+        self,
+        command: Command,
+        changes: Sequence[plain.Change],
+        settle: Settle | None,
+        reply: Reply | None,
+        *,
+        is_urgent: bool = False,
+        signals: Sequence[Signal] = (),
+    ) -> None:
+        """Adds changes to the open batch, and what leaves with its commit."""
+        try:
+            weight = self._write_plain(changes, signals)
+        except BrokenInvariantError as error:
+            self._fail(str(error), traceback.format_exc())
+            return
+        except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
+            self._report(command)
+            self._fail("a change could not be taken in; see the log")
+            return
+        gathering = self._open
+        gathering.changed = True
+        answers, in_flight = gathering.answers, self._in_flight
+        if self._due_entries:
+            self._keep_time()
+        if self._unnotified:
+            self._spreading.go_on()
+        if signals:
+            self._listeners.gather_lasting(signals, answers)
+            is_urgent = any(signal.job.durable_interest for signal in signals)
+        if settle is not None and reply is not None:
+            answers.append((settle, reply))
+            is_urgent = True
+        if is_urgent:
+            gathering.urgent = True
+        waiting = len(answers) + gathering.more_count
+        if (waiting >= _FULL_COUNT or weight >= _FULL_BYTES) and len(in_flight) < _IN_FLIGHT_MAX:
+            self._begin_commit()
+        elif in_flight or self._flush_soon:
+            if waiting >= self._awaited_count:
+                self._flush_now()
+        elif self._flush_timer is None or gathering.urgent:
+            self._arm_flush()
+        if signals and self.failed is None:
+            self._listeners.deliver_fleeting(signals)
+
+    def _answer_at_once(self, settle: Settle, reply: Reply) -> None:
+        """Gives an answer that promises nothing which is not on disk."""
+        if self.failed is not None:  # just now: not even such an answer leaves
+            settle(self._store_failed())
+            return
+        self.counts.answers += 1
+        self._open.others_count += 1
+        settle(reply)
 
     def refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
         """Answers a command that is not even decided, after all earlier answers."""
@@ -354,9 +530,9 @@ class Dispatcher:
             if job.result is not None:
                 self.owed_bytes += len(job.result)
 
-    def _count_refusal(self, refusal: Refusal) -> None:
+    def _count_refusal(self, refusal: Refusal, count: int = 1) -> None:
         refusals = self.counts.refusals
-        refusals[refusal.why] = refusals.get(refusal.why, 0) + 1
+        refusals[refusal.why] = refusals.get(refusal.why, 0) + count
 
     def _report(self, command: Command) -> None:
         self.counts.failures += 1
@@ -386,7 +562,7 @@ class Dispatcher:
         wait_ms = 0.0
         if self._was_busy:
             wait_ms = self._last_flush_ms + self._pace_ms - self.clock.monotonic_ms()
-        if wait_ms <= 0.0 or len(self._open.answers) >= self._answered_count:
+        if wait_ms <= 0.0 or self._open.waiting_count >= self._answered_count:
             self._loop.call_soon(self._flush)
         else:
             self._awaited_count = self._answered_count
@@ -421,7 +597,7 @@ class Dispatcher:
             self._in_flight
             or commands == self._commands_seen
             or self._looks_count >= _LOOKS_MAX
-            or (self._answered_count <= 1 and len(self._open.answers) <= 1)
+            or (self._answered_count <= 1 and self._open.waiting_count <= 1)
         ):
             self._looks_count = 0
             return False
@@ -454,7 +630,7 @@ class Dispatcher:
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
         # A client that asks again may be late for one commit; one that is late for the next ones
         # too is no longer expected.
-        self._answered_count = max(len(gathering.answers), self._answered_count * 7 // 8)
+        self._answered_count = max(gathering.waiting_count, self._answered_count * 7 // 8)
         self._was_busy = self._answered_count >= _BUSY_COUNT
         self._in_flight.append(gathering)
         if batch.is_durable:
@@ -468,7 +644,7 @@ class Dispatcher:
 
     def _is_quiet(self, gathering: _Gathering) -> bool:
         """Whether the event loop may stand still for a moment."""
-        count = len(gathering.answers)
+        count = gathering.waiting_count
         if count <= _FEW_COUNT:
             return count > 0
         return count >= self.counts.commands - gathering.others_count
@@ -529,7 +705,7 @@ class Dispatcher:
 
     def _release(self, gathering: _Gathering) -> None:
         """A batch is on disk: releases its answers, signals, events and wake-ups."""
-        self.counts.answers += len(gathering.answers)
+        self.counts.answers += gathering.waiting_count
         self._listeners.answer(gathering.answers)
         batch = gathering.batch
         if batch is None:

@@ -10,6 +10,7 @@ from manyhands.dispatch.sleepers import Sleepers
 from manyhands.engine.claim import Gate
 from manyhands.engine.effects import Effects
 from manyhands.loggers import get_logger
+from manyhands.model.events import Event
 from manyhands.model.job import State
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Live
@@ -63,9 +64,9 @@ class Waking:
             # A named limit may have made room in any queue.
             self.where_there_is_work()
 
-    def before_commit(self, effects: Effects | None) -> None:
+    def before_commit(self, events: Sequence[Event]) -> None:
         """Wakes sleepers for jobs that may be handed out before they are on disk (rule 22)."""
-        for event in effects.events if effects is not None else ():
+        for event in events:
             if event.state is _READY and self.has_work((event.queue,)):
                 self._wake(event.queue, 1)
 

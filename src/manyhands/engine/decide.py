@@ -8,7 +8,6 @@ from manyhands.engine import (
     graph,
     lease,
     operations,
-    plain,
     queues,
     resumption,
     submit,
@@ -23,16 +22,6 @@ from manyhands.model.replies import Found, Refusal, Reply
 
 def decide(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
     """The reply and the changes. A refusal changes nothing: its effects are empty (rule 24)."""
-    step = plain.STEPS.get(type(command))
-    if step is not None:
-        taken = step(command, view, now)
-        if taken is not None:
-            return taken
-    return decide_fully(command, view, now)
-
-
-def decide_fully(command: Command, view: View, now: int) -> tuple[Reply, Effects]:
-    """The same by the rules alone, without the short way of plain jobs."""
     effects = Effects(view, now)
     reply = _DECISIONS[type(command)](command, effects)
     if type(reply) is Refusal:

@@ -59,7 +59,6 @@ class Effects(Struct, gc=False, eq=False):
     ended: list[Job] = []  # finished by this command; their dependants are not notified yet
     held: list[Job] = []  # blocked by this command; a dependency may be lost already
     urgent: bool = False  # a client waits for this, or work became ready by it
-    is_plain: bool = False  # a step of plain jobs, see ``plain.py``; the store takes it in quickly
     notified_count: int = 0  # dependants that this command notified
     settings: "Settings | None" = None  # what is not jobs and events, where there is any
     _tracked: _Tracked | None = None

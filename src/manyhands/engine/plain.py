@@ -1,77 +1,56 @@
 """The short way of plain jobs: submit, claim and complete where no rule for anything rare applies.
 
-``decide_fully`` is the truth. A step here only recognises the cases in which most rules have
-nothing to say, and makes the same values by the same functions; in any other case it returns None,
-before anything has changed, and the rules decide. A test drives random commands through both ways
-and compares all that follows from them.
+``decide`` is the truth. A step here only recognises the cases in which most rules have nothing to
+say, and makes the same values: the job before, the job after, and the event. In any other case it
+returns None, before anything has changed, and the rules decide. A test drives random commands
+through both ways and compares all that follows from them.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from manyhands.engine.claim import leased_to, term_ms_of
-from manyhands.engine.effects import Effects
-from manyhands.engine.endings import completed_by, conclude
+from manyhands.engine.endings import completed_by, result_ms_of
 from manyhands.engine.lease import proves
 from manyhands.engine.submit import is_simple, new_job
-from manyhands.engine.validation import bad_new_job
+from manyhands.engine.validation import bad_simple_job, bad_terms
 from manyhands.engine.view import View
 from manyhands.model import limits
-from manyhands.model.commands import (
-    ByHolder,
-    Claim,
-    ClaimOrder,
-    Complete,
-    Conclude,
-    NewJob,
-    Submit,
-)
-from manyhands.model.job import Job, State
+from manyhands.model.commands import ByHolder, Claim, ClaimOrder, Complete, Conclude, NewJob, Submit
+from manyhands.model.events import Event
+from manyhands.model.job import Holder, Job, State
 from manyhands.model.policy import NO_POLICY
-from manyhands.model.replies import (
-    Changed,
-    Claimed,
-    Concluded,
-    Reply,
-    Submitted,
-    SubmittedMany,
-)
 
-Taken = tuple[Reply, Effects] | None
+# A job as it was, if it is not new; as it is now; and the event that says so.
+Change = tuple[Job | None, Job, Event]
 
 _LEASED: Final = State.LEASED
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
 
 
-def submit(command: Submit, view: View, now: int) -> Taken:
+def submit(command: Submit, view: View, now: int) -> list[Change] | None:
     """New jobs that are ready at once, in known queues without a policy."""
     items = command.items
     if command.once is not None:
         return None
-    effects = Effects(view, now, is_plain=True)
     if len(items) == 1:  # as nearly always
         item = items[0]
-        if not _is_plain(item, view, effects):
+        if not _is_plain(item, view):
             return None
         job = new_job(item, view.take_position(), now)
-        effects.enter(job, now, policy=NO_POLICY)
-        return SubmittedMany((Submitted(job),)), effects
+        return [(None, job, _event(job, now, now, None))]
     if not 0 < len(items) <= limits.BATCH_COUNT_MAX or _may_meet(items):
         return None
     for item in items:
-        if not _is_plain(item, view, effects):
+        if not _is_plain(item, view):
             return None
-    replies = []
-    for item in items:
-        job = new_job(item, view.take_position(), now)
-        effects.enter(job, now, policy=NO_POLICY)
-        replies.append(Submitted(job))
-    return SubmittedMany(tuple(replies)), effects
+    jobs = [new_job(item, view.take_position(), now) for item in items]
+    return [(None, job, _event(job, now, now, None)) for job in jobs]
 
 
-def _is_plain(item: NewJob, view: View, effects: Effects) -> bool:
+def _is_plain(item: NewJob, view: View) -> bool:
     """Whether nothing refuses the job, and it joins no other."""
     if not is_simple(item):
         return False
@@ -81,7 +60,7 @@ def _is_plain(item: NewJob, view: View, effects: Effects) -> bool:
     key = item.unique_key
     if key is not None and known.key_holder(key) is not None:
         return False
-    if bad_new_job(effects, item) is not None:
+    if bad_simple_job(item) is not None or bad_terms(item.terms) is not None:
         return False
     if item.id_chosen and view.job(item.job_id) is not None:
         return False
@@ -95,7 +74,7 @@ def _may_meet(items: Sequence[NewJob]) -> bool:
     return len(ids) < len(items) or len(set(keys)) < len(keys)
 
 
-def claim(command: Claim, view: View, now: int) -> Taken:
+def claim(command: Claim, view: View, now: int) -> list[Change] | None:
     """The next job of queues without a policy, or the next ones of one such queue."""
     if command.job_id is not None or len(command.queues) > limits.CLAIM_QUEUES_MAX:
         return None
@@ -110,13 +89,20 @@ def claim(command: Claim, view: View, now: int) -> Taken:
         job = _best(command, view)
     if job is None or not _is_free(job):
         return None
-    effects = Effects(view, now, is_plain=True)
-    return Claimed((_grant(effects, command, job, command.tokens[0]),)), effects
+    return [_grant(command, job, command.tokens[0], now)]
 
 
 def _is_free(job: Job) -> bool:
-    """Whether nothing keeps a ready job from being handed out, and it has not failed before."""
-    return job.lease is None and job.deadline_at is None and not job.limits and job.failure is None
+    """Whether nothing keeps a ready job from being handed out, its payload is in memory, and it has
+    not failed before.
+    """
+    return not (
+        job.lease is not None
+        or job.deadline_at is not None
+        or job.limits
+        or job.failure is not None
+        or job.stored_bytes
+    )
 
 
 def _best(command: Claim, view: View) -> Job | None:
@@ -142,7 +128,7 @@ def _best(command: Claim, view: View) -> Job | None:
     return best
 
 
-def _claim_many(command: Claim, view: View, now: int) -> Taken:
+def _claim_many(command: Claim, view: View, now: int) -> list[Change] | None:
     tokens = command.tokens
     if not 0 < len(tokens) <= limits.CLAIM_COUNT_MAX or len(command.queues) != 1:
         return None
@@ -156,56 +142,46 @@ def _claim_many(command: Claim, view: View, now: int) -> Taken:
         if not _is_free(job):
             return None
         found.append(job)
-        payload_bytes += len(job.payload) + job.stored_bytes
+        payload_bytes += len(job.payload)
         if len(found) == len(tokens) or payload_bytes > limits.CLAIM_BYTES_MAX:
             break
     if not found:
         return None
-    effects = Effects(view, now, is_plain=True)
-    granted = [_grant(effects, command, job, tokens[index]) for index, job in enumerate(found)]
-    return Claimed(tuple(granted)), effects
+    return [_grant(command, job, tokens[index], now) for index, job in enumerate(found)]
 
 
-def _grant(effects: Effects, command: Claim, job: Job, token: str) -> Job:
+def _grant(command: Claim, job: Job, token: str, now: int) -> Change:
     term_ms = command.term_ms or None  # 0: no expiry
     if command.terms_ms or command.term_of_job:
         term_ms = term_ms_of(command, job, NO_POLICY)
-    leased = leased_to(command, job, token, term_ms, job.terms.attempt_ms_max, effects.now)
-    effects.enter(leased, job.entered_at, policy=NO_POLICY)
-    return leased
+    leased = leased_to(command, job, token, term_ms, job.terms.attempt_ms_max, now)
+    return job, leased, _event(leased, now, job.entered_at, command.holder)
 
 
-def complete(command: Complete, view: View, now: int) -> Taken:
+def complete(command: Complete, view: View, now: int) -> Change | None:
     """A leased job, by its holder, if no other job waits for it."""
     job = view.live_job(command.job_id) or _named(command.job_id, view)
     if job is None or not _only_ends(command, job, view):
         return None
-    effects = Effects(view, now, is_plain=True)
-    return _complete(effects, command, job), effects
+    return _complete(command, job, now)
 
 
-def conclude_all(command: Conclude, view: View, now: int) -> Taken:
+def conclude(command: Conclude, view: View, now: int) -> list[Change] | None:
     """Several such completions."""
     items = command.items
     if not 0 < len(items) <= limits.BATCH_COUNT_MAX:
         return None
-    jobs: list[Job] = []
+    jobs: list[tuple[Complete, Job]] = []
     for item in items:
         if type(item) is not Complete:
             return None
         job = view.live_job(item.job_id) or _named(item.job_id, view)
         if job is None or not _only_ends(item, job, view):
             return None
-        jobs.append(job)
-    if len({job.job_id for job in jobs}) < len(items):
+        jobs.append((item, job))
+    if len({job.job_id for _, job in jobs}) < len(items):
         return None
-    effects = Effects(view, now, is_plain=True)
-    replies = [
-        _complete(effects, item, job)
-        for item, job in zip(items, jobs, strict=True)
-        if type(item) is Complete
-    ]
-    return Concluded(tuple(replies)), effects
+    return [_complete(item, job, now) for item, job in jobs]
 
 
 def _named(key: str, view: View) -> Job | None:
@@ -237,20 +213,54 @@ def _only_ends(command: Complete, job: Job, view: View) -> bool:
     return known is not None and known.queue.policy is NO_POLICY and not view.is_awaited(job)
 
 
-def _complete(effects: Effects, command: Complete, job: Job) -> Changed:
-    lease = job.lease
+def _complete(command: Complete, job: Job, now: int) -> Change:
+    """The job as it is stored: without those who waited for it, see ``as_reported``."""
+    lease, result = job.lease, command.result
     assert lease is not None
-    holder, result = lease.holder, command.result
+    ready = job
     if command.replaces_payload and result is not None:
-        job = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
-    completed = completed_by(job, holder, result, command.encoding, effects.now)
-    conclude(effects, completed, job.entered_at, lease, holder, NO_POLICY)
-    return Changed(completed)
+        ready = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
+    if result is not None and result_ms_of(job) == 0:
+        result = None  # thrown away; whoever waits has it from the command
+    completed = completed_by(ready, lease.holder, result, command.encoding, now)
+    if completed.waiters:
+        completed = replace(completed, waiters=())
+    return job, completed, _event(completed, now, job.entered_at, lease.holder)
 
 
-STEPS: Final[dict[type, Callable[[Any, View, int], Taken]]] = {
-    Submit: submit,
-    Claim: claim,
-    Complete: complete,
-    Conclude: conclude_all,
-}
+def as_reported(command: Complete, change: Change) -> Job:
+    """A completed job as its worker and those who wait for it see it: with the result, although it
+    may not be kept.
+    """
+    before, job, _ = change
+    assert before is not None
+    if before.waiters or command.result is not job.result:
+        return replace(job, waiters=before.waiters, result=command.result)
+    return job
+
+
+def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:
+    terms, lease = job.terms, job.lease
+    allowed = terms.attempts_max
+    if allowed is None:
+        allowed = terms.defaults.attempts_max
+    return Event(
+        now,
+        job.state,
+        job.job_id,
+        job.queue,
+        job.reason,
+        job.incarnation,
+        job.lease_number,
+        job.attempts_used,
+        allowed,
+        holder,
+        None if lease is None else lease.expires_at,
+        job.priority,
+        job.submitted_at,
+        job.deadline_at,
+        job.origin,
+        now - since,
+        "",
+        job.detail,
+    )

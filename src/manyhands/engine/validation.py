@@ -155,6 +155,24 @@ def bad_new_job(effects: Effects, item: NewJob) -> Refusal | None:
     """Checks everything about a submitted job, except its queue, that does not depend on other
     jobs.
     """
+    refusal = bad_simple_job(item)
+    if refusal is not None:
+        return refusal
+    if item.delay_ms and (refusal := bad_delay(item.delay_ms)) is not None:
+        return refusal
+    if item.run_at is not None or item.deadline_at is not None:
+        refusal = _bad_times(item, effects.now)
+        if refusal is not None:
+            return refusal
+    if item.name is not None or item.metadata or item.tags or item.limits or item.headers:
+        refusal = _bad_rarities(item)
+        if refusal is not None:
+            return refusal
+    return bad_terms(item.terms)
+
+
+def bad_simple_job(item: NewJob) -> Refusal | None:
+    """Checks what every job has, besides its terms."""
     if len(item.payload) > limits.PAYLOAD_BYTES_MAX:
         return bad_payload(item.payload)
     if item.priority != 0.0 and (refusal := bad_priority(item.priority)) is not None:
@@ -166,17 +184,19 @@ def bad_new_job(effects: Effects, item: NewJob) -> Refusal | None:
     if key is not None and not 0 < len(key) <= limits.UNIQUE_KEY_BYTES_MAX:
         sentence = f"a unique key has 1 to {limits.UNIQUE_KEY_BYTES_MAX} bytes"
         return Refusal(Why.BAD_UNIQUE_KEY, sentence)
-    if item.delay_ms and (refusal := bad_delay(item.delay_ms)) is not None:
-        return refusal
-    if item.run_at is not None or item.deadline_at is not None:
-        refusal = _bad_times(item, effects.now)
-        if refusal is not None:
-            return refusal
-    if item.name is not None or item.metadata or item.tags or item.limits or item.headers:
-        refusal = _bad_rarities(item)
-        if refusal is not None:
-            return refusal
-    wrong = bad_durations(item.terms) if _is_special(item.terms) else None
+    return None
+
+
+def bad_terms(terms: Terms) -> Refusal | None:
+    """Refuses terms with a number out of range."""
+    if (
+        terms.attempts_max is None
+        and terms.lease_ms is None
+        and terms.attempt_ms_max is None
+        and terms.backoff is None
+    ):
+        return None
+    wrong = bad_durations(terms)
     return Refusal(Why.BAD_POLICY, wrong) if wrong is not None else None
 
 
@@ -198,11 +218,3 @@ def _bad_rarities(item: NewJob) -> Refusal | None:
         sentence = f"metadata may have at most {limits.METADATA_BYTES_MAX} bytes"
         return Refusal(Why.METADATA_TOO_LARGE, sentence)
     return bad_tags(item.tags) or bad_limits(item.limits) or bad_headers(item.headers)
-
-
-def _is_special(terms: Terms) -> bool:
-    return (
-        terms.attempts_max is not None
-        or terms.lease_ms is not None
-        or (terms.attempt_ms_max is not None or terms.backoff is not None)
-    )

@@ -111,6 +111,7 @@ class Submit(Struct, frozen=True, gc=False):
     all_or_nothing: bool = False
     early: bool = False  # rule 22: no promise for a job that only waiters want
     once: Once | None = None  # recognises a repetition
+    requests_count: int = 1  # requests of one peer that were put together
 
 
 class Resume(Struct, frozen=True, gc=False, kw_only=True):

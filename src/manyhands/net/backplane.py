@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from manyhands.access.audit import AuditLog
+from manyhands.access.callers import Callers
 from manyhands.access.gate import Gate
 from manyhands.access.logins import Logins
 from manyhands.dispatch.budget import Budget
@@ -23,3 +24,8 @@ class Backplane(Struct, frozen=True):
     condition: Condition
     gate: Gate
     logins: Logins
+
+    @property
+    def callers(self) -> Callers:
+        """Everybody that the server knows."""
+        return self.logins.callers

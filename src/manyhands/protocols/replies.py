@@ -4,31 +4,45 @@ from collections import deque
 from collections.abc import Callable
 
 
+class Slot:
+    """The place of one answer, or of several that become known together."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self, data: bytes | None, count: int) -> None:
+        self.data = data
+        self.count = count
+
+
 class Replies:
     """Sends answers in the order of their requests, whatever order they become known in."""
 
-    __slots__ = ("_send", "_slots", "_then")
+    __slots__ = ("_send", "_slots", "_then", "awaited_count")
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self._then: Callable[[], None] | None = None
-        self._slots: deque[list[bytes | None]] = deque()
+        self._slots: deque[Slot] = deque()
+        self.awaited_count = 0  # pending answers
 
-    def reserve(self) -> list[bytes | None]:
-        """Reserves a place for an answer that is not known yet."""
-        slot: list[bytes | None] = [None]
+    def reserve(self, count: int = 1) -> Slot:
+        """Reserves a place for answers that are not known yet."""
+        slot = Slot(None, count)
         self._slots.append(slot)
+        self.awaited_count += count
         return slot
 
-    def fill(self, slot: list[bytes | None], data: bytes) -> None:
+    def fill(self, slot: Slot, data: bytes) -> None:
         """Fills a reserved place; with empty data, there is no answer after all."""
-        slot[0] = data
+        slot.data = data
         slots = self._slots
         while slots:
-            first = slots[0][0]
+            slot = slots[0]
+            first = slot.data
             if first is None:
                 return
             slots.popleft()
+            self.awaited_count -= slot.count
             if first:
                 self._send(first)
         if self._then is not None:
@@ -38,7 +52,8 @@ class Replies:
     def say(self, data: bytes) -> None:
         """Sends an answer that is known at once, behind those still pending."""
         if self._slots:
-            self._slots.append([data])
+            self._slots.append(Slot(data, 1))
+            self.awaited_count += 1
         else:
             self._send(data)
 
@@ -48,8 +63,3 @@ class Replies:
             self._then = then
         else:
             then()
-
-    @property
-    def awaited_count(self) -> int:
-        """The number of pending answers."""
-        return len(self._slots)

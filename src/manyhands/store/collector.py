@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import force_setattr, replace
 
 from manyhands.engine.effects import Effects
+from manyhands.engine.plain import Change
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
+from manyhands.model.events import Signal
 from manyhands.model.history import StoredSample
 from manyhands.model.job import FINISHED, Job
 from manyhands.store.batch import GRAPH_PREFIX, Batch
@@ -44,11 +46,9 @@ class Collector:
         self.sealed_bytes = 0
         self.unapplied_bytes = 0
 
-    def write(self, effects: Effects) -> int:  # noqa: C901, PLR0912 - the hot path: one look
+    def write(self, effects: Effects) -> int:  # noqa: C901 - the hot path: one look
         """Applies the effects of one command in memory; returns the weight of the open batch."""
         index, batch = self.index, self.batch
-        if effects.is_plain:
-            return self._write_plain(effects, index, batch)
         settings = effects.settings
         if settings is not None:
             for queue in settings.queues.values():
@@ -101,23 +101,28 @@ class Collector:
             batch.take_settings(settings)
         return batch.weight
 
-    def _write_plain(self, effects: Effects, index: Index, batch: Batch) -> int:
-        """Applies new jobs, new leases or completions that change nothing besides."""
-        for job_id, job in effects.jobs.items():
+    def write_plain(self, changes: Sequence[Change], _: Sequence[Signal] = ()) -> int:
+        """Applies steps of plain jobs (``engine/plain.py``): new jobs, new leases or completions
+        that change nothing besides.
+        """
+        index, batch = self.index, self.batch
+        for before, job, event in changes:
+            job_id = job.job_id
             batch.jobs[job_id] = job
-            if job.lease is not None:
-                index.lease_plain(job)
-            elif job.finished_at is None:
+            batch.events.append(event)
+            if before is None:
                 index.add_plain(job)
                 batch.full.add(job_id)
                 batch.weight += len(job.payload)
+            elif job.lease is not None:
+                index.lease_plain(before, job)
             else:
-                if index.complete_plain(job):
+                index.complete_plain(before, job)
+                if before.payload is not job.payload or before.stored_bytes != job.stored_bytes:
                     batch.full.add(job_id)
                     batch.weight += len(job.payload)
                 if job.result is not None:
                     batch.weight += len(job.result)
-        batch.events += effects.events
         if self._turned_graphs:
             self._note_graphs()
         return batch.weight

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec import Struct
 
 from manyhands.engine.effects import Effects
+from manyhands.engine.plain import Change
 from manyhands.engine.view import View
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import Command
-from manyhands.model.events import Cursor, Event
+from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.failures import Group
 from manyhands.model.filter import Filter
 from manyhands.model.history import StoredSample
@@ -281,6 +282,11 @@ class Committing(Protocol):
     def write(self, effects: Effects) -> int:
         """Applies the effects in memory and adds them to the open batch; returns the bytes of
         payloads and results in that batch.
+        """
+
+    def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
+        """The same for steps of plain jobs (``engine/plain.py``), with the signals that leave with
+        them.
         """
 
     def backlog_bytes(self) -> int:

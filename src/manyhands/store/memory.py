@@ -50,6 +50,7 @@ class MemoryStore:
         self._collector = Collector(self._finished.get)
         self.live = self._collector.index
         self.write = self._collector.write
+        self.write_plain = self._collector.write_plain
         self.backlog_bytes = self._collector.backlog_bytes
         self.is_unsaved = self._collector.is_unsaved
         self.bulks = self._collector.bulks

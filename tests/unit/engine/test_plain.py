@@ -18,6 +18,12 @@ from manyhands.model.policy import QueuePolicy
 from manyhands.model.receipts import Once
 from tests.unit.engine.world import SECOND, START, World, a_job, a_worker
 
+STEPS = {
+    Submit: plain.submit,
+    Claim: plain.claim,
+    Complete: plain.complete,
+    Conclude: plain.conclude,
+}
 UNTIL = START + 60 * SECOND
 
 
@@ -31,10 +37,7 @@ def world():
 
 def takes(world, command):
     """Whether the command takes the short way; nothing is written."""
-    step = plain.STEPS[type(command)]
-    taken = step(command, world.store.live, world.now)
-    assert taken is None or taken[1].is_plain
-    return taken is not None
+    return STEPS[type(command)](command, world.store.live, world.now) is not None
 
 
 def a_claim(*queues, count=1, **fields):

@@ -13,7 +13,7 @@ from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
 from manyhands.net import zeromq
 from manyhands.net.tcp import Connection
-from manyhands.net.zeromq import RouterSocket
+from manyhands.net.zeromq import Places, RouterSocket
 from manyhands.net.zmtp import GREETING, PING, Decoder, command, encode, ready
 from manyhands.store.batch import Batch
 from tests.unit.net.transport import Transport, ample_budget
@@ -73,7 +73,9 @@ class House:
             ids=Ids(),
             dispatcher=self.dispatcher,
             budget=ample_budget(),
-            logins=SimpleNamespace(callers=Callers()),
+            callers=(callers := Callers()),
+            logins=SimpleNamespace(callers=callers, failed=lambda *_: None),
+            gate=SimpleNamespace(guard=lambda *_: None),
         )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
@@ -90,7 +92,7 @@ class House:
             settle(None)
 
     async def _make(self, backplane):
-        return RouterSocket(backplane, Address("127.0.0.1", 0), "test", 100_000)
+        return RouterSocket(backplane, "test", 100_000, Places(Address("127.0.0.1", 0)))
 
     def _run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -102,7 +104,7 @@ class House:
 
     def connect(self, first: bytes = b"") -> Transport:
         transport = Transport()
-        transport.protocol = transport.connection = Connection(self.router._listener)
+        transport.protocol = transport.connection = Connection(self.router._plain)
         transport.protocol.connection_made(transport)
         self.say(transport, first)
         self.transports.append(transport)

@@ -270,6 +270,84 @@ def test_answers_wait_for_the_commit_and_keep_their_order(room):
     ]
 
 
+def in_one_go(*packets: tuple) -> bytes:
+    return b"".join(wire.encode_request(*packet) for packet in packets)
+
+
+def test_background_jobs_that_arrive_together_get_an_answer_each_in_order(room):
+    """G7"""
+    client = room.gearman()
+    client.submit(b"f")
+    counts = room.dispatcher.counts
+    commands, answers = counts.commands, counts.answers
+
+    client.give(in_one_go(*((kind, b"f", b"", bytes([kind])) for kind in BACKGROUND)))
+    before = client.take()
+    room.run()
+
+    assert before == b""
+    created = client.heard()
+    assert [kind for kind, _ in created] == [wire.JOB_CREATED] * 3
+    assert [room.job(args[0]).payload for _, args in created] == [bytes([k]) for k in BACKGROUND]
+    assert [room.job(args[0]).priority for _, args in created] == [0.0, 10.0, -10.0]
+    assert (counts.commands - commands, counts.answers - answers) == (3, 3)
+
+
+def test_background_jobs_with_one_unique_that_arrive_together_are_one_job(room):
+    client = room.gearman()
+
+    client.give(in_one_go(*((wire.SUBMIT_JOB_BG, b"f", b"one", b"") for _ in range(3))))
+    room.run()
+
+    assert len({args[0] for _, args in client.heard()}) == 1
+
+
+def test_a_bad_packet_among_background_jobs_is_answered_in_its_turn(room):
+    client = room.gearman()
+
+    client.give(
+        in_one_go(
+            (wire.SUBMIT_JOB_BG, b"f", b"", b"1"),
+            (wire.SUBMIT_JOB_BG, b"", b"", b"2"),
+            (wire.SUBMIT_JOB_BG, b"f", b"u" * 65, b"3"),
+            (wire.SUBMIT_JOB_BG, b"f", b"", b"4"),
+        )
+    )
+    room.run()
+
+    heard = client.heard()
+    created, error_kind = wire.JOB_CREATED, wire.ERROR
+    assert [kind for kind, _ in heard] == [created, error_kind, error_kind, created]
+    assert [args[0] for kind, args in heard if kind == error_kind] == [
+        b"INVALID_FUNCTION_NAME",
+        b"ARGUMENT_TOO_LARGE",
+    ]
+
+
+def test_each_of_several_background_jobs_is_refused_if_all_are(room):
+    """G11"""
+    client = room.gearman()
+    room.dispatcher.draining = True
+
+    client.give(in_one_go(*((wire.SUBMIT_JOB_BG, b"f", b"", b"") for _ in range(3))))
+    room.run()
+
+    assert [args[0] for _, args in client.heard()] == [b"SHUTTING_DOWN"] * 3
+    assert room.dispatcher.counts.refusals == {Why.SHUTTING_DOWN: 3}
+
+
+def test_a_long_row_of_background_jobs_is_done_in_turns(room):
+    client = room.gearman()
+    count = 2 * limits.TURN_REQUESTS_MAX + 1
+
+    client.give(in_one_go(*((wire.SUBMIT_JOB_BG, b"f", b"", b"") for _ in range(count))))
+    first = room.dispatcher.counts.commands
+    room.run()
+
+    assert first == limits.TURN_REQUESTS_MAX
+    assert [kind for kind, _ in client.heard()] == [wire.JOB_CREATED] * count
+
+
 def test_a_refused_report_is_answered_in_its_turn(room):
     """G7"""
     client, worker = room.gearman(), room.worker()

@@ -41,7 +41,7 @@ from manyhands.model.reasons import LOST_CODE, Reason
 from manyhands.model.replies import Claimed, Found, Refusal, Reply, Why
 from manyhands.protocols.gearman import draft_codec as wire
 from manyhands.protocols.gearman.admin import Hall
-from manyhands.protocols.replies import Replies
+from manyhands.protocols.replies import Replies, Slot
 
 _log = get_logger("manyhands.gearman_draft")
 
@@ -140,7 +140,7 @@ class DraftSession:
         else:
             _ACTIONS[type(message)](self, message)
 
-    def _complain(self, slot: list[bytes | None] | None, error: wire.Error) -> None:
+    def _complain(self, slot: Slot | None, error: wire.Error) -> None:
         """Sends an error packet in its turn, or closes the connection if there are no error
         packets.
         """

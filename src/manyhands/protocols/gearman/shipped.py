@@ -46,7 +46,7 @@ from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.gearman.admin import UNKNOWN_TOKEN, Admin, Hall, is_listing, shown_unique
 from manyhands.protocols.gearman.names import NAME_SENTENCE, queue_of, unescaped
 from manyhands.protocols.gearman.words import ERROR_CODES
-from manyhands.protocols.replies import Replies
+from manyhands.protocols.replies import Replies, Slot
 
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
 _HIGH: Final = 10.0
@@ -127,21 +127,28 @@ class GearmanSession:
         self._after_listing = False
         actions, peer = _ACTIONS, self.peer
         owed_max = peer.owed_bytes + limits.TURN_BYTES_OWED_MAX
-        last = len(messages)
-        for count, (kind, args) in enumerate(messages, 1):
-            actions[kind](self, kind, args)
-            if count == last:
-                self._after_listing = kind == wire.ADMIN_LINE and is_listing(args[0])
-                return
-            if kind == wire.ADMIN_LINE:
-                self._after_listing = is_listing(args[0])
-                is_over = self._after_listing
+        count, last = 0, len(messages)
+        turn_end = min(last, limits.TURN_REQUESTS_MAX)
+        while count < turn_end:
+            kind, args = messages[count]
+            count += 1
+            is_over = False
+            if kind in _BACKGROUND:
+                start = count - 1
+                while count < turn_end and messages[count][0] in _BACKGROUND:
+                    count += 1
+                self._submit_run(messages[start:count])
             else:
-                is_over = kind in _GRABS and peer.owed_bytes > owed_max
-            if is_over or count == limits.TURN_REQUESTS_MAX:
-                self._undone = messages[count:]
-                peer.come_back()
-                return
+                actions[kind](self, kind, args)
+                if kind == wire.ADMIN_LINE:
+                    self._after_listing = is_over = is_listing(args[0])
+                elif kind in _GRABS:
+                    is_over = peer.owed_bytes > owed_max
+            if is_over and count < last:
+                break
+        if count < last:
+            self._undone = messages[count:]
+            peer.come_back()
 
     def is_overwhelmed(self) -> bool:
         """Whether so many answers are pending that no more requests should be read."""
@@ -253,42 +260,66 @@ class GearmanSession:
     # Clients.
 
     def on_submit(self, kind: int, args: list[bytes]) -> None:
-        priority, background = _SUBMITS[kind]
-        self._submit(args[0], args[1], args[2], background, priority)
+        if kind in _BACKGROUND:
+            self._submit_run([(kind, args)])
+            return
+        item = self._item(args[0], args[1], args[2], _SUBMITS[kind][0], background=False)
+        if item is not None:
+            self._submit([item], early=True)
+
+    def _submit_run(self, run: list[wire.Message]) -> None:
+        """Background jobs that arrived together are submitted together: one command, one answer."""
+        items: list[NewJob] = []
+        for kind, args in run:
+            item = self._item(args[0], args[1], args[2], _SUBMITS[kind][0], behind=items)
+            if item is not None:
+                items.append(item)
+        self._submit(items)
 
     def on_submit_epoch(self, kind: int, args: list[bytes]) -> None:
         # A past or non-numeric time means now.
         seconds = _number(args[2])
         run_at = None if seconds is None else seconds * 1000
-        self._submit(args[0], args[1], args[3], background=True, run_at=run_at)
+        item = self._item(args[0], args[1], args[3], run_at=run_at)
+        if item is not None:
+            self._submit([item])
 
     def on_submit_reduce(self, kind: int, args: list[bytes]) -> None:
         background = kind == wire.SUBMIT_REDUCE_JOB_BACKGROUND
         reducer = msgspec.json.encode({"reducer": args[2]})
-        self._submit(args[0], args[1], args[3], background, metadata=reducer)
+        item = self._item(args[0], args[1], args[3], background=background, metadata=reducer)
+        if item is not None:
+            self._submit([item], early=not background)
 
-    def _submit(
+    def _item(
         self,
         function: bytes,
         unique: bytes,
         data: bytes,
-        background: bool,  # noqa: FBT001 - by keyword it costs more
         priority: float = _NORMAL,
+        *,
+        background: bool = True,
         run_at: int | None = None,
         metadata: bytes = b"",
-    ) -> None:
-        peer = self.peer
+        behind: list[NewJob] | None = None,
+    ) -> NewJob | None:
+        """The job of a packet; None if the packet was answered with an error, behind the answers to
+        the jobs before it.
+        """
         if function != self._function:
             queue = queue_of(function)
             if queue is None:
+                self._submit_first(behind)
                 self.on_fault(wire.FAULT, [b"INVALID_FUNCTION_NAME", NAME_SENTENCE])
-                return
+                return None
             self._function, self._queue = function, queue
         if len(unique) > _UNIQUE_BYTES_MAX:
+            self._submit_first(behind)
             sentence = b"a unique id has at most %d bytes" % _UNIQUE_BYTES_MAX
             self.on_fault(wire.FAULT, [b"ARGUMENT_TOO_LARGE", sentence])
-            return
-        item = NewJob(
+            return None
+        peer = self.peer
+        return NewJob(
             job_id=peer.job_id(),
             queue=self._queue,
             payload=data,
@@ -301,16 +332,29 @@ class GearmanSession:
             waiter=None if background else peer.connection,
             metadata=metadata,
         )
-        slot = self._replies.reserve()
-        peer.ask(Submit((item,), early=not background), partial(self._created, slot))
 
-    def _created(self, slot: list[bytes | None], reply: Reply) -> None:
-        answer = reply.items[0] if type(reply) is SubmittedMany else reply
-        if type(answer) is Submitted:
-            self._replies.fill(slot, self.hall.job_created(answer.job))
-        else:
-            assert isinstance(answer, Refusal)
-            self._refused(slot, answer)
+    def _submit_first(self, items: list[NewJob] | None) -> None:
+        if items:
+            self._submit(items)
+            items.clear()
+
+    def _submit(self, items: list[NewJob], *, early: bool = False) -> None:
+        if items:
+            count = len(items)
+            slot = self._replies.reserve(count)
+            command = Submit(tuple(items), early=early, requests_count=count)
+            self.peer.ask(command, partial(self._created, slot))
+
+    def _created(self, slot: Slot, reply: Reply) -> None:
+        answers = reply.items if type(reply) is SubmittedMany else (reply,) * slot.count
+        packets = []
+        for answer in answers:
+            if type(answer) is Submitted:
+                packets.append(self.hall.job_created(answer.job))
+            else:
+                assert isinstance(answer, Refusal)
+                packets.append(self._error(answer))
+        self._replies.fill(slot, packets[0] if len(packets) == 1 else b"".join(packets))
 
     def on_get_status(self, kind: int, args: list[bytes]) -> None:
         handle = args[0]
@@ -415,7 +459,7 @@ class GearmanSession:
         )
         peer.ask(claim, partial(self._granted, self._replies.reserve(), kind))
 
-    def _granted(self, slot: list[bytes | None], kind: int, reply: Reply) -> None:
+    def _granted(self, slot: Slot, kind: int, reply: Reply) -> None:
         if type(reply) is not Claimed or not reply.jobs:
             if type(reply) is Refusal and reply.why is Why.NOT_ALLOWED:
                 self._refused(slot, reply)
@@ -448,10 +492,13 @@ class GearmanSession:
         """Only a refused report gets an answer; it is sent in its turn."""
         return partial(self._refused, self._replies.reserve())
 
-    def _refused(self, slot: list[bytes | None], reply: Reply) -> None:
+    def _refused(self, slot: Slot, reply: Reply) -> None:
         assert isinstance(reply, Refusal)
-        self.hall.complain(self.peer, ERROR_CODES[reply.why], _sentence(reply))
-        self._replies.fill(slot, error_packet(reply))
+        self._replies.fill(slot, self._error(reply))
+
+    def _error(self, refusal: Refusal) -> bytes:
+        self.hall.complain(self.peer, ERROR_CODES[refusal.why], _sentence(refusal))
+        return error_packet(refusal)
 
     def _job_id(self, handle: bytes) -> str:
         """The job of a handle; an invalid handle gets the answer for an unknown job."""
@@ -504,7 +551,7 @@ class GearmanSession:
         command = Fail(job_id=self._job_id(handle), proof=self._proof, failure=failure)
         self.peer.ask(command, partial(self._cut_off, self._replies.reserve(), sentence))
 
-    def _cut_off(self, slot: list[bytes | None], sentence: bytes, reply: Reply) -> None:
+    def _cut_off(self, slot: Slot, sentence: bytes, reply: Reply) -> None:
         if isinstance(reply, Refusal):
             self._refused(slot, reply)
             return
@@ -594,6 +641,7 @@ _SUBMITS: Final[dict[int, tuple[float, bool]]] = {
     wire.SUBMIT_JOB_LOW_BG: (_LOW, True),
 }
 
+_BACKGROUND: Final = frozenset(kind for kind, (_, background) in _SUBMITS.items() if background)
 _GRABS: Final = frozenset((wire.GRAB_JOB, wire.GRAB_JOB_UNIQ, wire.GRAB_JOB_ALL))
 
 _Action = Callable[[GearmanSession, int, list[bytes]], None]

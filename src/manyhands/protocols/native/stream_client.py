@@ -24,13 +24,14 @@ from manyhands.protocols.native.decoder import read_ids
 from manyhands.protocols.native.refusals import spelt
 from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub, Piece, Socket
 from manyhands.protocols.native.stream_news import News
-from manyhands.protocols.native.stream_outbox import Outbox, Slot
+from manyhands.protocols.native.stream_outbox import Outbox
 from manyhands.protocols.native.stream_refusals import (
     NoteRefusedError,
     check_count,
     checked_encoding,
     error_of,
 )
+from manyhands.protocols.replies import Slot
 
 WATCHES_COUNT_MAX: Final = 50_000
 _LOOK_BYTES_MAX: Final = 16 * 1024 * 1024

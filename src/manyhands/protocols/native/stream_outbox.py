@@ -8,12 +8,10 @@ from typing import Final
 
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.stream_hub import Socket
-from manyhands.protocols.replies import Replies
+from manyhands.protocols.replies import Replies, Slot
 
 # The notes of a turn are sent before they exceed this size.
 _MESSAGE_BYTES_HIGH: Final = 4 * 1024 * 1024
-
-Slot = list[bytes | None]
 
 
 class Outbox:

@@ -17,7 +17,7 @@ from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import GOODBYES_COUNT_MAX, REALM, departure
 from manyhands.protocols.native.decoder import read_id
 from manyhands.protocols.native.stream_hub import ITEMS_COUNT_MAX, Hub
-from manyhands.protocols.native.stream_outbox import Outbox, Slot
+from manyhands.protocols.native.stream_outbox import Outbox
 from manyhands.protocols.native.stream_refusals import (
     NoteRefusedError,
     check_count,
@@ -26,6 +26,7 @@ from manyhands.protocols.native.stream_refusals import (
     is_name,
 )
 from manyhands.protocols.native.stream_worker import WorkerSide, ask_all
+from manyhands.protocols.replies import Slot
 
 _RENEWALS: Final = 250  # leases renewed by one command
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
 
-from manyhands.model.job import Holder, Job, State
+from manyhands.model.job import Holder, Job, Lease, State
 from manyhands.store.index.tables import Table, add, discard
 
 _LEASED: Final = State.LEASED
@@ -47,6 +47,30 @@ class Leases:
                 for name in job.limits:
                     step = 1 if held else -1
                     self.limits_used[name] = self.limits_used.get(name, 0) + step
+
+    def begin(self, job_id: str, lease: Lease) -> None:
+        """Takes the first lease of a job without named limits."""
+        connection = lease.connection
+        if connection is None:
+            add(self.by_holder, (lease.holder.realm, lease.holder.name), job_id)
+            return
+        bound = self.by_connection.get(connection)
+        if bound is None:
+            self.by_connection[connection] = {job_id: None}
+        else:
+            bound[job_id] = None
+
+    def end(self, job_id: str, lease: Lease) -> None:
+        """Forgets a lease of such a job."""
+        connection = lease.connection
+        if connection is None:
+            discard(self.by_holder, (lease.holder.realm, lease.holder.name), job_id)
+            return
+        bound = self.by_connection.get(connection)
+        if bound is not None:
+            bound.pop(job_id, None)
+            if not bound:
+                del self.by_connection[connection]
 
     def of_connection(self, connection: str) -> Sequence[str]:
         """Jobs that go back to their queue when the connection ends."""

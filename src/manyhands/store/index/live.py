@@ -420,45 +420,44 @@ class Index:
 
     def add_plain(self, job: Job) -> None:
         """Adds a new job, which is ready."""
-        self.serial += 1
-        force_setattr(job, "serial", self.serial)  # not shared yet
-        self.jobs[job.job_id] = job
+        self.serial = serial = self.serial + 1
+        force_setattr(job, "serial", serial)  # not shared yet
+        job_id, key = job.job_id, job.unique_key
+        self.jobs[job_id] = job
         if self._answers:
             self._answers.clear()
-        queue, key = self.queues[job.queue], job.unique_key
+        queue = self.queues[job.queue]
         queue.counts[_READY] += 1
-        queue.ready.count += 1
-        queue.ready.add(job)
+        queue.ready.append(job)
         if key is not None:
-            queue.keys.put(key, job.job_id)
-        if len(job.job_id) != 32:
-            self._odd_uids[uid_of(job.job_id)] = job.job_id
+            queue.keys.put(key, job_id)
+        if len(job_id) != 32:
+            self._odd_uids[uid_of(job_id)] = job_id
         self.unfinished_bytes += len(job.payload) + _JOB_BYTES
         if job.waiters or not job.durable_interest:
             self._put_waiters(None, job)
 
-    def lease_plain(self, job: Job) -> None:
+    def lease_plain(self, before: Job, job: Job) -> None:
         """Replaces a ready job that had no lease by its leased value."""
         job_id, queue, lease = job.job_id, self.queues[job.queue], job.lease
         assert lease is not None
-        old = self.jobs[job_id]
         self.jobs[job_id] = job
         if self._answers:
             self._answers.clear()
         counts = queue.counts
         counts[_READY] -= 1
         counts[_LEASED] += 1
-        queue.ready.leave(old)
-        self._put_lease(None, job)
+        queue.ready.leave(before)
+        self.leases.begin(job_id, lease)
         if lease.expires_at is not None or lease.cutoff_at is not None:
             instant = due_at(job)
             assert instant is not None
             self.due_times.put(instant, job_id)
 
-    def complete_plain(self, job: Job) -> bool:
-        """Replaces a leased job by its completed value; returns whether it has another payload."""
-        job_id, queue = job.job_id, self.queues[job.queue]
-        old = self.jobs[job_id]
+    def complete_plain(self, before: Job, job: Job) -> None:
+        """Replaces a leased job by its completed value."""
+        job_id, queue, lease = job.job_id, self.queues[job.queue], before.lease
+        assert lease is not None
         self.jobs[job_id] = job
         if self._answers:
             self._answers.clear()
@@ -471,14 +470,16 @@ class Index:
         if job.namespace is not None:
             self.namespaces.count(job, job.namespace, self.serial + 1, _LEASED)
         size, result = len(job.payload) + job.stored_bytes, job.result
-        self.unfinished_bytes -= len(old.payload) + _JOB_BYTES
+        self.unfinished_bytes -= len(before.payload) + _JOB_BYTES
         self.finished_bytes += size if result is None else size + len(result)
-        self._put_lease(old, job)
-        if old.waiters or not job.durable_interest:
-            self._put_waiters(old, job)
+        if job.limits:
+            self._put_lease(before, job)
+        else:
+            self.leases.end(job_id, lease)
+        if before.waiters or not job.durable_interest:
+            self._put_waiters(before, job)
         if self.due_entries and job_id in self.due_entries:
             self.due_times.drop(job_id)
-        return old.payload is not job.payload or old.stored_bytes != job.stored_bytes
 
     def shed_payload(self, stored: Job) -> None:
         """Drops a payload that is on record with this value of the job. If the job has finished

@@ -65,6 +65,18 @@ class ReadyQueue:
         if self._entries > 64 and self._entries > 2 * self.count:
             self._sweep()
 
+    def append(self, job: Job) -> None:
+        """Adds a new job, which is behind all others of its priority."""
+        self.count += 1
+        level = self._only
+        if level is None or job.priority != self._usual:
+            self.add(job)
+            return
+        level.tail.append(job)
+        self._entries += 1
+        if self._entries > 64 and self._entries > 2 * self.count:
+            self._sweep()
+
     def swap(self, old: Job, job: Job) -> None:
         """Replaces the value of a job in the same place, so that the old one can be freed."""
         level = self._level(job.limits, job.priority)

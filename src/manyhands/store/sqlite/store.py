@@ -77,6 +77,7 @@ class SqliteStore:
         self._collector = Collector(self._read_finished, self.whole)
         self.live = self._collector.index
         self.write = self._collector.write
+        self.write_plain = self._collector.write_plain
         self.backlog_bytes = self._collector.backlog_bytes
         self.held_bytes = self._collector.held_bytes
         self.is_unsaved = self._collector.is_unsaved
