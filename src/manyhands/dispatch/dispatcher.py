@@ -27,7 +27,16 @@ from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import MissingError, View
 from manyhands.loggers import get_logger
-from manyhands.model.commands import Claim, Command, Complete, Conclude, Look, Resume, Submit
+from manyhands.model.commands import (
+    Claim,
+    Command,
+    Complete,
+    Conclude,
+    Look,
+    LookByKey,
+    Resume,
+    Submit,
+)
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
 from manyhands.model.replies import (
@@ -80,6 +89,7 @@ _MEMORY_FULL: Final = Refusal(
     "the jobs that wait take up the memory that the server may use; try again when workers have"
     " finished some, or start the server with more (--memory)",
 )
+_NOTHING: Final = LookByKey(b"", "")  # its reply comes after all earlier ones
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
 
 
@@ -504,6 +514,14 @@ class Dispatcher:
         if not held:
             self.store.end_fetch()
             self._settle_down()
+
+    def refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
+        """Answers a command that is not even decided, after all earlier answers."""
+        self._count_refusal(refusal)
+        if settle is None and refused is not None:
+            settle = refused()
+        if settle is not None:
+            self.ask(_NOTHING, lambda _reply: settle(refusal))
 
     def _whole(self, command: Command, reply: Reply) -> Reply | None:
         """The reply with the payloads that are only on disk, or None if they cannot be read."""

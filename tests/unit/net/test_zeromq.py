@@ -70,7 +70,12 @@ class House:
         self.session.dispatcher = self.dispatcher
         self.awaited: list = []
         backplane = SimpleNamespace(
-            ids=Ids(), dispatcher=self.dispatcher, budget=ample_budget(), callers=Callers()
+            ids=Ids(),
+            dispatcher=self.dispatcher,
+            budget=ample_budget(),
+            callers=(callers := Callers()),
+            logins=SimpleNamespace(callers=callers, failed=lambda *_: None),
+            gate=SimpleNamespace(guard=lambda *_: None),
         )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
