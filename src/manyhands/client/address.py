@@ -10,9 +10,53 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 URL: Final = "http://127.0.0.1:7700"
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+CA_VARIABLE: Final = "MANYHANDS_CA"
+CERT_VARIABLE: Final = "MANYHANDS_CERT"
+KEY_VARIABLE: Final = "MANYHANDS_KEY"
 _CONNECT_SECONDS: Final = 10.0
+
+
+class Trust(Struct, frozen=True):
+    """Whom a client trusts, and the certificate that it shows, as paths of PEM files. Without
+    these, those of the environment.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None  # that of the certificate, unless it is in the same file
+
+    def context(self) -> ssl.SSLContext:
+        """The system's trust store, or the given authority alone. Raises OSError with a
+        sentence.
+        """
+        ca = self.ca or os.environ.get(CA_VARIABLE) or None
+        cert = self.cert or os.environ.get(CERT_VARIABLE) or None
+        key = self.key if self.cert else os.environ.get(KEY_VARIABLE) or None
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            raise OSError(f"the certificates in {ca} cannot be used: {_reason(error)}") from None
+        if cert is not None:
+            try:
+                # A key with a password would prompt for it on the terminal, and wait for ever.
+                context.load_cert_chain(cert, key, password=lambda: b"")
+            except OSError as error:
+                shown = cert if key is None else f"{cert} and {key}"
+                raise OSError(f"{shown} cannot be used for TLS: {_reason(error)}") from None
+        return context
+
+
+def trusting(ca: str | None, cert: str | tuple[str, str] | None) -> Trust:
+    """``cert`` is a file with the certificate and its key, or one file of each."""
+    return Trust(ca, *((cert,) if cert is None or isinstance(cert, str) else cert))
+
+
+def _reason(error: OSError) -> str:
+    return getattr(error, "reason", None) or error.strerror or str(error)
 
 
 class Place(Protocol):
@@ -46,7 +90,7 @@ class Place(Protocol):
 class Url:
     """A server at a host and a port."""
 
-    def __init__(self, url: str, ca: str | None = None) -> None:
+    def __init__(self, url: str, trust: Trust | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in _PORTS or not parts.hostname:
             sentence = f"{url!r} is no address of a server; an example of one is {URL}"
@@ -63,7 +107,7 @@ class Url:
         self._hostname = parts.hostname
         self._port = port
         self._is_secure = parts.scheme in ("https", "wss")
-        self.ca = ca
+        self.trust = trust or Trust()
         self.host = parts.netloc
         self.prefix = parts.path.rstrip("/")
         self.token = None
@@ -121,17 +165,16 @@ class Url:
         return http.client.HTTPConnection(self._hostname, self._port, timeout=timeout)
 
     def _context(self) -> ssl.SSLContext | None:
-        """The system's trust store, or the given authority alone."""
-        return ssl.create_default_context(cafile=self.ca) if self._is_secure else None
+        return self.trust.context() if self._is_secure else None
 
 
-def places(server: "str | Place | None", ca: str | None = None) -> Sequence[Place]:
+def places(server: "str | Place | None", trust: Trust | None = None) -> Sequence[Place]:
     """Where the servers are; several addresses are separated by commas."""
     if server is None:
         server = os.environ.get("MANYHANDS_URL") or URL
     if not isinstance(server, str):
         return (server,)
-    found = tuple(Url(url.strip(), ca) for url in server.split(",") if url.strip())
+    found = tuple(Url(url.strip(), trust) for url in server.split(",") if url.strip())
     if not found:
         raise ValueError(f"the address of a server is missing; an example of one is {URL}")
     return found

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from manyhands.client import home
-from manyhands.client.address import Place, places, token_of
+from manyhands.client.address import Place, places, token_of, trusting
 from manyhands.client.courier import Courier
 from manyhands.client.handle import Handle, Server
 from manyhands.client.options import OPTION_NAMES, Options, TaskOptions, check_names
@@ -57,6 +57,7 @@ class App(Generic[S]):
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: None = None,
         defaults: Options | None = None,
@@ -70,18 +71,20 @@ class App(Generic[S]):
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: Lifespan[S],
         defaults: Options | None = None,
         encode: Encode | None = None,
         decode: Decode | None = None,
     ) -> None: ...
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first by name
         self,
         server: str | Place | None = None,
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: Lifespan[Any] | None = None,
         defaults: Options | None = None,
@@ -98,7 +101,7 @@ class App(Generic[S]):
         self._defaults: Options = defaults or {}
         self._state: list[Any] = []
         APPS.add(self)
-        self.bind(places(server, ca), token_of(token), timeout)
+        self.bind(places(server, trusting(ca, cert)), token_of(token), timeout)
 
     def bind(self, servers: Sequence[Place], token: str | None, timeout: float) -> None:
         """Connects to another server, as tests do. Handles keep theirs."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Self, Unpack
 import msgspec
 
 from manyhands.client import home, ids
-from manyhands.client.address import Place, places, token_of
+from manyhands.client.address import Place, places, token_of, trusting
 from manyhands.client.courier import Courier
 from manyhands.client.handle import Handle, Server
 from manyhands.client.notes import Item
@@ -47,9 +47,11 @@ class _Base:
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self._use(Server(Courier(places(server, ca), token=token_of(token), timeout=timeout)))
+        found = places(server, trusting(ca, cert))
+        self._use(Server(Courier(found, token=token_of(token), timeout=timeout)))
 
     def _use(self, server: Server) -> None:
         self._server = server
