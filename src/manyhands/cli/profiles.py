@@ -7,7 +7,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from manyhands.cli.stores import fail
-from manyhands.client.address import Trust
+from manyhands.client.trust import Trust
 from manyhands.config import (
     FILE_VARIABLE,
     PROFILE_VARIABLE,

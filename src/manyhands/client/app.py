@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from manyhands.client import home
-from manyhands.client.address import Place, places, token_of, trusting
+from manyhands.client.address import Place, places, token_of
 from manyhands.client.courier import Courier
 from manyhands.client.handle import Handle, Server
 from manyhands.client.options import OPTION_NAMES, Options, TaskOptions, check_names
@@ -15,6 +15,7 @@ from manyhands.client.raw_client import ANY_RESULT, Client, SyncClient
 from manyhands.client.signature import Decode, Encode, Hooks
 from manyhands.client.submission import Batch, Submission
 from manyhands.client.task import AsyncTask, Task
+from manyhands.client.trust import trusting
 
 if TYPE_CHECKING:
     from manyhands.client.worker.in_process import InProcessWorker

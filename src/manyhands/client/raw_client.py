@@ -7,7 +7,7 @@ from typing import Any, Final, Self, Unpack
 import msgspec
 
 from manyhands.client import home, ids
-from manyhands.client.address import Place, places, token_of, trusting
+from manyhands.client.address import Place, places, token_of
 from manyhands.client.courier import Courier
 from manyhands.client.handle import Handle, Server
 from manyhands.client.notes import Item
@@ -19,6 +19,7 @@ from manyhands.client.options import (
     wire_options,
 )
 from manyhands.client.submission import Submission
+from manyhands.client.trust import trusting
 
 _PAGE_COUNT: Final = 1_000
 _EVENTS_WAIT_SECONDS: Final = 30

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from manyhands.client.address import Trust
+from manyhands.client.trust import Trust
 from manyhands.client.worker.tallies import Tally
 
 
