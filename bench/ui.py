@@ -1,7 +1,9 @@
 """Benchmark pages at /ui/ with many jobs: time per page, size of a first load, cost of watching.
 
     python bench/ui.py                    about three minutes, with a million jobs
+    python bench/ui.py --finished         a million jobs, nearly all of them finished
     python bench/ui.py --jobs 100000      a first look
+    python bench/ui.py --data folder      keeps the store; the next run measures it again
 
 Server time is what the server reports for a request (``Server-Timing``): from its head to its last
 byte, including reads of the store. The effect of an open page is measured as jobs per second
@@ -55,11 +57,11 @@ class Peer:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path, data: Path) -> Iterator[str]:
     ready = folder / "ready"
-    command = [sys.executable, "-m", "manyhands", "serve", "--data", str(folder / "data")]
+    command = [sys.executable, "-m", "manyhands", "serve", "--data", str(data)]
     command += ["--ready-file", str(ready), "--http", "127.0.0.1:0", "--log-level", "error"]
-    command += ["--retention-count", "100000000"]
+    command += ["--retention-count", "100000000", "--memory", "8GiB"]
     command += [
         part for name in ("gearman", "dwork", "wmp", "amqp") for part in (f"--{name}", "off")
     ]
@@ -95,13 +97,15 @@ def fill(peer: Peer, count: int) -> dict[str, str]:
         worker = {"queue": f"queue-{queue}", "worker": f"worker-{queue}", "term_ms": 36_000_000}
         taken = peer.results("claim", count=max(1, count // 10 // (QUEUES // 4)), **worker)
         proofs = [{"id": job["id"], "token": job["token"]} for job in taken]
-        half = len(proofs) // 2
+        half = len(proofs) * 9 // 20
         peer.results("complete", items=[{**proof, "result": 1} for proof in proofs[:half]])
         failed = [
             {**proof, "code": f"Error{number % 7}", "message": "it broke", "retry": False}
             for number, proof in enumerate(proofs[half : 2 * half])
         ]
         peer.results("fail", items=failed)
+        again = {"code": "Again", "message": "not now", "retry": True}
+        peer.results("fail", items=[{**proof, **again} for proof in proofs[2 * half :]])
         sample["failed"] = proofs[half]["id"]
     for worker in range(LEASES // 20):
         claim = {"queue": f"queue-{worker % QUEUES}", "worker": f"holder-{worker}"}
@@ -109,6 +113,31 @@ def fill(peer: Peer, count: int) -> dict[str, str]:
         sample["leased"] = taken[0]["id"]
     print(f"filled with {count:,} jobs in {time.perf_counter() - started:.0f} s", flush=True)
     return sample
+
+
+def fill_finished(peer: Peer, count: int) -> None:
+    """Submits and ends this many jobs: four fifths completed, the others failed or cancelled."""
+    started = time.perf_counter()
+    for first in range(0, count, BATCH):
+        queue = f"queue-{first // BATCH % QUEUES}"
+        items = [
+            {"queue": queue, "payload": {"number": number, "to": "ada"}}
+            | ({"tags": ["marked"]} if number % 51 == 0 else {})
+            for number in range(first, min(first + BATCH, count))
+        ]
+        submitted = peer.results("submit", items=items)
+        peer.results("cancel", ids=[job["id"] for job in submitted[::20]])
+        taken = []
+        while some := peer.results("claim", queue=queue, worker="w", count=1000):
+            taken += [{"id": job["id"], "token": job["token"]} for job in some]
+        fifth = len(taken) // 5
+        failed = [
+            {**proof, "code": f"Error{number % 7}", "message": "it broke", "retry": False}
+            for number, proof in enumerate(taken[:fifth])
+        ]
+        peer.results("fail", items=failed)
+        peer.results("complete", items=[{**proof, "result": 1} for proof in taken[fifth:]])
+    print(f"finished {count:,} jobs in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def pages(sample: dict[str, str]) -> dict[str, str]:
@@ -132,6 +161,21 @@ def pages(sample: dict[str, str]) -> dict[str, str]:
         "jobs, queue and tag": f"jobs?q={quote('queue:queue-0 tag:marked')}",
         "job, failed": f"job/{sample['failed']}",
         "job, leased": f"job/{sample['leased']}",
+        "jobs, completed": f"jobs?q={quote('state:completed')}",
+        "jobs, running": f"jobs?q={quote('state:leased')}",
+        "jobs, retrying": f"jobs?q={quote('is:retrying')}",
+        "jobs, protocol": f"jobs?q={quote('protocol:gearman')}",
+        "jobs, worker": f"jobs?q={quote('worker:holder-1')}",
+        "jobs, age": f"jobs?q={quote('age>7d')}",
+        "jobs, text": f"jobs?q={quote('nowhere')}",
+        "queue, completed": "queue?name=queue-0&tab=completed",
+        "queue, cancelled": "queue?name=queue-0&tab=cancelled",
+        "failures of a queue": "failures?queue=queue-0",
+        "failures, latest": "failures?order=latest",
+        "find": "find?q=nowhere",
+        "worker": "worker?realm=native&name=holder-1",
+        "operations": "bulk",
+        "audit": "audit",
         "failures": "failures",
         "events": "events",
     }
@@ -156,7 +200,7 @@ def time_pages(peer: Peer, sample: dict[str, str], rounds: int) -> None:
         if times[0] is None:
             print(f"{name:24}{'not there':>30}")
             continue
-        later = sorted(time for time in times[1:] if time is not None)
+        later = sorted(time for time in times[1:] or times if time is not None)
         print(f"{name:24}{times[0]:10.1f}{median(later):10.1f}{later[-1]:10.1f}")
 
 
@@ -240,11 +284,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--finished", action="store_true", help="nearly all jobs have finished")
+    parser.add_argument("--data", type=Path, help="keep the store here, and use one that is there")
     parser.add_argument("--no-load", action="store_true", help="leave out the open page's cost")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as address:
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder), options.data or Path(folder) / "data")
+
+
+def measure(options: argparse.Namespace, folder: Path, data: Path) -> None:
+    kept = data / "bench-sample.json"
+    with serving(folder, data) as address:
         peer = Peer(address)
-        sample = fill(peer, options.jobs)
+        if kept.exists():
+            sample = json.loads(kept.read_text())
+        else:
+            if options.finished:
+                fill_finished(peer, options.jobs)
+            sample = fill(
+                peer, max(BATCH, options.jobs // 100) if options.finished else options.jobs
+            )
+            kept.write_text(json.dumps(sample))
         time_pages(peer, sample, options.rounds)
         first_load(peer)
         if not options.no_load:

@@ -30,6 +30,7 @@ from manyhands.model.job import State
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
+from manyhands.observe.attention import Attention
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -164,6 +165,7 @@ class Server:
             self.audit,
             self.bulk,
             self.history,
+            Attention(self.dispatcher, self.history),
             self.traffic,
             self.worker_books,
             self.past,

@@ -100,7 +100,7 @@ def test_the_five_minutes_show_a_result_a_failure_a_retry_and_a_crash(tmp_path):
     assert "reverse\tready" in output_of("submit reverse 'hello'")
     assert "desserts" in output_of("stressed")
     assert "cat: note.txt: No such file or directory" in output_of("manyhands failures")
-    assert "print\t0\t0\t0\t0\t1\t0" in output_of("manyhands failures")
+    assert "print\t0\t0\t0\t0\t0\t1\t0" in output_of("manyhands failures")
     assert "Retried 1 of 1 job." in output_of("manyhands retry")
     assert "print\tcompleted" in output_of("manyhands retry")
     assert "reverse is paused" in output_of("kill -9")

@@ -75,8 +75,8 @@ class Manager:
     def queues_with_work(self) -> list[str]:
         return [name for name in self.server.store.live.queues if self.ready_count(name)]
 
-    def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues or None, wake)
+    def sleep(self, queues, wake, holder=None) -> Callable[[], None]:
+        sleeper = Sleeper(queues or None, wake, holder)
         waiters = self.server.dispatcher.sleepers
         waiters.sleep(sleeper)
         return lambda: waiters.leave(sleeper)

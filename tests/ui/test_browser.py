@@ -191,7 +191,7 @@ def test_workers_are_seen_with_what_they_hold_and_lose_it_after_a_question(looki
     expect(row.locator('td[data-label="Lease ends"]')).to_contain_text("in ")
     expect(row.get_by_role("link", name=job["id"][-12:])).to_be_visible()
 
-    looking.button("Release jobs… of worker tired-worker").click()
+    looking.button("Release… the jobs of worker tired-worker").click()
     page.get_by_role("button", name="Release 1 job").click()
 
     expect(page.get_by_text("1 job of worker tired-worker are ready again.")).to_be_visible()

@@ -2,9 +2,13 @@
 
 import re
 
+import httpx
 import pytest
+import zmq
 
+from manyhands.protocols.dwork.codec import Kind, Query, encode
 from manyhands.protocols.gearman import codec as wire
+from tests.e2e.dwork_talk import Talk, a_task
 from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import serving, wait_until
 from tests.ui.test_jobs_requests import fields_of, send, text_of
@@ -57,7 +61,7 @@ def test_the_jobs_of_a_gearman_worker_are_released_from_the_list(http, api, serv
         worker.can_do(queue.encode())
         worker.grab()
         row = row_of(http, "gear-hangs")
-        assert "Release jobs…" in row
+        assert "Release…" in row
         fields = dict(re.findall(r'name="(realm|worker|connection|action)" value="([^"]*)"', row))
 
         question = send(http, "workers", **fields)
@@ -78,3 +82,32 @@ def test_an_idle_gearman_worker_is_listed_with_what_it_waits_for(http, served, q
 
         assert "waits for" in row
         assert queue[:10] in row
+
+
+def test_a_worker_that_is_idle_is_listed_with_the_queue_of_its_last_job(http, api, queue):
+    api.results("submit", queue=queue, payload="x")
+    [job] = api.results("claim", queue=queue, worker="between-polls", count=1)
+    api.results("complete", id=job["id"], token=job["token"])
+
+    row = row_of(http, "between-polls")
+
+    assert "last took from" in row
+    assert queue[:10] in row
+
+
+def test_a_dwork_worker_that_waits_is_listed_with_its_queue(tmp_path):
+    with (
+        serving(tmp_path, "--dwork", "127.0.0.1:0") as served,
+        httpx.Client(base_url=served.url) as http,
+        Talk(served) as talk,
+        Talk(served, kind=zmq.DEALER) as waiting,
+    ):
+        talk.create(a_task("first"), a_task("second", "first"))
+        talk.steal("node-1")
+
+        # The hold ends after a second: as long as nothing is seen, it asks again.
+        def waits() -> bool:
+            waiting.socket.send_multipart([b"", encode(Query(kind=Kind.STEAL, location="node-9"))])
+            return "waits for" in http.get("/ui/workers?q=node-9").text
+
+        wait_until(waits)

@@ -1,16 +1,11 @@
-"""What needs a person, found in the answers of the API. Times are the server's."""
+"""What needs a person, as the server says, with a command that helps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
 
 from msgspec import Struct
 
-from manyhands.cli.output import first_line, plural, span
-
-# A job that was ready for longer needs attention; without workers, much sooner.
-_LATE_MS: Final = 5 * 60_000
-_UNATTENDED_MS: Final = 10_000
 _SHOWN_OF_A_KIND: Final = 5
 
 
@@ -24,56 +19,31 @@ class Note(Struct, frozen=True):
     remedy: str  # a command to run
 
 
-def notes(
-    queues: Iterable[Mapping[str, Any]],
-    workers: Iterable[Mapping[str, Any]],
-    failures: Iterable[Mapping[str, Any]],
-    readiness: str = "",
-) -> list[Note]:
-    """All notes, the worst first."""
-    found = [] if not readiness else [Note("bad", "not ready", "", readiness, "manyhands doctor")]
-    for queue in queues:
-        found += _of_queue(queue)
-    for worker in workers:
-        found += _of_worker(worker)
-    for group in failures:
-        found += _of_failures(group)
-    found.sort(key=lambda note: note.level != "bad")
-    return found
+def note_of(found: Mapping[str, Any]) -> Note:
+    """A note of `/api/attention`."""
+    return Note(found["level"], found["what"], found["about"], found["detail"], _remedy(found))
 
 
-def _of_queue(queue: Mapping[str, Any]) -> Iterable[Note]:
-    name, counts = queue["name"], queue["counts"]
-    ready, waited_ms = counts["ready"], queue["oldest_ready_age_ms"] or 0
-    jobs = plural(ready, "job")
-    if not ready:
-        return
-    if queue["paused"]:
-        yield Note(
-            "warn", "paused", name, f"{jobs} held back", f"manyhands queue resume {quote(name)}"
-        )
-    elif not counts["leased"] and not queue["awaited"] and waited_ms > _UNATTENDED_MS:
-        detail = f"{jobs}, and no worker takes {'it' if ready == 1 else 'them'}"
-        yield Note("bad", "no workers", name, detail, f"manyhands work {quote(name)} --command …")
-    elif waited_ms > _LATE_MS:
-        detail = f"the oldest of {jobs} has waited {span(waited_ms)}"
-        yield Note("warn", "slow", name, detail, f"manyhands queue show {quote(name)}")
-
-
-def _of_worker(worker: Mapping[str, Any]) -> Iterable[Note]:
-    lapsed = sum(lease["lapsed"] for lease in worker["leases"])
-    if lapsed:
-        name = worker["name"] or worker["address"]
-        detail = f"{plural(lapsed, 'lease')} expired without a report"
-        yield Note("bad", "silent worker", name, detail, f"manyhands expire --worker {quote(name)}")
-
-
-def _of_failures(group: Mapping[str, Any]) -> Iterable[Note]:
-    recent = sum(group["trend"][-2:])
-    if recent:
-        about = ": ".join(part for part in (group["code"], first_line(group["message"])) if part)
-        detail = f"{plural(recent, 'job')} in the last 2 hours"
-        yield Note("bad", "failing", about, detail, f"manyhands retry --failure {group['group']}")
+def _remedy(found: Mapping[str, Any]) -> str:
+    name = quote(found["about"])
+    match found["what"]:
+        case "paused":
+            return f"manyhands queue resume {name}"
+        case "no workers":
+            return f"manyhands work {name} --command …"
+        case "slow":
+            return f"manyhands queue show {name}"
+        case "attempts fail":
+            return f"manyhands failures --queue {name}"
+        case "expired leases":
+            return f"manyhands expire --worker {name}"
+        case "failing":
+            # Jobs that are retried anyway need no retry.
+            if found["retrying"] >= found["count"]:
+                return "manyhands jobs is:retrying"
+            return f"manyhands retry --failure {found['group']}"
+        case _:
+            return "manyhands doctor"
 
 
 def gathered(found: list[Note]) -> list[Note]:

@@ -1,14 +1,13 @@
 """`manyhands limit`: named limits on how many jobs run at once."""
 
-import sys
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.output import Cell, Column, number, print_json, print_table, readable
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.named import delete_named, path_of, print_named
+from manyhands.cli.output import Cell, Column, number, print_json, readable
+from manyhands.cli.stores import AsJson
 
 limit = typer.Typer(
     help="List, set and delete named limits.",
@@ -21,12 +20,6 @@ _COLUMNS: Final = (
     Column("RUNNING", right=True),
     Column("AT ONCE", right=True),
 )
-
-
-def _path(name: str) -> str:
-    if not name:
-        fail("the name of a limit is empty.")
-    return f"/api/limits/{quote(name, safe='')}"
 
 
 @limit.command(name="list")
@@ -42,24 +35,17 @@ def list_limits(
 
       manyhands limit list
     """
-    rows = link.every("/api/limits")
-    if as_json:
-        for row in rows:
-            print_json(row)
-    elif not rows and sys.stdout.isatty():
-        typer.echo("There are no limits. Set one: manyhands limit set database 2")
-    else:
-        print_table(
-            _COLUMNS,
-            [
-                [
-                    row["name"],
-                    number(row["used"], "red" if row["used"] >= row["concurrency_max"] else ""),
-                    Cell(str(row["concurrency_max"])),
-                ]
-                for row in rows
-            ],
-        )
+    print_named(
+        link.every("/api/limits"),
+        _COLUMNS,
+        lambda row: [
+            row["name"],
+            number(row["used"], "red" if row["used"] >= row["concurrency_max"] else ""),
+            Cell(str(row["concurrency_max"])),
+        ],
+        if_none="There are no limits. Set one: manyhands limit set database 2",
+        as_json=as_json,
+    )
 
 
 @limit.command(name="set")
@@ -81,7 +67,7 @@ def set_limit(
 
       manyhands submit report --limit database
     """
-    found = link.put(_path(name), {"concurrency_max": concurrency})
+    found = link.put(path_of("limit", name), {"concurrency_max": concurrency})
     if as_json:
         print_json(found)
     else:
@@ -103,8 +89,4 @@ def delete(
 
       manyhands limit delete database
     """
-    found = link.delete(_path(name))
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(readable(f"{name} is deleted."))
+    delete_named(link, "limit", name, as_json=as_json)

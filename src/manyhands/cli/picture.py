@@ -5,17 +5,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from manyhands.cli.attention import Note, notes
+from manyhands.cli.attention import Note, note_of
 from manyhands.cli.http_link import HttpLink
 from manyhands.cli.output import Cell, Column, number, plural, span
 
-_GROUPS_COUNT: Final = 20
 STATES: Final = ("ready", "leased", "delayed", "blocked", "failed", "completed", "cancelled")
 COLUMNS: Final = (
     Column("QUEUE", folds=True),
     Column("READY", right=True),
     Column("RUNNING", right=True),
     Column("DELAYED", right=True),
+    Column("RETRYING", right=True),
     Column("BLOCKED", right=True),
     Column("FAILED", right=True),
     Column("COMPLETED", right=True),
@@ -30,13 +30,20 @@ class Picture(Struct, frozen=True):
     about: dict[str, Any]
     queues: list[dict[str, Any]]
     workers: list[dict[str, Any]]
-    failures: list[dict[str, Any]]
+    attention: list[dict[str, Any]]
     minute: dict[str, Any]  # the last whole minute
     readiness: str  # why the server is not ready, or nothing
 
     def notes(self) -> list[Note]:
         """What needs attention."""
-        return notes(self.queues, self.workers, self.failures, self.readiness)
+        found = [note_of(row) for row in self.attention]
+        if self.readiness and not found:
+            found.append(Note("bad", "not ready", "", self.readiness, "manyhands doctor"))
+        return found
+
+    def retrying(self) -> int:
+        """Jobs that failed and are tried again, over all queues."""
+        return sum(queue["retrying"] for queue in self.queues)
 
     def totals(self) -> dict[str, int]:
         """Jobs by state, over all queues."""
@@ -62,7 +69,7 @@ def take_picture(link: HttpLink) -> Picture:
         link.get("/api/about"),
         link.every("/api/queues"),
         link.every("/api/workers"),
-        link.get("/api/failures", order="latest", count=_GROUPS_COUNT),
+        link.get("/api/attention"),
         whole,
         _readiness(link),
     )
@@ -82,6 +89,7 @@ def queue_row(queue: Mapping[str, Any]) -> list[Cell]:
         number(counts["ready"], "cyan"),
         number(counts["leased"], "yellow"),
         number(counts["delayed"], "blue"),
+        number(queue["retrying"], "yellow"),
         number(counts["blocked"], "magenta"),
         number(counts["failed"], "bold red"),
         number(counts["completed"], "green"),

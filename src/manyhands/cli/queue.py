@@ -4,13 +4,13 @@ import re
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.output import plural, print_json, print_styled, print_table, readable, span
+from manyhands.cli.named import delete_named, path_of, print_named
+from manyhands.cli.output import plural, print_json, print_styled, readable, span
 from manyhands.cli.stores import AsJson, fail
 from manyhands.config.durations import read_ms
 
@@ -25,12 +25,6 @@ Names = Annotated[list[str], typer.Argument(help="Names of queues.", metavar="QU
 _RATE: Final = re.compile(r"(\d{1,12})/(.+)")
 # Settings that hold milliseconds, in the order in which they are shown.
 _IN_MS: Final = frozenset({"lease_ms", "attempt_ms_max", "grace_ms", "record_ms"})
-
-
-def _path(name: str) -> str:
-    if not name:
-        fail("the name of a queue is empty.")
-    return f"/api/queues/{quote(name, safe='')}"
 
 
 @queue.command(name="list")
@@ -53,14 +47,13 @@ def list_queues(
     """
     from manyhands.cli.picture import COLUMNS, queue_row
 
-    rows = [row for row in link.every("/api/queues") if pattern in row["name"]]
-    if as_json:
-        for row in rows:
-            print_json(row)
-    elif not rows and sys.stdout.isatty():
-        typer.echo("There is no such queue." if pattern else "There are no queues.")
-    else:
-        print_table(COLUMNS, [queue_row(row) for row in rows])
+    print_named(
+        (row for row in link.every("/api/queues") if pattern in row["name"]),
+        COLUMNS,
+        queue_row,
+        if_none="There is no such queue." if pattern else "There are no queues.",
+        as_json=as_json,
+    )
 
 
 @queue.command()
@@ -77,7 +70,7 @@ def show(
 
       manyhands queue show mail
     """
-    found = link.get(_path(name))
+    found = link.get(path_of("queue", name))
     total = link.page("/api/history", range="1h", queue=name)["total"]
     if as_json:
         print_json({**found, "last_hour": total})
@@ -164,9 +157,9 @@ def resume(
 
 def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool) -> None:
     # A queue that does not exist would be created: a misspelt name must not go unnoticed.
-    known = [link.get(_path(name)) for name in names]
+    known = [link.get(path_of("queue", name)) for name in names]
     for found in known:
-        link.put(_path(found["name"]), {"paused": paused})
+        link.put(path_of("queue", found["name"]), {"paused": paused})
         if as_json:
             print_json({"name": found["name"], "paused": paused})
         elif paused:
@@ -258,7 +251,7 @@ def set_queue(  # noqa: PLR0913 - each is a flag
     }
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     try:
-        policy = link.ask("GET", _path(name))["results"]["policy"]
+        policy = link.ask("GET", path_of("queue", name))["results"]["policy"]
     except RefusedError as error:
         if error.code != "unknown_queue":
             fail(f"{error}.")
@@ -279,8 +272,8 @@ def set_queue(  # noqa: PLR0913 - each is a flag
     policy = {**policy, **changes}
     for key in removed:
         policy.pop(key, None)
-    link.put(_path(name), {"policy": policy})
-    found = link.get(_path(name))
+    link.put(path_of("queue", name), {"policy": policy})
+    found = link.get(path_of("queue", name))
     if as_json:
         print_json(found)
         return
@@ -319,8 +312,4 @@ def delete(
 
       manyhands queue delete mail
     """
-    found = link.delete(_path(name))
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(readable(f"{name} is deleted."))
+    delete_named(link, "queue", name, as_json=as_json)

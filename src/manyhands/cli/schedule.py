@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
 from manyhands.cli.content import as_content
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.named import delete_named, path_of, print_named
 from manyhands.cli.output import (
     NOTHING,
     Cell,
@@ -18,7 +18,6 @@ from manyhands.cli.output import (
     moment,
     number,
     print_json,
-    print_table,
     readable,
     short_id,
     span,
@@ -41,12 +40,6 @@ _COLUMNS: Final = (
 )
 
 
-def _path(name: str) -> str:
-    if not name:
-        fail("the name of a schedule is empty.")
-    return f"/api/schedules/{quote(name, safe='')}"
-
-
 def _when(row: Mapping[str, Any]) -> str:
     if row["interval_ms"] is not None:
         return f"every {span(row['interval_ms'])}"
@@ -66,31 +59,22 @@ def list_schedules(
 
       manyhands schedule list
     """
-    rows = link.every("/api/schedules")
-    if as_json:
-        for row in rows:
-            print_json(row)
-        return
     live = sys.stdout.isatty()
-    if live and not rows:
-        typer.echo("There are no schedules. See `manyhands schedule set --help`.")
-        return
-    now = link.now() if live else 0
-    print_table(
+    print_named(
+        link.every("/api/schedules"),
         _COLUMNS,
-        [
-            [
-                Cell(row["id"], "bold"),
-                row["queue"],
-                _when(row),
-                Cell("paused", "yellow")
-                if row["paused"]
-                else Cell(ago(row["next_at"], now) if live else str(row["next_at"])),
-                number(row["fired_count"]),
-                short_id(row["last_job_id"]) if row["last_job_id"] else NOTHING,
-            ]
-            for row in rows
+        lambda row: [
+            Cell(row["id"], "bold"),
+            row["queue"],
+            _when(row),
+            Cell("paused", "yellow")
+            if row["paused"]
+            else Cell(ago(row["next_at"], link.now()) if live else str(row["next_at"])),
+            number(row["fired_count"]),
+            short_id(row["last_job_id"]) if row["last_job_id"] else NOTHING,
         ],
+        if_none="There are no schedules. See `manyhands schedule set --help`.",
+        as_json=as_json,
     )
 
 
@@ -216,7 +200,7 @@ def set_schedule(  # noqa: PLR0913 - each is a flag
         body["interval_ms"] = round(every * 1000)
     else:
         body |= {"cron": cron, "time_zone": time_zone}
-    found = link.put(_path(name), body)
+    found = link.put(path_of("schedule", name), body)
     if as_json:
         print_json(found)
     else:
@@ -238,8 +222,4 @@ def delete(
 
       manyhands schedule delete nightly
     """
-    found = link.delete(_path(name))
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(readable(f"{name} is deleted."))
+    delete_named(link, "schedule", name, as_json=as_json)

@@ -31,8 +31,9 @@ def status(
     """Show the queues and what needs attention; exits 1 if something needs a person.
 
     Exit codes: 0 all is well, 1 something needs a person (or the server does not answer), 2 wrong
-    arguments. In a pipe, each queue is a line with tabs: name, ready, running, delayed, blocked,
-    failed, completed, oldest wait, workers; what needs attention goes to standard error.
+    arguments. In a pipe, each queue is a line with tabs: name, ready, running, delayed,
+    retrying, blocked, failed, completed, oldest wait, workers; what needs attention goes to
+    standard error.
 
     Examples:
 
@@ -52,6 +53,7 @@ def status(
                 "version": picture.about["version"],
                 "uptime_ms": picture.about["uptime_ms"],
                 "totals": picture.totals(),
+                "retrying": picture.retrying(),
                 "last_minute": picture.minute,
                 "attention": [asdict(note) for note in found],
                 "queues": picture.queues,

@@ -25,6 +25,7 @@ _SORTS: Final[dict[str, tuple[str, Callable[[Row], Any]]]] = {
     "r": ("ready", lambda queue: -queue["counts"]["ready"]),
     "l": ("running", lambda queue: -queue["counts"]["leased"]),
     "d": ("delayed", lambda queue: -queue["counts"]["delayed"]),
+    "y": ("retrying", lambda queue: -queue["retrying"]),
     "b": ("blocked", lambda queue: -queue["counts"]["blocked"]),
     "f": ("failed", lambda queue: -queue["counts"]["failed"]),
     "c": ("completed", lambda queue: -queue["counts"]["completed"]),
@@ -35,14 +36,14 @@ _SORT_NAMES: Final = {word: key for key, (word, _) in _SORTS.items()}
 _NOTES_MAX: Final = 6
 _HEAD_LINES: Final = 4  # above the queues
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
-_RARE: Final = 4  # the blocked jobs: the column that is left out where there is little room
+_RARE: Final = 5  # the blocked jobs: the column that is left out where there is little room
 _WIDE_COLUMNS: Final = 100
 _KEYS_BYTES: Final = 1_024
 # An arrow is several characters that arrive together.
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 _HELP: Final = (
-    "q quit  ↑↓ scroll  sort (again: reverse) by n name r ready l running d delayed b blocked "
-    "f failed c completed o oldest s done/s"
+    "q quit  ↑↓ scroll  sort (again: reverse) by n name r ready l running d delayed "
+    "y retrying b blocked f failed c completed o oldest s done/s"
 )
 
 
@@ -213,7 +214,8 @@ class Screen:
         head = Text(picture.headline(), style="bold", no_wrap=True, overflow="ellipsis")
         sums = Text(
             f"{totals['ready']:,} ready   {totals['leased']:,} running   "
-            f"{totals['delayed']:,} delayed   {totals['blocked']:,} blocked   "
+            f"{totals['delayed']:,} delayed   {picture.retrying():,} retrying   "
+            f"{totals['blocked']:,} blocked   "
             f"{totals['failed']:,} failed   wait p95 {_p95(picture, 'wait_ms')}   "
             f"run p95 {_p95(picture, 'run_ms')}",
             no_wrap=True,

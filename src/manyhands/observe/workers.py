@@ -19,11 +19,12 @@ _SEEN_MS: Final = 100  # a worker that was seen within this time need not be not
 class WorkerRecord:
     """One worker."""
 
-    __slots__ = ("address", "completed", "failed", "lost", "name", "seen_at", "taken")
+    __slots__ = ("address", "completed", "failed", "lost", "name", "queue", "seen_at", "taken")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.address = ""
+        self.queue = ""  # of the last job it took
         self.seen_at = 0
         self.taken = 0
         self.completed = 0
@@ -95,6 +96,7 @@ class WorkerBooks:
         record = self._speaker(event)
         if record is not None:
             record.taken += 1
+            record.queue = event.queue
 
     def _resumed(self, event: Event) -> None:
         self._speaker(event)

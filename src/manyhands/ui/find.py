@@ -12,7 +12,7 @@ from manyhands.ui.visit import Visit
 from manyhands.ui.workers import worker_rows
 
 _SHOWN: Final = 10
-_SECONDS: Final = 0.03
+_SECONDS: Final = 0.015
 
 
 class Find(Page):

@@ -21,7 +21,7 @@ from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
 
 # A page answers at once, with what it found so far; a second request finds more.
-_SECONDS: Final = 0.02
+_SECONDS: Final = 0.01
 _PATIENT_SECONDS: Final = 2.0
 _BULKS_SHOWN: Final = 5
 
@@ -48,7 +48,9 @@ class Jobs(Page):
         after = visit.whole("after")
         patient = visit.text("patient") == "1"
         seconds = _PATIENT_SECONDS if patient or visit.is_refresh else _SECONDS
-        found, counted = await self._find(query, Order(order), after, seconds)
+        (found, counted), retrying = await asyncio.gather(
+            self._find(query, Order(order), after, seconds), self._retrying(query, seconds)
+        )
         states = query.filter.states or tuple(State)
         total = sum(counted.counts[state] for state in states)
         here = {"q": query.text, "order": order if order != Order.NEWEST.value else None}
@@ -63,7 +65,7 @@ class Jobs(Page):
             "total": total,
             "known": any(sum(row.counts.values()) for row in self.live.queues.values()),
             "is_complete": found.complete,
-            "tabs": await self._tabs(query, counted, here, seconds),
+            "tabs": self._tabs(query, counted, retrying, here),
             "first_page": url("jobs", **here) if after is not None else None,
             "next_page": url("jobs", **again, after=found.next) if found.next is not None else None,
             "further": url("jobs", **here, after=after, patient=1),
@@ -99,20 +101,23 @@ class Jobs(Page):
             counted = Counted({state: states[state] for state in State})
         return page, counted
 
-    async def _tabs(
-        self, query: Query, counted: Counted, here: dict[str, Any], seconds: float
+    async def _retrying(self, query: Query, seconds: float) -> int:
+        """How many jobs of the same search are being retried."""
+        if query.problems or not self.live.retrying_queues():
+            return 0
+        again = replace(query.filter, retrying=True)
+        counted = await asyncio.to_thread(self.sources.store.count, again, seconds)
+        return sum(counted.counts.values())
+
+    def _tabs(
+        self, query: Query, counted: Counted, retrying: int, here: dict[str, Any]
     ) -> list[tuple[str, str, int, bool]]:
         """Tabs for the same search in other states: address, word, count."""
         wanted = query.filter
         counts: dict[str, int] = {state.value: counted.counts[state] for state in State}
         found = [("all", sum(counts.values())), *counts.items()]
-        retrying = len(self.live.retrying_queues())
         if wanted.retrying:
             retrying = sum(counts.values())
-        elif retrying and not query.problems:
-            again = replace(wanted, retrying=True)
-            tried = await asyncio.to_thread(self.sources.store.count, again, seconds)
-            retrying = sum(tried.counts.values())
         if retrying:
             found.insert(3, (RETRYING, retrying))
         chosen = "all" if not wanted.states else ",".join(wanted.states)

@@ -7,8 +7,9 @@ from typing import Any, Final
 from manyhands.model.history import Sample, merged, quantile
 from manyhands.model.job import State
 from manyhands.model.policy import REALMS
+from manyhands.observe.attention import RECENT_MINUTES
 from manyhands.observe.history import RANGES
-from manyhands.ui.attention import RECENT_MINUTES, Attention
+from manyhands.ui.attention import lines
 from manyhands.ui.charts import Chart, Frame, backlog, latency, stacked, throughput
 from manyhands.ui.page import Page, Shown, url
 from manyhands.ui.visit import Visit
@@ -27,7 +28,7 @@ class Overview(Page):
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources)
-        self._attention = Attention(sources)
+        self._attention = sources.attention
 
     async def show(self, visit: Visit) -> Shown:
         await self._attention.look(visit.now)
@@ -48,7 +49,7 @@ class Overview(Page):
             "retrying": retrying,
             "queues": len(self.live.queues),
             "paused": sum(known.queue.paused for known in self.live.queues.values()),
-            "notes": notes,
+            "notes": lines(notes),
             "rows": self._queues({note.about for note in notes if note.level == "bad"}),
             "rate": self.sources.history.rate(),
             "holding": self.live.workers_count(),

@@ -89,8 +89,18 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
         found.append(Entry(job.entered_at, job.state.value, job.state.capitalize(), detail))
     elif job.state is not State.LEASED:
         found.append(_entered(job.entered_at, job.state, job.reason, job.run_at))
-    found.sort(key=lambda entry: entry.at)
+    # In one millisecond a job can be submitted, become ready, be claimed and finish.
+    found.sort(key=lambda entry: (entry.at, _rank(entry)))
     return found
+
+
+def _rank(entry: Entry) -> int:
+    """The order of entries at the same instant."""
+    if entry.kind == "submitted":
+        return 0
+    if entry.kind == State.READY:
+        return 1
+    return 2 if entry.holder is not None else 3
 
 
 def _entered(at: int, state: State, reason: Reason, run_at: int | None = None) -> Entry:

@@ -14,7 +14,7 @@ from manyhands.web.sources import Sources
 
 _JOBS_SHOWN: Final = 20
 _HELD_MAX: Final = 50
-_SECONDS: Final = 0.02
+_SECONDS: Final = 0.01
 
 
 class WorkerPage(Page):

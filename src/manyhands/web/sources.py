@@ -13,6 +13,7 @@ from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.past import Past
+from manyhands.observe.attention import Attention
 from manyhands.observe.history import History
 from manyhands.observe.traffic import Traffic
 from manyhands.observe.workers import WorkerBooks
@@ -33,6 +34,7 @@ class Sources(Struct, frozen=True):
     audit: AuditLog
     bulk: BulkRunner
     history: History
+    attention: Attention
     traffic: Traffic
     worker_books: WorkerBooks
     past: Past

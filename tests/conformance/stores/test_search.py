@@ -23,6 +23,7 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.store.sqlite import search
+from manyhands.store.sqlite.reader import Reader
 from tests.conformance.stores.opened import START, Opened, ids
 
 QUEUES = ("a", "b", "ü")
@@ -214,3 +215,46 @@ def test_a_queue_that_holds_nothing_is_an_empty_page(opened):
 
     page = opened.store.search(Filter(queue="empty"))
     assert (page.jobs, page.next, page.complete) == ((), None, True)
+
+
+def noted_statements(monkeypatch) -> list[str]:
+    found = []
+    read = Reader.rows
+
+    def rows(reader, statement, values=()):
+        found.append(statement)
+        return read(reader, statement, values)
+
+    monkeypatch.setattr(Reader, "rows", rows)
+    return found
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_listing_over_many_queues_reads_only_those_that_its_page_shows(
+    tmp_path, monkeypatch, order
+):
+    opened = Opened("sqlite", tmp_path)
+    many = [opened.submit(f"queue-{number % 40}") for number in range(200)]
+    opened.commit()
+    statements = noted_statements(monkeypatch)
+
+    page = opened.store.search(Filter(states=(State.READY,), order=order, count_max=5))
+
+    expected = many if order is Order.OLDEST else many[::-1]
+    assert ids(page.jobs) == ids(expected[:5])
+    assert len(statements) < 20
+    opened.close()
+
+
+def test_retried_jobs_are_counted_without_a_walk_over_all_others(tmp_path, monkeypatch):
+    opened = Opened("sqlite", tmp_path)
+    for number in range(200):
+        opened.submit(f"queue-{number % 40}", payload=b"needle")
+    opened.commit()
+    statements = noted_statements(monkeypatch)
+
+    counted = opened.store.count(Filter(retrying=True, text="needle"), 1.0)
+
+    assert not any(counted.counts.values())
+    assert not statements
+    opened.close()

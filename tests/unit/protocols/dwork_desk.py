@@ -122,7 +122,7 @@ class Desk:
     def find_ended(self, namespace: str, names: Sequence[str], then) -> None:
         then(self.store.find_ended(namespace, names))
 
-    def sleep(self, queue: str, wake) -> Callable[[], None]:  # noqa: ARG002
+    def sleep(self, queue: str, wake, holder=None) -> Callable[[], None]:  # noqa: ARG002
         return self._remember(self._sleepers, wake)
 
     def later(self, seconds: float, call) -> Callable[[], None]:

@@ -147,8 +147,8 @@ class Desk:
     def queues_with_work(self) -> list[str]:
         return [queue for queue in self.store.live.queues if self.ready_count(queue)]
 
-    def sleep(self, queues, wake) -> Callable[[], None]:
-        sleeper = Sleeper(queues or None, wake)
+    def sleep(self, queues, wake, holder=None) -> Callable[[], None]:
+        sleeper = Sleeper(queues or None, wake, holder)
         self.waiters.sleep(sleeper)
         return lambda: self.waiters.leave(sleeper)
 

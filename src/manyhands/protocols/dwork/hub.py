@@ -62,8 +62,10 @@ class Hub(Backing, Protocol):
         found.
         """
 
-    def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``wake`` once there is work in the queue; returns a function that cancels this."""
+    def sleep(self, queue: str, wake: Callable[[], None], holder: Holder) -> Callable[[], None]:
+        """Calls ``wake`` once there is work in the queue for this worker; returns a function that
+        cancels this.
+        """
 
     def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
         """Calls back after a while; returns a function that cancels this."""

@@ -174,8 +174,9 @@ class DworkHub:
     ) -> None:
         self._records.find(namespace, names, then)
 
-    def sleep(self, queue: str, wake: Callable[[], None]) -> Callable[[], None]:
-        sleeper = Sleeper((queue,), lambda _queue: wake())
+    def sleep(self, queue: str, wake: Callable[[], None], holder: Holder) -> Callable[[], None]:
+        named = holder if holder.name is not None else None
+        sleeper = Sleeper((queue,), lambda _queue: wake(), named)
         sleepers = self._dispatcher.sleepers
         sleepers.sleep(sleeper)
         return lambda: sleepers.leave(sleeper)

@@ -126,7 +126,9 @@ class Stealing:
     def _hold(self, held: _Held) -> None:
         self.held[held.turn] = held
         seconds = (held.until - self._hub.now()) / 1000
-        held.leave = self._hub.sleep(self._queue, lambda: self._try_again(held, held.until))
+        held.leave = self._hub.sleep(
+            self._queue, lambda: self._try_again(held, held.until), held.steal.holder
+        )
         held.call_off = self._hub.later(seconds, lambda: self._try_again(held, 0))
 
     def _try_again(self, held: _Held, until: int) -> None:

@@ -509,6 +509,18 @@ class FailureGroup(Struct, frozen=True):
     jobs: Annotated[tuple[str, ...], Meta(description="the newest ones")]
 
 
+class Note(Struct, frozen=True):
+    """Something that needs a person."""
+
+    level: Literal["bad", "warn"]
+    what: Annotated[str, Meta(description="the kind, such as `no workers`")]
+    about: Annotated[str, Meta(description="a queue, a worker or an error; empty: the server")]
+    detail: Annotated[str, Meta(description="a sentence")]
+    count: Annotated[int, Meta(ge=0, description="jobs, attempts or leases that are concerned")]
+    retrying: Annotated[int, Meta(ge=0, description="jobs that are being retried")]
+    group: Annotated[str | None, Meta(description="the group of `/api/failures`")]
+
+
 class AuditEntry(Struct, frozen=True):
     """One action of an operator."""
 

@@ -1,4 +1,6 @@
-"""The native API's reports for operators: history, failures, audit log, traffic."""
+"""The native API's reports for operators: what needs attention, history, failures, audit log,
+traffic.
+"""
 
 import asyncio
 from typing import Final
@@ -6,16 +8,15 @@ from typing import Final
 from msgspec import convert
 
 from manyhands.dispatch.ask import settled
-from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.model.history import ALL_QUEUES, merged
-from manyhands.observe.history import RANGES, History
+from manyhands.observe.history import RANGES
 from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
-from manyhands.observe.traffic import Traffic
 from manyhands.protocols.native import answers, builders
 from manyhands.store.contract import FailureGroup, FailureQuestion
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange
 from manyhands.web.query import Query
+from manyhands.web.sources import Sources
 
 _COUNT: Final = 100
 _COUNT_MAX: Final = 1_000
@@ -24,10 +25,30 @@ _COUNT_MAX: Final = 1_000
 class ApiOperating:
     """Reports; the operators' pages show them, too."""
 
-    def __init__(self, dispatcher: Dispatcher, history: History, traffic: Traffic) -> None:
-        self._dispatcher = dispatcher
-        self._history = history
-        self._traffic = traffic
+    def __init__(self, sources: Sources) -> None:
+        self._dispatcher = sources.dispatcher
+        self._attention = sources.attention
+        self._history = sources.history
+        self._traffic = sources.traffic
+
+    async def attention(self, exchange: Exchange) -> None:
+        """What needs a person, counted now."""
+        Query(exchange.query_string).finish()
+        now = self._dispatcher.clock.now()
+        await self._attention.look_closely(now)
+        notes = [
+            answers.Note(
+                note.level,
+                note.what,
+                note.about,
+                note.detail(),
+                note.count,
+                note.retrying,
+                note.group_id or None,
+            )
+            for note in self._attention.notes(now)
+        ]
+        await exchange.answer(notes)
 
     async def history(self, exchange: Exchange) -> None:
         """What happened in the last hour, day or week, step by step."""

@@ -220,6 +220,12 @@ _QUERIES: Final = (
 )
 _REPORTS: Final = (
     _look(
+        "attention",
+        ApiOperating.attention,
+        "What needs a person, the worst first; empty if all is well.",
+        Answer[list[answers.Note]],
+    ),
+    _look(
         "history",
         ApiOperating.history,
         "What happened in the last hour, day or week, step by step.",
@@ -314,7 +320,7 @@ class NativeRoutes:
         bytes_max, dismiss = config.payload_bytes_max, self.stream.dismiss
         self._commands = ApiCommands(dispatcher, ids, bytes_max, handing_out, dismiss)
         self._queries = ApiQueries(sources, naps)
-        self._reports = ApiOperating(dispatcher, sources.history, sources.traffic)
+        self._reports = ApiOperating(sources)
         self._bulk = ApiBulk(dispatcher, ids, sources.bulk)
         self.endings = self._queries.endings
 

@@ -177,7 +177,8 @@ class Giving:
     def _hold(self, give: Give) -> None:
         hub = self._hub
         held = self.held[give.path, give.lock] = _Held(give)
-        held.leave = hub.sleep(give.queues, lambda _queue: self._try_again(held))
+        worker = Holder("wmp", give.identity) if give.identity else None
+        held.leave = hub.sleep(give.queues, lambda _queue: self._try_again(held), worker)
         held.call_off = hub.later((give.until - hub.now()) / 1000, lambda: self._try_again(held))
         # Work may have arrived between the negative answer and now.
         if any(hub.has_work(queue) for queue in give.queues or hub.queues_with_work()):

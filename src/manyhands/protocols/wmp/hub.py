@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from manyhands.dispatch.session import Backing
+from manyhands.model.job import Holder
 from manyhands.protocols.wmp.codec import Path
 
 Nothing = Callable[[], None]
@@ -33,9 +34,12 @@ class Hub(Backing, Protocol):
     def queues_with_work(self) -> Sequence[str]:
         """Queues with ready jobs, for workers that take any work."""
 
-    def sleep(self, queues: tuple[str, ...], wake: Callable[[str], None]) -> Callable[[], None]:
+    def sleep(
+        self, queues: tuple[str, ...], wake: Callable[[str], None], holder: Holder | None = None
+    ) -> Callable[[], None]:
         """Calls ``wake`` once, with the name of a queue, when there is work in one of these queues
-        or, without any, in any queue. Returns a function that cancels this.
+        or, without any, in any queue. ``holder`` is the worker, if only one waits. Returns a
+        function that cancels this.
         """
 
     def later(self, seconds: float, call: Nothing) -> Nothing:

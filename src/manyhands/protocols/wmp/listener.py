@@ -10,7 +10,7 @@ from manyhands.config import Address, Config
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
-from manyhands.model.job import State
+from manyhands.model.job import Holder, State
 from manyhands.net.backplane import Backplane
 from manyhands.net.zeromq import RouterSocket
 from manyhands.observe.repeats import Repeats
@@ -98,8 +98,10 @@ class WmpListener:
                 del self._with_work[queue]
         return found
 
-    def sleep(self, queues: tuple[str, ...], wake: Callable[[str], None]) -> Callable[[], None]:
-        sleeper = Sleeper(queues or None, wake)
+    def sleep(
+        self, queues: tuple[str, ...], wake: Callable[[str], None], holder: Holder | None = None
+    ) -> Callable[[], None]:
+        sleeper = Sleeper(queues or None, wake, holder)
         sleepers = self._dispatcher.sleepers
         sleepers.sleep(sleeper)
         return lambda: sleepers.leave(sleeper)

@@ -33,7 +33,7 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     # A time limit of a query, which decides nothing about any job, so it need not be the server's
     # clock.
     give_up_at = time.perf_counter() + seconds_max
-    places = tuple(_places(wanted))
+    places = tuple(_places(index, wanted))
     for place in places:
         for rows, more in _slices(reader, place, where(wanted, ("states", *place.fields))):
             for state, count in rows:
@@ -52,11 +52,16 @@ def _count_queues(index: Index, queue: str | None, counts: dict[State, int]) -> 
             counts[state] += count
 
 
-def _places(wanted: Filter) -> Iterator[Place]:
+def _places(index: Index, wanted: Filter) -> Iterator[Place]:
     """Where to look, as narrow as an index allows."""
     beside = place_beside(wanted)
     if beside is not None:
         yield beside
+    elif wanted.retrying:
+        one = "jobs.queue = ? AND jobs.state = ?"
+        for queue, state in index.retrying.places():
+            if wanted.queue in (None, queue):
+                yield Place("jobs", one, (queue, state), ("queue",))
     elif wanted.queue is not None:
         for state in State:
             one = "jobs.queue = ? AND jobs.state = ?"

@@ -3,8 +3,9 @@ is limited in time, and says where to continue.
 """
 
 import heapq
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -17,13 +18,17 @@ from manyhands.store.sqlite.reader import Reader
 from manyhands.store.sqlite.rows import COLUMNS, PAYLOAD, WEIGHED_COLUMNS, columns_with
 
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
+# Where rows of many places are merged, a page needs only a few of each.
+_FIRST_ROWS_OF_MANY: Final = 8
 # With more (queue, state) pairs than this, a walk over all rows is cheaper.
-_PLACES_MAX: Final = 500
+_PLACES_MAX: Final = 5_000
 _SERIAL_MAX: Final = (1 << 63) - 1
 
 _AT_PLACE: Final = "jobs.queue = ? AND jobs.state = ?"
-# A serial and the row of a job, or None if all rows up to that serial were looked at.
+# A serial and the row of a job, or None if all rows up to that serial were looked at, or nothing if
+# the rows of a place begin after it.
 _Step = tuple[int, Sequence[Any] | None]
+_BEGINS: Final[Sequence[Any]] = ()
 
 
 def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
@@ -39,7 +44,7 @@ def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> 
             if time.perf_counter() > give_up_at:
                 return Page(tuple(found), serial, complete=False)
             continue
-        job = reader.whole_job(row)
+        job = reader.whole_job(row) if row else None
         if job is not None:
             if len(found) == wanted.count_max:
                 return Page(tuple(found), found[-1].serial)
@@ -57,6 +62,8 @@ def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
         if row is None:
             if time.perf_counter() > give_up_at:
                 return Selection(tuple(found), serial, complete=False)
+            continue
+        if not row:
             continue
         if len(found) == wanted.count_max:
             return Selection(tuple(found), found[-1][0])
@@ -90,11 +97,11 @@ class _Search:
             streams.append(self._jobs(_key_holders(index, wanted.unique_key)))
             states = tuple(state for state in states if state in FINISHED)
         if wanted.retrying:
-            return [
-                self._walk(Place("jobs", _AT_PLACE, place, ("queue", "states")))
+            return self._merged(
+                place
                 for place in index.retrying.places()
                 if wanted.queue in (None, place[0]) and State(place[1]) in states
-            ]
+            )
         queues = index.recorded_queues() if wanted.queue is None else [wanted.queue]
         if wanted.queue is None and states == tuple(State):
             streams.append(self._walk(Place("jobs", "TRUE", (), ("states",))))
@@ -102,12 +109,33 @@ class _Search:
             narrowed = where(Filter(states=states))
             streams.append(self._walk(Place("jobs", narrowed.sql, narrowed.values, ("states",))))
         else:
-            streams += [
-                self._walk(Place("jobs", _AT_PLACE, (queue, state), ("queue", "states")))
-                for queue in queues
-                for state in dict.fromkeys(states)
-            ]
+            streams += self._merged(
+                (queue, state.value) for queue in queues for state in dict.fromkeys(states)
+            )
         return streams
+
+    def _merged(self, places: Iterable[tuple[str, str]]) -> list[Iterator[_Step]]:
+        """The rows of several queues and states. One statement finds where each begins: a place is
+        not read before the walk has come to it, so most are never read.
+        """
+        best, beyond = ("max", "<") if self._newest else ("min", ">")
+        heads = (
+            f"SELECT (SELECT {best}(serial) FROM jobs WHERE queue = place.value ->> 0"  # noqa: S608
+            f" AND state = place.value ->> 1 AND serial {beyond} ?), place.value ->> 0,"
+            " place.value ->> 1 FROM json_each(?) AS place"
+        )
+        found = self._reader.rows(heads, (self._start(), json.dumps(list(places))))
+        begun = [row for row in found if row[0] is not None]
+        rows = _FIRST_ROWS_OF_MANY if len(begun) > 1 else _SLICE_ROWS
+        fields = ("queue", "states")
+        return [
+            self._from_head(head, Place("jobs", _AT_PLACE, (queue, state), fields), rows)
+            for head, queue, state in begun
+        ]
+
+    def _from_head(self, head: int, place: Place, rows_max: int) -> Iterator[_Step]:
+        yield (head + 1 if self._newest else head - 1), _BEGINS
+        yield from self._walk(place, rows_max)
 
     def _jobs(self, job_ids: Sequence[str]) -> Iterator[_Step]:
         """These jobs, if they match and come after the previous page."""
@@ -128,7 +156,7 @@ class _Search:
             return after
         return _SERIAL_MAX if self._newest else 0
 
-    def _walk(self, place: Place) -> Iterator[_Step]:
+    def _walk(self, place: Place, first_rows: int | None = None) -> Iterator[_Step]:
         """All matching rows of a place, slice by slice, so that no snapshot is held for long and
         the walk can stop at any time.
         """
@@ -146,7 +174,7 @@ class _Search:
         read = self._reader.rows
         start = self._start()
         last = 0 if self._newest else _SERIAL_MAX
-        length = min(_SLICE_ROWS, self._wanted.count_max + 1)
+        length = min(first_rows or _SLICE_ROWS, _SLICE_ROWS, self._wanted.count_max + 1)
         while True:
             ends = read(bound, (*place.values, start, length - 1))
             stop = ends[0][0] if ends else last
