@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
 from manyhands.access.callers import callers_of
+from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
@@ -134,7 +135,7 @@ class Server:
             disk_free_mib_min=config.disk_free_mib_min,
         )
         self.backplane = Backplane(
-            self.dispatcher, self.ids, self.budget, self.audit, self.condition
+            self.dispatcher, self.ids, self.budget, self.audit, self.condition, self.callers
         )
         self.watched = WatchedFiles(loop)
         self.listeners: list[Listener] = []
@@ -214,13 +215,22 @@ class Server:
         self.metrics.sources.append(relay.metrics)
         return relay
 
-    def _dwork(self, endpoints: Endpoints) -> Listener:
-        listener = DworkListener(self.backplane, self.config, endpoints)
+    @cached_property
+    def _curve_key(self) -> CurveKeyFile | None:
+        """The keys for all addresses with CURVE."""
+        if self.config.curve_key is None:
+            return None
+        found = CurveKeyFile(self.config.curve_key)
+        self.watched.add((self.config.curve_key,), found.reload)
+        return found
+
+    def _dwork(self, endpoints: Endpoints | None) -> DworkListener:
+        listener = DworkListener(self.backplane, self.config, endpoints, self._curve_key)
         self.traffic.sources["dwork"] = listener.flow
         return listener
 
-    def _wmp(self, address: Address) -> Listener:
-        listener = WmpListener(self.backplane, self.config, address)
+    def _wmp(self, address: Address | None) -> WmpListener:
+        listener = WmpListener(self.backplane, self.config, address, self._curve_key)
         self.traffic.sources["wmp"] = listener.flow
         self.metrics.sources.append(listener.metrics)
         return listener
@@ -249,11 +259,14 @@ class Server:
         for name, make in kinds.items():
             where = getattr(self.config, name)
             where_tls = getattr(self.config, f"{name}_tls", None)
-            if where is None and where_tls is None:
+            where_curve = getattr(self.config, f"{name}_curve", None)
+            if where is None and where_tls is None and where_curve is None:
                 continue
             listener = make(where)
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
+            if isinstance(listener, DworkListener | WmpListener):
+                self.condition.addresses[f"{name}_curve"] = listener.curve_address
             if where_tls is not None:
                 assert isinstance(listener, TcpListener)
                 assert self._tls is not None

@@ -246,6 +246,12 @@ def test_tls_needs_a_certificate_and_its_key():
         assert getattr(load_config(given, {}, None).config, name) == Address("127.0.0.1", 1)
 
 
+def test_curve_needs_the_keys_of_the_server():
+    for name in ("dwork_curve", "wmp_curve"):
+        assert "CURVE needs the keys" in refusal({name: "127.0.0.1:1"})
+        assert load_config({name: "127.0.0.1:1", "curve_key": "k"}, {}, None).config.curve_key
+
+
 def test_an_address_with_tls_may_be_reached_from_elsewhere_once_peers_need_certificates():
     given = {"gearman_tls": "0.0.0.0:1", "tls_cert": "c.pem", "tls_key": "k.pem"}
     assert "tls_client_ca or insecure" in refusal(given)
@@ -258,10 +264,10 @@ def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
     assert "other machines could reach" in refusal({"http": "0.0.0.0:1", "amqp_users": "u"})
 
 
-def test_all_listeners_but_those_that_need_a_certificate_are_on_and_can_be_turned_off():
-    over_tls = {"http_tls", "gearman_tls", "amqp_tls"}
-    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", *over_tls}
-    assert {name for name in LISTENERS if OPTIONS[name].default == "off"} == over_tls
+def test_all_listeners_but_those_that_need_keys_are_on_and_can_be_turned_off():
+    encrypted = {"http_tls", "gearman_tls", "amqp_tls", "dwork_curve", "wmp_curve"}
+    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", *encrypted}
+    assert {name for name in LISTENERS if OPTIONS[name].default == "off"} == encrypted
     assert load_config({"http": "off"}, {}, None).config.http is None
 
 

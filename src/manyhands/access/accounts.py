@@ -36,12 +36,13 @@ class Accounts:
             if self._callers.entries and self._callers.identify(shown) is not None:
                 return None  # watching is open to every role
             return f"user '{user}' is unknown, or the password is wrong"
-        if user == _GUEST and not (self._guest_from_anywhere or _is_this_machine(address)):
+        if user == _GUEST and not (self._guest_from_anywhere or is_this_machine(address)):
             return f"user '{user}' may only log in from the server's own machine"
         return None
 
 
-def _is_this_machine(address: str) -> bool:
+def is_this_machine(address: str) -> bool:
+    """Whether a peer at this address is on the same machine."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -38,7 +38,8 @@ def device(
     """Carry messages between WMP workers and managers.
 
     It runs until interrupted. It stores nothing, so it may be stopped, replaced and chained at
-    will. When it stops, it prints how many messages it carried, and how many it dropped and why.
+    will. With MANYHANDS_CURVE_SERVER it encrypts what it sends to managers. When it stops, it
+    prints how many messages it carried, and how many it dropped and why.
 
     Examples:
 
@@ -46,6 +47,7 @@ def device(
 
       manyhands device --listen 0.0.0.0:7715 --manager 127.0.0.1:7714 --insecure
     """
+    from manyhands.client.curve import encrypt
     from manyhands.config import Listen
     from manyhands.observe.logs import set_up_logs
     from manyhands.protocols.wmp.device_program import DeviceProgram
@@ -60,7 +62,7 @@ def device(
         fail(f"other machines could reach {address}; allow it with --insecure.")
     set_up_logs("auto", "info")
     try:
-        program = DeviceProgram(str(address), managers, name)
+        program = DeviceProgram(str(address), managers, name, encrypt)
     except OSError as error:
         fail(f"{error}.")
     for number in (signal.SIGINT, signal.SIGTERM):

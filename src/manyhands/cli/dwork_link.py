@@ -5,6 +5,7 @@ from typing import Final
 
 import zmq
 
+from manyhands.client.curve import encrypt
 from manyhands.dispatch.clock import Clock
 from manyhands.protocols.dwork.codec import Kind, Query, encode
 from manyhands.protocols.dwork.reader import WireError, decode
@@ -95,12 +96,16 @@ class Link:
         request = self._context.socket(zmq.REQ)
         request.setsockopt(zmq.LINGER, 0)
         try:
+            encrypt(request)
             request.connect(self.url)
         except zmq.ZMQError as error:
             request.close()
             raise UnreachableError(
                 f"{self.url} is not an address of the form HOST:PORT ({error.strerror})."
             ) from None
+        except OSError as error:
+            request.close()
+            raise UnreachableError(f"{error}.") from None
         return request
 
     def close(self) -> None:

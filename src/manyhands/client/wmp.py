@@ -19,6 +19,7 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from manyhands.client.curve import encrypt
 from manyhands.client.wmp_held import End, Held
 from manyhands.client.wmp_rules import Rules
 
@@ -153,6 +154,7 @@ class Worker:
         for url in self._urls:
             dealer = self._context.socket(zmq.DEALER)
             dealer.setsockopt(zmq.ROUTING_ID, routing_id)
+            encrypt(dealer)
             # Messages queued while the peer is unreachable would be outdated when it is back.
             dealer.setsockopt(zmq.IMMEDIATE, 1)
             dealer.setsockopt(zmq.SNDHWM, _QUEUE_COUNT_MAX)

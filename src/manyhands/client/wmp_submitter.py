@@ -6,6 +6,7 @@ from typing import Final
 import zmq
 from msgspec import Struct
 
+from manyhands.client.curve import encrypt
 from manyhands.protocols.wmp.codec import (
     Command,
     Packet,
@@ -52,10 +53,14 @@ class Submitter:
         self._socket.setsockopt(zmq.ROUTING_ID, b"\1" + secrets.token_bytes(16))
         self._socket.setsockopt(zmq.LINGER, 0)
         try:
+            encrypt(self._socket)
             self._socket.connect(self._url)
         except zmq.ZMQError as error:
             self.close()
             raise UnreachableError(f"{self._url} is no address: {error.strerror}.") from None
+        except OSError as error:
+            self.close()
+            raise UnreachableError(f"{error}.") from None
 
     def close(self) -> None:
         """Closes the connection."""

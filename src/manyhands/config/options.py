@@ -138,6 +138,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "127.0.0.1:6125,physics=127.0.0.1:6126",
         ),
     ] = Endpoints((Endpoint(DWORK_QUEUE, Address("127.0.0.1", 6125)),))
+    dwork_curve: Annotated[
+        Endpoints | None,
+        About(
+            ListenMany(),
+            "Addresses for dwork over ZeroMQ with CURVE encryption; names as with dwork.",
+            "0.0.0.0:6135,physics=0.0.0.0:6136",
+        ),
+    ] = None
     dwork_exit: Annotated[
         DworkExit,
         About(
@@ -178,6 +186,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Address | None,
         About(Listen(), "Address for WMP over ZeroMQ.", "127.0.0.1:7715"),
     ] = Address("127.0.0.1", 7714)
+    wmp_curve: Annotated[
+        Address | None,
+        About(Listen(), "Address for WMP over ZeroMQ with CURVE encryption.", "0.0.0.0:7724"),
+    ] = None
     wmp_lease_seconds: Annotated[
         int,
         About(
@@ -296,6 +308,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/clients-ca.pem",
         ),
     ] = None
+    curve_key: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File with the server's CURVE keys, for dwork_curve and wmp_curve.",
+            "/etc/manyhands/server.key_secret",
+        ),
+    ] = None
+    zeromq_plain: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Accept unencrypted passwords over ZeroMQ (PLAIN) from other machines too.",
+            "true",
+        ),
+    ] = False
     tokens: Annotated[
         TokenList | None,
         About(

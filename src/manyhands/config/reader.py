@@ -30,7 +30,14 @@ FILE_VARIABLE: Final = "MANYHANDS_CONFIG"
 URL_VARIABLE: Final = "MANYHANDS_URL"
 TOKEN_VARIABLE: Final = "MANYHANDS_TOKEN"  # noqa: S105 - its name, no token
 PROFILE_VARIABLE: Final = "MANYHANDS_PROFILE"
-_OTHER_VARIABLES: Final = (FILE_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, PROFILE_VARIABLE)
+_OTHER_VARIABLES: Final = (
+    FILE_VARIABLE,
+    URL_VARIABLE,
+    TOKEN_VARIABLE,
+    PROFILE_VARIABLE,
+    "MANYHANDS_CURVE_SERVER",
+    "MANYHANDS_CURVE_CLIENT_KEY",
+)
 # A table of the file beside the options.
 _PROFILES: Final = "profiles"
 # A Kubernetes service called `manyhands` sets the first in every container of its namespace; `dwork
@@ -78,6 +85,7 @@ def load_config(
     sources = {name: raws[name][1] if name in raws else "default" for name in OPTIONS}
     _check_exposure(config, sources)
     _check_tls(config, sources)
+    _check_curve(config, sources)
     return LoadedConfig(config, sources)
 
 
@@ -90,6 +98,7 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
             ("tokens_file", config.tokens_file),
             ("amqp_users", config.amqp_users),
             ("tls_key", config.tls_key),
+            ("curve_key", config.curve_key),
         )
         if path is not None and is_open_to_others(path)
     ]
@@ -223,6 +232,16 @@ def _check_tls(config: Config, sources: Mapping[str, str]) -> None:
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because TLS needs a certificate '
                 "and its key; use an address together with tls_cert and tls_key."
+            )
+
+
+def _check_curve(config: Config, sources: Mapping[str, str]) -> None:
+    for name in ("dwork_curve", "wmp_curve"):
+        where = getattr(config, name)
+        if where is not None and config.curve_key is None:
+            raise ConfigError(
+                f'{sources[name]}: {name} cannot be "{where}" because CURVE needs the keys of this '
+                "server; use an address together with curve_key."
             )
 
 

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from manyhands.access.audit import AuditLog
+from manyhands.access.callers import Callers
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -10,8 +11,8 @@ from manyhands.dispatch.ids import Ids
 
 
 class Backplane(Struct, frozen=True):
-    """The dispatcher, the names of connections, the memory budget, the audit log, and the condition
-    of the server.
+    """The dispatcher, the names of connections, the memory budget, the audit log, the condition of
+    the server, and its callers.
     """
 
     dispatcher: Dispatcher
@@ -19,3 +20,4 @@ class Backplane(Struct, frozen=True):
     budget: Budget
     audit: AuditLog
     condition: Condition
+    callers: Callers

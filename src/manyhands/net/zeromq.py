@@ -4,21 +4,30 @@ session. What waits for a peer is bounded.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from manyhands.access.accounts import is_this_machine
+from manyhands.access.credentials import Credentials
+from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.model.limits import TURN_BYTES_OWED_MAX, TURN_REQUESTS_MAX
+from manyhands.model.roles import Caller
 from manyhands.net.backplane import Backplane
+from manyhands.net.curve import CurveBox, CurveDecoder, CurveHandshake
+from manyhands.net.plain import PlainHandshake
 from manyhands.net.tcp import OUTPUT_BYTES_MAX, Connection, TcpListener
 from manyhands.net.zmtp import (
     GREETING,
     HEAD_BYTES,
     HEADS,
+    NULL_ONLY,
     PING,
     Decoder,
     Handshake,
+    Mechanism,
+    Mechanisms,
     RefusedError,
     encode,
 )
@@ -68,19 +77,50 @@ class Session(Protocol):
         """The server is stopping: answers what is held back."""
 
 
+class Places(NamedTuple):
+    """Where a socket listens: without encryption, and with CURVE, for which it has keys."""
+
+    plain: Address | None
+    curve: Address | None = None
+    key: CurveKeyFile | None = None
+    is_plain_anywhere: bool = False  # passwords are accepted from other machines, unencrypted
+
+
+def _bound(wanted: Address | None, listener: TcpListener | None) -> Address | None:
+    if wanted is None or listener is None:
+        return None
+    return Address(wanted.host, listener.bound().port)
+
+
+_NULL_OR_PLAIN: Final[Mechanisms] = {b"NULL": None, b"PLAIN": PlainHandshake}
+# libzmq reports an error of this text as a failed authentication, and any other as a fault.
+NOT_ACCEPTED: Final = "400"
+
+
 class RouterSocket:
     """One bound ROUTER socket, whose peers share one session."""
 
     def __init__(
-        self, backplane: Backplane, address: Address, name: str, payload_bytes_max: int
+        self,
+        backplane: Backplane,
+        name: str,
+        payload_bytes_max: int,
+        places: Places,
     ) -> None:
         self._backplane = backplane
         self.loop = asyncio.get_running_loop()
         self.name = name
         self.message_bytes_max = payload_bytes_max + _ENVELOPE_BYTES
         self.everybody: dict[Peer, None] = {}
-        self._address = address
-        self._listener = TcpListener(backplane, address, name, self._make_peer)
+        self._places = places
+        self._plain = self._curve = None
+        if places.plain is not None:
+            self._plain = TcpListener(backplane, places.plain, name, self._make_peer)
+        if places.curve is not None:
+            protocol, _, rest = name.partition(" ")
+            name = f"{protocol}-curve {rest}".rstrip()
+            self._curve = TcpListener(backplane, places.curve, name, self._make_curve_peer)
+        self._callers = backplane.callers
         self.session: Session
         self._peers: dict[bytes, Peer] = {}
         # Peers that are not read until some of the outstanding requests are answered.
@@ -89,13 +129,18 @@ class RouterSocket:
         self._refused_count = 0
         self._looking: asyncio.TimerHandle | None = None
 
-    async def start(self, session: Session) -> Address:
-        """Binds and listens; returns the bound address."""
+    async def start(self, session: Session) -> Places:
+        """Binds and listens; returns the bound addresses."""
         self.session = session
-        await self._listener.start()
+        for listener in filter(None, (self._plain, self._curve)):
+            await listener.start()
+        self._callers.subscribe(self._look_at_callers)
         self._backplane.dispatcher.on_batch.append(self._on_batch)
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
-        return Address(self._address.host, self._listener.bound().port)
+        places = self._places
+        return Places(
+            _bound(places.plain, self._plain), _bound(places.curve, self._curve), places.key
+        )
 
     @property
     def connections_count(self) -> int:
@@ -105,9 +150,44 @@ class RouterSocket:
     # Peers.
 
     def _make_peer(self, connection: Connection) -> "Peer":
-        peer = Peer(self, connection)
+        mechanisms = NULL_ONLY
+        if self._places.is_plain_anywhere or is_this_machine(connection.address):
+            mechanisms = _NULL_OR_PLAIN
+        return self._keep(Peer(self, connection, mechanisms))
+
+    def _make_curve_peer(self, connection: Connection) -> "Peer":
+        key = self._places.key
+        assert key is not None
+        return self._keep(Peer(self, connection, {b"CURVE": lambda: CurveHandshake(key.keys)}))
+
+    def _keep(self, peer: "Peer") -> "Peer":
         self.everybody[peer] = None
         return peer
+
+    def identify(self, peer: "Peer", mechanism: Mechanism | None) -> Caller:
+        """Who a peer is. Raises `RefusedError` if it is not accepted."""
+        address = peer.connection.address
+        if isinstance(mechanism, CurveHandshake):
+            shown = Credentials(address=address, curve=mechanism.peer_key)
+        elif isinstance(mechanism, PlainHandshake):
+            shown = Credentials(address=address, user=mechanism.user, password=mechanism.password)
+        else:
+            shown = Credentials(address=address)
+        caller = self._callers.identify(shown)
+        if caller is None:
+            raise RefusedError("the peer is not accepted", reply=True, code=NOT_ACCEPTED)
+        return caller
+
+    def caller_of(self, identity: bytes) -> Caller | None:
+        """Who a peer is, while it is connected."""
+        peer = self._peers.get(identity)
+        return None if peer is None else peer.caller
+
+    def _look_at_callers(self) -> None:
+        """The callers have changed: disconnects those that are not accepted any more."""
+        for peer in list(self.everybody):
+            if peer.caller is not None and not self._callers.knows(peer.caller):
+                peer.leave()
 
     def admit(self, peer: "Peer", wish: bytes) -> bytes:
         """Admits a peer and returns its identity. A peer that reconnects replaces its former
@@ -217,7 +297,8 @@ class RouterSocket:
             await asyncio.sleep(_FAREWELL_SECONDS)
         if self._looking is not None:
             self._looking.cancel()
-        await self._listener.drain()
+        for listener in filter(None, (self._plain, self._curve)):
+            await listener.drain()
 
 
 def _take_nothing(_route: tuple[bytes, ...], _body: bytes) -> None:
@@ -231,8 +312,10 @@ class Peer:
 
     __slots__ = (
         "_at_rest",
+        "_box",
         "_debtor",
         "_decoder",
+        "_encode",
         "_handshake",
         "_handshake_looks",
         "_kept",
@@ -245,12 +328,18 @@ class Peer:
         "_undone",
         "_unsent",
         "_unsent_bytes",
+        "caller",
         "connection",
         "identity",
     )
 
-    def __init__(self, router: RouterSocket, connection: Connection) -> None:
+    def __init__(
+        self, router: RouterSocket, connection: Connection, mechanisms: Mechanisms
+    ) -> None:
         self.connection = connection
+        self.caller: Caller | None = None  # known once it has shown who it is
+        self._box: CurveBox | None = None
+        self._encode = encode
         self.identity = b""
         self._route: tuple[bytes, ...] = ()  # back to it, if there is no proxy in between
         self._router = router
@@ -259,7 +348,7 @@ class Peer:
         self._receive_short: ReceiveShort = _take_nothing
         self._transport: asyncio.Transport | None = None  # set once it may be written to directly
         self._at_rest = False  # the next bytes begin a message, and nothing waits before it
-        self._handshake: Handshake | None = Handshake()
+        self._handshake: Handshake | None = Handshake(mechanisms, self._identify)
         self._decoder: Decoder | None = None
         self._kept: list[list[bytes]] = []  # arrived while the session was overwhelmed
         self._undone: list[list[bytes]] = []  # messages that wait for the next turn
@@ -343,7 +432,7 @@ class Peer:
                 self._deliver(messages)
         if decoder.replies:
             for reply in decoder.replies:
-                self.connection.send(reply)
+                self._send_command(reply)
             decoder.replies.clear()
         if decoder.fault is not None and not (self._kept or self._undone):
             self._cut_off(decoder.fault)
@@ -366,13 +455,24 @@ class Peer:
             return None
         self.identity = router.admit(self, handshake.identity)
         self._route = (self.identity, b"")
-        self._decoder = Decoder(
-            self.identity, router.message_bytes_max, has_commands=handshake.has_commands
-        )
+        bytes_max = router.message_bytes_max
+        box = getattr(handshake.mechanism, "box", None)
+        if box is not None:
+            self._box = box
+            self._encode = box.encode
+            self._decoder = CurveDecoder(box, self.identity, bytes_max)
+            return rest
+        self._decoder = Decoder(self.identity, bytes_max, has_commands=handshake.has_commands)
         if self._session.receive_short is not None:
             self._receive_short = self._session.receive_short
             self._transport = self.connection.receive_first(self)
         return rest
+
+    def _identify(self, mechanism: Mechanism | None) -> None:
+        self.caller = self._router.identify(self, mechanism)
+
+    def _send_command(self, frame: bytes) -> None:
+        self.connection.send(frame if self._box is None else self._box.encode_command(frame))
 
     def _deliver(self, messages: list[list[bytes]]) -> None:
         session, debtor = self._session, self._debtor
@@ -464,7 +564,7 @@ class Peer:
             and connection.unread_bytes() + self._unsent_bytes > _UNREAD_BYTES_MAX
         ):
             return False
-        data = encode(route, body)
+        data = self._encode(route, body)
         self._unsent_bytes += len(data)
         if undelivered is not None:
             self._unsent.append(undelivered)
@@ -495,7 +595,7 @@ class Peer:
         elif (
             has_heartbeats and self._silent_looks % _LOOKS_BETWEEN_PINGS == 0 and not writing_paused
         ):
-            self.connection.send(PING)
+            self._send_command(PING)
 
     def leave(self) -> None:
         """Disconnects without a message."""

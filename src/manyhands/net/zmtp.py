@@ -1,12 +1,12 @@
 """ZMTP, the wire protocol of ZeroMQ, for one connection of a ROUTER: bytes to messages and back.
 
-Versions 3.1, 3.0 and 2.0, without encryption. A `Handshake` takes the first bytes, a `Decoder` all
+Versions 3.1, 3.0 and 2.0. A `Handshake` takes the first bytes, a `Decoder` all
 that follow. Memory is used only for bytes that were really sent, and no byte is parsed again
 because others were missing.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 # Frames of one message. A longer one is dropped, and the next one is read as usual.
 FRAMES_MAX: Final = 64
@@ -20,7 +20,6 @@ _OLD_GREETING_BYTES: Final = 12
 
 # What a ROUTER sends before it knows the version of its peer, and what it sends then.
 GREETING: Final = b"\xff" + bytes(7) + b"\x01\x7f" + b"\x03"
-_REST_OF_GREETING: Final = b"\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 _REST_OF_OLD_GREETING: Final = b"\x06" + b"\x00\x00"  # the kind of socket, and no identity
 _COMPATIBLE: Final = (b"REQ", b"DEALER", b"ROUTER")
 _OLD_COMPATIBLE: Final = (3, 5, 6)  # the same ones
@@ -39,9 +38,11 @@ class RefusedError(ValueError):
     if there is one that it would understand.
     """
 
-    def __init__(self, sentence: str, *, reply: bool = False) -> None:
+    def __init__(self, sentence: str, *, reply: bool = False, code: str = "") -> None:
+        """With ``code``, that is what the peer is sent."""
         super().__init__(sentence)
-        self.answer = command(b"ERROR", _text(sentence.encode()[:255])) if reply else b""
+        text = (code or sentence).encode()[:255]
+        self.answer = command(b"ERROR", _text(text)) if reply else b""
 
 
 def command(name: bytes, body: bytes) -> bytes:
@@ -56,16 +57,19 @@ def _text(value: bytes) -> bytes:
     return bytes((len(value),)) + value
 
 
+def properties(socket_type: bytes, identity: bytes) -> bytes:
+    """What a peer of that type says of itself."""
+    pairs = ((b"Socket-Type", socket_type), (b"Identity", identity))
+    return b"".join(_text(name) + len(value).to_bytes(4, "big") + value for name, value in pairs)
+
+
 def ready(socket_type: bytes, identity: bytes) -> bytes:
     """The command that ends the handshake of a peer of that type."""
-    properties = ((b"Socket-Type", socket_type), (b"Identity", identity))
-    body = b"".join(
-        _text(name) + len(value).to_bytes(4, "big") + value for name, value in properties
-    )
-    return command(b"READY", body)
+    return command(b"READY", properties(socket_type, identity))
 
 
-_READY: Final = ready(b"ROUTER", b"")
+_PROPERTIES: Final = properties(b"ROUTER", b"")
+_READY: Final = command(b"READY", _PROPERTIES)
 # It asks for an answer; the zero says that the peer need not watch for us in turn.
 PING: Final = command(b"PING", b"\0\0")
 
@@ -85,10 +89,43 @@ def encode(route: Sequence[bytes], body: bytes) -> bytes:
     return b"".join(parts)
 
 
-class Handshake:
-    """The start of a connection. `GREETING` is sent at once; ``replies`` collects the rest."""
+class Mechanism(Protocol):
+    """How a peer shows who it is: the steps from HELLO to READY."""
 
-    def __init__(self) -> None:
+    def take_hello(self, body: bytes) -> bytes:
+        """Returns WELCOME, or raises `RefusedError`."""
+
+    def take_initiate(self, body: bytes) -> bytes:
+        """Returns the properties of the peer, or raises `RefusedError`."""
+
+    def ready(self, properties: bytes) -> bytes:
+        """READY with these properties of this side."""
+
+
+# By the name of each in a greeting; NULL has no steps.
+Mechanisms = Mapping[bytes, Callable[[], Mechanism] | None]
+NULL_ONLY: Final[Mechanisms] = {b"NULL": None}
+
+
+def _accept(_mechanism: Mechanism | None) -> None:
+    """Accepts every peer."""
+
+
+class Handshake:
+    """The start of a connection. `GREETING` is sent at once; ``replies`` collects the rest.
+
+    A peer chooses one of the mechanisms. ``admit`` is called when it has shown who it is, and
+    raises `RefusedError` if it is not accepted.
+    """
+
+    def __init__(
+        self,
+        mechanisms: Mechanisms = NULL_ONLY,
+        admit: Callable[[Mechanism | None], None] = _accept,
+    ) -> None:
+        self._mechanisms = mechanisms
+        self._admit = admit
+        self.mechanism: Mechanism | None = None  # None: that is NULL
         self.replies: list[bytes] = []
         self.identity = b""  # as the peer chose it
         self.has_commands = True  # version 2 has none
@@ -116,11 +153,13 @@ class Handshake:
         if held[10] == 0:
             raise RefusedError("ZMTP 1 is not served")
         if held[10] < 3:
+            if b"NULL" not in self._mechanisms:
+                raise RefusedError("a version of ZMTP that has no encryption")
+            self._admit(None)
             self.replies.append(_REST_OF_OLD_GREETING)
             self.has_commands = False
             self._take = self._take_old_rest
         else:
-            self.replies.append(_REST_OF_GREETING)
             self._take = self._take_rest
         return True
 
@@ -145,34 +184,73 @@ class Handshake:
         held = self._held
         if len(held) < _GREETING_BYTES:
             return False
-        mechanism = bytes(held[12:32]).rstrip(b"\0")
-        if mechanism != b"NULL":
+        wanted = bytes(held[12:32]).rstrip(b"\0")
+        offered = wanted if wanted in self._mechanisms else next(iter(self._mechanisms))
+        as_server = b"\0" if offered == b"NULL" else b"\1"
+        self.replies.append(b"\x01" + offered.ljust(20, b"\0") + as_server + bytes(31))
+        if wanted != offered:
             # The peer sees the mechanism in our greeting, and would not understand an error.
-            raise RefusedError(f"the mechanism {_shown(mechanism)} is not served, only NULL is")
+            served = " and ".join(name.decode() for name in self._mechanisms)
+            raise RefusedError(f"the mechanism {_shown(wanted)} is not served here, only {served}")
         del held[:_GREETING_BYTES]
-        self.replies.append(_READY)
-        self._take = self._take_ready
+        make = self._mechanisms[offered]
+        if make is None:
+            self._admit(None)
+            self.replies.append(_READY)
+            self._take = self._take_ready
+        else:
+            self.mechanism = make()
+            self._take = self._take_hello
         return True
 
-    def _take_ready(self) -> bool:
+    def _next_command(self, expected: bytes) -> bytes | None:
+        """What follows the name of the next command, or None if it is incomplete."""
         held = self._held
         if held[0] not in (4, 6):
-            raise RefusedError("a message before READY", reply=True)
+            raise RefusedError(f"a message before {expected.decode()}", reply=True)
         start = 2 if held[0] == 4 else 1 + _SIZE_BYTES
         if len(held) < start:
-            return False
+            return None
         size = int.from_bytes(held[1:start], "big")
         if size > COMMAND_BYTES_MAX:
             raise RefusedError(f"a command of {size} bytes", reply=True)
         if len(held) < start + size:
-            return False
+            return None
         body = bytes(held[start : start + size])
         del held[: start + size]
-        name, body = _cut(body, 1)
+        name, body = cut(body, 1)
         if name == b"ERROR":
-            raise RefusedError(f"the peer does not want us: {_shown(_cut(body, 1)[0])}")
-        if name != b"READY":
-            raise RefusedError(f"READY was expected, not {_shown(name)}", reply=True)
+            raise RefusedError(f"the peer does not want us: {_shown(cut(body, 1)[0])}")
+        if name != expected:
+            sentence = f"{expected.decode()} was expected, not {_shown(name)}"
+            raise RefusedError(sentence, reply=True)
+        return body
+
+    def _take_hello(self) -> bool:
+        body = self._next_command(b"HELLO")
+        if body is None:
+            return False
+        assert self.mechanism is not None
+        self.replies.append(self.mechanism.take_hello(body))
+        self._take = self._take_initiate
+        return True
+
+    def _take_initiate(self) -> bool:
+        body = self._next_command(b"INITIATE")
+        if body is None:
+            return False
+        mechanism = self.mechanism
+        assert mechanism is not None
+        self._take_properties(mechanism.take_initiate(body))
+        self._admit(mechanism)
+        self.replies.append(mechanism.ready(_PROPERTIES))
+        self._take = None
+        return True
+
+    def _take_ready(self) -> bool:
+        body = self._next_command(b"READY")
+        if body is None:
+            return False
         self._take_properties(body)
         self._take = None
         return True
@@ -180,8 +258,8 @@ class Handshake:
     def _take_properties(self, body: bytes) -> None:
         socket_type = b""
         while body:
-            name, body = _cut(body, 1)
-            value, body = _cut(body, 4)
+            name, body = cut(body, 1)
+            value, body = cut(body, 4)
             if name.lower() == b"socket-type":
                 socket_type = value
             elif name.lower() == b"identity":
@@ -193,7 +271,7 @@ class Handshake:
             raise RefusedError(f"an identity of more than {IDENTITY_BYTES_MAX} bytes", reply=True)
 
 
-def _cut(body: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+def cut(body: bytes, size_bytes: int) -> tuple[bytes, bytes]:
     """A value after its size, and the rest."""
     size = int.from_bytes(body[:size_bytes], "big")
     end = size_bytes + size

@@ -8,7 +8,8 @@ from msgspec import Struct
 from manyhands.model.policy import REALMS
 from manyhands.observe.tallies import Tallies
 
-_OVER_TLS: Final = "_tls"  # the end of such a name; counted with those that come without
+# The ends of names of addresses with encryption: their peers are counted with all others.
+_ENCRYPTED: Final = ("_tls", "_curve")
 
 
 class Flow(Struct, frozen=True):
@@ -32,7 +33,7 @@ class Traffic:
         tallies = self._tallies
         found = []
         for name, address in self._addresses.items():
-            if name.endswith(_OVER_TLS):
+            if name.endswith(_ENCRYPTED):
                 continue
             flow = self.sources.get(name, Flow)()
             jobs = {

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from manyhands.access.callers import Callers
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
 from manyhands.net import zeromq
 from manyhands.net.tcp import Connection
-from manyhands.net.zeromq import RouterSocket
+from manyhands.net.zeromq import Places, RouterSocket
 from manyhands.net.zmtp import GREETING, PING, Decoder, command, encode, ready
 from manyhands.store.batch import Batch
 from tests.unit.net.transport import Transport, ample_budget
@@ -68,7 +69,9 @@ class House:
         )
         self.session.dispatcher = self.dispatcher
         self.awaited: list = []
-        backplane = SimpleNamespace(ids=Ids(), dispatcher=self.dispatcher, budget=ample_budget())
+        backplane = SimpleNamespace(
+            ids=Ids(), dispatcher=self.dispatcher, budget=ample_budget(), callers=Callers()
+        )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
         self.router.session = self.session
@@ -84,7 +87,7 @@ class House:
             settle(None)
 
     async def _make(self, backplane):
-        return RouterSocket(backplane, Address("127.0.0.1", 0), "test", 100_000)
+        return RouterSocket(backplane, "test", 100_000, Places(Address("127.0.0.1", 0)))
 
     def _run(self, coroutine):
         return self.loop.run_until_complete(coroutine)
@@ -96,7 +99,7 @@ class House:
 
     def connect(self, first: bytes = b"") -> Transport:
         transport = Transport()
-        transport.protocol = transport.connection = Connection(self.router._listener)
+        transport.protocol = transport.connection = Connection(self.router._plain)
         transport.protocol.connection_made(transport)
         self.say(transport, first)
         self.transports.append(transport)

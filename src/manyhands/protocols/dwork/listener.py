@@ -1,10 +1,11 @@
 """The dwork listener: a socket and a session per endpoint, and what the session needs."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from manyhands.config import Config, Endpoint, Endpoints
+from manyhands.access.curve_keys import CurveKeyFile
+from manyhands.config import Address, Config, Endpoint, Endpoints
 from manyhands.config.kinds import DWORK_QUEUE
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
@@ -12,7 +13,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.identity import name_key
 from manyhands.model.job import Holder, Job, State
 from manyhands.net.backplane import Backplane
-from manyhands.net.zeromq import RouterSocket
+from manyhands.net.zeromq import Places, RouterSocket
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.dwork.session import DworkSession, Settings
 from manyhands.store.batch import Batch
@@ -26,8 +27,27 @@ _HELD_PAUSE: Final = 20
 class DworkListener:
     """All endpoints. Each is a namespace of its own, stored in the queue of its name."""
 
-    def __init__(self, backplane: Backplane, config: Config, endpoints: Endpoints) -> None:
-        self._hubs = [DworkHub(backplane, config, endpoint) for endpoint in endpoints.each]
+    def __init__(
+        self,
+        backplane: Backplane,
+        config: Config,
+        endpoints: Endpoints | None,
+        key: CurveKeyFile | None = None,
+    ) -> None:
+        self.curve_address: str | None = None  # once it is bound
+        plain, curve = (
+            {} if each is None else {one.name: one.address for one in each.each}
+            for each in (endpoints, config.dwork_curve)
+        )
+        self._hubs = [
+            DworkHub(
+                backplane,
+                config,
+                name,
+                Places(plain.get(name), curve.get(name), key, config.zeromq_plain),
+            )
+            for name in {**plain, **curve}
+        ]
 
     def flow(self) -> Flow:
         """Connections and errors so far."""
@@ -36,27 +56,33 @@ class DworkListener:
             errors=sum(hub.errors_count for hub in self._hubs),
         )
 
-    async def start(self) -> str:
+    async def start(self) -> str | None:
         """Binds all endpoints; returns the addresses in the form of the option."""
-        return str(Endpoints(tuple([await hub.start() for hub in self._hubs])))
+        bound = [(hub.name, await hub.start()) for hub in self._hubs]
+        self.curve_address = _listed((name, places.curve) for name, places in bound)
+        return _listed((name, places.plain) for name, places in bound)
 
     async def drain(self) -> None:
         """Notifies all peers, on all sockets at once."""
         await asyncio.gather(*(hub.socket.drain() for hub in self._hubs))
 
 
+def _listed(bound: Iterable[tuple[str, Address | None]]) -> str | None:
+    """As in the option, or None if there are none."""
+    each = tuple(Endpoint(name, address) for name, address in bound if address is not None)
+    return str(Endpoints(each)) if each else None
+
+
 class DworkHub:
     """One endpoint: the ``Hub`` of its session."""
 
-    def __init__(self, backplane: Backplane, config: Config, endpoint: Endpoint) -> None:
+    def __init__(self, backplane: Backplane, config: Config, name: str, places: Places) -> None:
         dispatcher, ids = backplane.dispatcher, backplane.ids
-        self._endpoint = endpoint
+        self.name = name
         self._dispatcher = dispatcher
         self._live = dispatcher.store.live
         self._ids = ids
-        self.socket = RouterSocket(
-            backplane, endpoint.address, _name(endpoint.name), config.payload_bytes_max
-        )
+        self.socket = RouterSocket(backplane, _name(name), config.payload_bytes_max, places)
         self.send = self.socket.send
         self.send_alone = self.socket.send_alone
         self.ask: Ask = dispatcher.ask
@@ -70,7 +96,7 @@ class DworkHub:
         self._session = DworkSession(
             self,
             Settings(
-                queue=endpoint.name,
+                queue=name,
                 exit_when=config.dwork_exit,
                 lease_ms=config.dwork_lease_seconds * 1000 or None,
                 steal_max=config.dwork_steal_max,
@@ -85,11 +111,11 @@ class DworkHub:
         """Messages that were answered with an error or dropped."""
         return self._session.turns.errors_count + self._session.dropped_count
 
-    async def start(self) -> Endpoint:
-        """Binds the socket; returns the endpoint with the actual port."""
-        address = await self.socket.start(self._session)
+    async def start(self) -> Places:
+        """Binds the socket; returns the actual addresses."""
+        places = await self.socket.start(self._session)
         self._dispatcher.on_batch.append(self._on_batch)
-        return Endpoint(self._endpoint.name, address)
+        return places
 
     def _on_batch(self, _batch: Batch, _elapsed_ms: float) -> None:
         self._session.look_up_from_work()
@@ -99,7 +125,7 @@ class DworkHub:
         if count & (count - 1) == 0:
             _log.warning(
                 "messages without delimiter or body were dropped",
-                endpoint=self._endpoint.name,
+                endpoint=self.name,
                 count=count,
             )
 
@@ -118,7 +144,7 @@ class DworkHub:
         return self._live.graph_endings(queue)
 
     def known(self, name: str) -> Job | None:
-        return self._live.job(name_key(self._endpoint.name, name))
+        return self._live.job(name_key(self.name, name))
 
     def held_count(self, queue: str, *, exactly: bool) -> int:
         """Follows the waiting tasks from the failed ones, once per state of the store; seldom,

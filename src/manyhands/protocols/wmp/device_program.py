@@ -34,7 +34,15 @@ def label_of(url: str) -> bytes:
 class DeviceProgram:
     """Sockets around the rules. Not thread-safe except for ``stop``."""
 
-    def __init__(self, listen: str, managers: Sequence[str], name: str = "") -> None:
+    def __init__(
+        self,
+        listen: str,
+        managers: Sequence[str],
+        name: str = "",
+        encrypt: "Callable[[zmq.Socket[bytes]], None]" = lambda _socket: None,
+    ) -> None:
+        """``encrypt`` prepares the sockets that connect to managers."""
+        self._encrypt = encrypt
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._dealers: dict[bytes, zmq.Socket[bytes]] = {}
@@ -67,6 +75,7 @@ class DeviceProgram:
     def _connect(self, url: str, own_id: bytes) -> "zmq.Socket[bytes]":
         dealer = self._context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.ROUTING_ID, own_id)
+        self._encrypt(dealer)
         # Messages sent while no peer is connected would be stale once one is.
         dealer.setsockopt(zmq.IMMEDIATE, 1)
         self._set_limits(dealer)

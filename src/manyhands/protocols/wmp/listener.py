@@ -6,13 +6,14 @@ from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.config import Address, Config
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
 from manyhands.model.job import Holder, State
 from manyhands.net.backplane import Backplane
-from manyhands.net.zeromq import RouterSocket
+from manyhands.net.zeromq import Places, RouterSocket
 from manyhands.observe.repeats import Repeats
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.wmp.readiness import Choose, oldest
@@ -27,12 +28,20 @@ _READY: Final = State.READY
 class WmpListener:
     """The ``Hub`` of its session."""
 
-    def __init__(self, backplane: Backplane, config: Config, address: Address) -> None:
+    def __init__(
+        self,
+        backplane: Backplane,
+        config: Config,
+        address: Address | None,
+        key: CurveKeyFile | None = None,
+    ) -> None:
         dispatcher, ids = backplane.dispatcher, backplane.ids
         self._dispatcher = dispatcher
         self._live = dispatcher.store.live
         self._ids = ids
-        self._socket = RouterSocket(backplane, address, "wmp", config.payload_bytes_max)
+        self.curve_address: str | None = None  # once it is bound
+        places = Places(address, config.wmp_curve, key, config.zeromq_plain)
+        self._socket = RouterSocket(backplane, "wmp", config.payload_bytes_max, places)
         self._loop = self._socket.loop
         self.send = self._socket.send
         self.ask: Ask = dispatcher.ask
@@ -60,11 +69,12 @@ class WmpListener:
         """Connections and errors so far."""
         return Flow(self._socket.connections_count, sum(self._dropped.values()))
 
-    async def start(self) -> str:
-        """Binds the socket; returns its actual address."""
-        address = await self._socket.start(self._session)
+    async def start(self) -> str | None:
+        """Binds the socket; returns its actual address without encryption."""
+        bound = await self._socket.start(self._session)
         self._dispatcher.on_batch.append(self._on_batch)
-        return str(address)
+        self.curve_address = None if bound.curve is None else str(bound.curve)
+        return None if bound.plain is None else str(bound.plain)
 
     async def drain(self) -> None:
         """Answers all held requests; reports that arrive meanwhile are still accepted."""
