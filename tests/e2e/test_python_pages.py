@@ -18,9 +18,9 @@ from tests.e2e.serving import SECONDS_MAX, environment, own_address, wait_until
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "python").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"# (\w+\.py)\n")
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
 _DATA = frozenset({"dockerfile", "ini", "json", "toml", "yaml"})  # not to be run
-_STAYS = re.compile(r"manyhands (serve|worker)\b(?!.*--check)")
+_STAYS = re.compile(r"([A-Z_]+=\w+ )?manyhands (serve|worker)\b(?!.*--check)")
 
 
 class Reader:
@@ -43,7 +43,9 @@ class Reader:
         """What the block printed, if it was run."""
         if kind == "python":
             if found := _FILE.match(text):
-                (self.folder / found[1]).write_text(text)
+                file = self.folder / found[1]
+                file.parent.mkdir(exist_ok=True)
+                file.write_text(text)
                 return None
             return self._output([sys.executable, "-c", text])
         if kind in _DATA:
@@ -74,7 +76,7 @@ class Reader:
         log = self.folder / f"log{len(self.started)}"
         with log.open("w") as out:
             process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
+                ["bash", "-c", f"exec env {command}"],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=out,

@@ -292,6 +292,8 @@ def test_p11_wrong_values_are_refused_before_anything_is_sent(app, queue, option
 
 
 def test_p11_misspelt_options_are_type_errors(app, queue):
+    with pytest.raises(TypeError, match="backoff is a Backoff"):
+        declare_add(app, queue, backoff=1.5)
     with pytest.raises(TypeError, match="'retry'"):
         declare_add(app, queue, retry=3)
     with pytest.raises(TypeError, match="'dealy'"):

@@ -25,12 +25,15 @@ WRITTEN_BY_HAND = [
 ]
 
 # Started by name from outside, so nothing needs to import them.
+PIN = r"[a-z0-9-]+==[A-Za-z0-9.]+(; python_version (<|>=) \"3\.\d+\")?"
 ENTRY_POINTS = frozenset(
     {
         "manyhands",
         "manyhands.__main__",
         "manyhands.cli",
         "manyhands.client.worker.entry",  # started by name, in each child of a supervisor
+        "manyhands.contrib",
+        "manyhands.contrib.django",  # named in the settings of a project
         "manyhands.testing.plugin",  # loaded by pytest
         "manyhands.store.sqlite.writer.process",  # started by name, as a process of its own
     }
@@ -141,11 +144,7 @@ def test_every_loose_end_names_its_issue():
 def test_constraints_pin_versions_and_name_no_place_to_fetch_them_from():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
-    wrong = [
-        line
-        for line in lines
-        if not line.startswith("#") and not re.fullmatch(r"[a-z0-9-]+==[A-Za-z0-9.]+", line)
-    ]
+    wrong = [line for line in lines if not line.startswith("#") and not re.fullmatch(PIN, line)]
 
     assert not wrong
     assert not any("://" in line for line in lines)

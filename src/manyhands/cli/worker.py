@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _APP_HELP = "The app: tasks:app, tasks (the only App in it), package.tasks:make()."
 Target = Annotated[str, typer.Argument(metavar="MODULE:APP", help=_APP_HELP)]
+_DJANGO = "manyhands.contrib.django"
 
 
 def _option(flag: str, text: str, *more: str, **settings: Any) -> Any:  # noqa: ANN401
@@ -19,7 +20,10 @@ def _option(flag: str, text: str, *more: str, **settings: Any) -> Any:  # noqa: 
 
 
 def worker(  # noqa: PLR0913, PLR0917 - one for each flag
-    target: Target,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:APP]", help=f"{_APP_HELP} Needed unless --django."),
+    ] = None,
     processes: Annotated[
         str, _option("--processes", "Child processes; auto: one for each core.", "-p")
     ] = "1",
@@ -64,6 +68,10 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
         bool,
         _option("--allow-pickle/--no-allow-pickle", "Take functions that were pickled and signed."),
     ] = False,
+    django: Annotated[
+        bool,
+        _option("--django/--no-django", "Set Django up first; the app is its task backend's."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Import the app, list its tasks, and exit.")
     ] = False,
@@ -77,6 +85,8 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
       manyhands worker tasks:app --processes 8 --concurrency 1
 
       manyhands worker tasks:app --queues 'mail*,thumbnail' --reload
+
+      DJANGO_SETTINGS_MODULE=shop.settings manyhands worker --django
     """
     from manyhands.client.worker.options import ORDERS, SupervisorOptions
 
@@ -87,6 +97,10 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     levels = ("debug", "info", "warning", "error")
     _require(log_level.lower() in levels, f"--log-level is one of {', '.join(levels)}")
     count = (os.cpu_count() or 1) if processes == "auto" else _number(processes)
+    framework = _DJANGO if django else None
+    if target is None:
+        _require(django, "name the app, such as tasks:app; only --django needs no name")
+        target = f"{_DJANGO}:app()"
     chosen = tuple(text.strip() for text in (queues or "").split(",") if text.strip())
     options = SupervisorOptions(
         target=target,
@@ -104,9 +118,10 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
         log_level=log_level.lower(),
         reload=reload,
         metrics=metrics,
+        framework=framework,
     )
     if check:
-        _check(target, chosen)
+        _check(target, chosen, framework)
     else:
         _supervise(options)
 
@@ -121,14 +136,14 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _check(target: str, queues: tuple[str, ...]) -> None:
+def _check(target: str, queues: tuple[str, ...], framework: str | None) -> None:
     from manyhands.client.worker import listing
     from manyhands.client.worker.crew import chosen
     from manyhands.client.worker.run import Catalogue
 
-    app = load(target)
+    app = load(target, framework)
     try:
-        typer.echo(listing.table(app, chosen(Catalogue(app.tasks).queues, queues)))
+        typer.echo(listing.table(app, chosen(Catalogue(app).queues, queues)))
     except ValueError as error:
         fail(str(error))
 
@@ -145,12 +160,12 @@ def _supervise(options: object) -> None:
     os.execv(sys.executable, [sys.executable, "-m", supervisor.__name__])  # noqa: S606
 
 
-def load(target: str) -> "App[Any]":
+def load(target: str, framework: str | None = None) -> "App[Any]":
     """The app of a command, or the user's own traceback."""
     from manyhands.client.worker import targets
 
     try:
-        return targets.load(target)
+        return targets.load(target, framework)
     except targets.TargetError as error:
         typer.echo(error.trace, err=True, nl=False)
         fail(str(error))

@@ -92,6 +92,7 @@ class App(Generic[S]):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.limits: dict[str, int] = {}
         self.arounds: list[Around] = []
+        self.more_queues: Sequence[str] = ()  # to take jobs from that name one of the tasks
         self.lifespan = lifespan
         self.hooks = Hooks(encode, decode)
         self._defaults: Options = defaults or {}

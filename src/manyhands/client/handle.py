@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -76,7 +77,7 @@ class Server:
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """Everything about a job, in the home loop."""
-        path = f"/api/jobs/{job_id}"
+        path = f"/api/jobs/{quote(job_id, safe='')}"
         found = await asyncio.to_thread(self.requests.request, "GET", path)
         return cast("dict[str, Any]", found)
 

@@ -168,7 +168,9 @@ def _attempts(retries: object) -> tuple[str, int]:
     return "attempts_max", retries + 1
 
 
-def _backoff(backoff: Backoff) -> tuple[str, dict[str, Any]]:
+def _backoff(backoff: object) -> tuple[str, dict[str, Any]]:
+    if not isinstance(backoff, Backoff):
+        raise TypeError(f"backoff is a Backoff(first=…, factor=…), not {backoff!r}")
     return "backoff", {
         "first_ms": _milliseconds(backoff.first, "first"),
         "factor": backoff.factor,

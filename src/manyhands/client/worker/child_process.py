@@ -78,6 +78,7 @@ class ChildProcess:
             log_format=options.log_format,
             log_level=options.log_level,
             is_lead=is_lead,
+            framework=options.framework,
         )
         environment = os.environ | {_VARIABLE: msgspec.json.encode(child_options).decode()}
         self._process = subprocess.Popen(  # noqa: S603 - our own module

@@ -63,7 +63,7 @@ class Crew:
         loop = asyncio.get_running_loop()
         self.options = options
         self.tallies = Tallies()
-        self.catalogue = Catalogue(app.tasks)
+        self.catalogue = Catalogue(app)
         self.queues = chosen(self.catalogue.queues, options.queues)
         self.is_draining = False
         self._loop = loop
@@ -102,7 +102,7 @@ class Crew:
     @staticmethod
     def check(app: App[Any], options: CrewOptions) -> None:
         """Raises ValueError for an app that cannot be worked for."""
-        queues = chosen(Catalogue(app.tasks).queues, options.queues)
+        queues = chosen(Catalogue(app).queues, options.queues)
         if not queues:
             raise ValueError("this app has no task that can be worked here")
         if len(queues) > _QUEUES_MAX:

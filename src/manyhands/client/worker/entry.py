@@ -194,7 +194,7 @@ def main() -> None:
 
 def _start(options: ChildOptions, orders: int) -> int:
     try:
-        app = targets.load(options.target)
+        app = targets.load(options.target, options.framework)
         pickled.allow(app)
         if options.server is not None:
             app.bind(places(options.server), app.token, app.timeout)

@@ -24,6 +24,7 @@ class ChildOptions(Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     log_level: str = "info"
     is_lead: bool = False  # the first one shows the tasks and puts settings
+    framework: str | None = None  # a module that is set up first, and prepares the app
 
 
 class SupervisorOptions(Struct, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ class SupervisorOptions(Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     reload: bool = False
     metrics: str | None = None
+    framework: str | None = None
 
 
 class CrewOptions(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from manyhands.client import notes
+from manyhands.client.app import App
 from manyhands.client.errors import Cancelled
 from manyhands.client.job import Job
 from manyhands.client.options import TASK_HEADER, TIMEOUT_HEADER, seconds
@@ -201,11 +202,13 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 class Catalogue:
     """P3: which task a job is for."""
 
-    def __init__(self, tasks: dict[str, Task[..., Any]]) -> None:
+    def __init__(self, app: App[Any]) -> None:
+        self._here = {name: task for name, task in app.tasks.items() if not task.is_remote}
         self._by_queue: dict[str, list[Task[..., Any]]] = {}
-        for task in tasks.values():
-            if not task.is_remote:
-                self._by_queue.setdefault(task.queue, []).append(task)
+        for task in self._here.values():
+            self._by_queue.setdefault(task.queue, []).append(task)
+        for queue in app.more_queues:
+            self._by_queue.setdefault(queue, [])
         self._only = {queue: found[0] for queue, found in self._by_queue.items() if len(found) == 1}
 
     @property
@@ -225,5 +228,4 @@ class Catalogue:
             if task is not None:
                 return task
             return next((each for each in self.tasks_of(given.queue) if each.is_default), None)
-        name = headers[TASK_HEADER]
-        return next((each for each in self.tasks_of(given.queue) if each.name == name), None)
+        return self._here.get(headers[TASK_HEADER])

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -21,11 +22,23 @@ class TargetError(Exception):
         self.trace = trace
 
 
-def load(target: str) -> App[Any]:
-    """The app. The current directory is on the path."""
+def load(target: str, framework: str | None = None) -> App[Any]:
+    """The app. The current directory is on the path. A framework is a module of ours that sets
+    itself up first, and prepares the app for its worker.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    if framework is None:
+        return _load(target)
+    module = _import(framework, framework)
+    _call(module.set_up, f"{framework.rpartition('.')[2]} cannot be set up")
+    app = _load(target)
+    module.prepare(app)
+    return app
+
+
+def _load(target: str) -> App[Any]:
     name, _, attribute = target.partition(":")
     module = _import(name, target)
     found = _only_app(module, name) if not attribute else _look_up(module, name, attribute)
@@ -57,12 +70,14 @@ def _look_up(module: ModuleType, name: str, attribute: str) -> object:
             found = getattr(found, part)
     except AttributeError:
         raise TargetError(f"module {name!r} has no {attribute.removesuffix('()')!r}") from None
-    if not is_call:
-        return found
+    return _call(found, f"{name}:{attribute} failed") if is_call else found
+
+
+def _call(function: Callable[[], object], problem: str) -> object:
     try:
-        return found()
+        return function()
     except BaseException as error:  # noqa: BLE001
-        raise TargetError(f"{name}:{attribute} failed", _trace(error)) from None
+        raise TargetError(problem, _trace(error)) from None
 
 
 def _only_app(module: ModuleType, name: str) -> App[Any]:

@@ -1,0 +1,1 @@
+"""Integrations with other frameworks, imported only by those who use them."""
