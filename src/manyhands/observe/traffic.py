@@ -8,8 +8,8 @@ from msgspec import Struct
 from manyhands.model.policy import REALMS
 from manyhands.observe.tallies import Tallies
 
-# The ends of names of addresses that are no protocol of their own: peers with encryption are counted
-# with all others, and other servers are no clients.
+# The ends of names of addresses that are no protocol of their own: peers with encryption are
+# counted with all others, and other servers are no clients.
 _NO_PROTOCOL: Final = ("_tls", "_curve", "cluster")
 
 
