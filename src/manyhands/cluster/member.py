@@ -44,7 +44,8 @@ class Other:
     def __init__(self, row: Tenure, now_ms: float) -> None:
         self.row = row
         self.peer: Peer | None = None
-        self.calling = False
+        self.calling = False  # or about to
+        self.said_goodbye = False  # it stops in order, and closes its tenure by itself
         self.unlinked_ms = now_ms  # since when there is no link
         self.round_trip_ms: float | None = None
         self.pinged: dict[int, float] = {}
@@ -176,6 +177,7 @@ class Member:
             other.calling = False
             other.peer = peer
             other.refusals = 0
+            other.said_goodbye = False
             _log.info("linked", server=other.row.server, address=other.row.address)
 
         def lost(peer: Peer | None, reason: str) -> None:
@@ -198,6 +200,7 @@ class Member:
             if sent_ms is not None:
                 other.round_trip_ms = self._clock.monotonic_ms() - sent_ms
         elif isinstance(message, Goodbye):
+            other.said_goodbye = True
             self.beat_now()
         else:
             was_ready = self.is_ready
@@ -221,25 +224,26 @@ class Member:
         if reason == ANOTHER:
             self._is_gone(other)
             return
+        other.calling = True  # not sooner than this
         if reason != REFUSED:
             other.refusals = 0
             self._loop.call_later(_CALL_AGAIN_SECONDS, lambda: self._call_again(other))
             return
         other.refusals += 1
+        self._loop.call_later(_REFUSED_SECONDS, lambda: self._call_again(other))
         if other.refusals >= 2:
             self._is_gone(other)
-        else:
-            self._loop.call_later(_REFUSED_SECONDS, lambda: self._call_again(other))
 
     def _call_again(self, other: Other) -> None:
+        other.calling = False
         known = self.others.get(other.row.tenure) is other
-        if known and not self._ended and other.peer is None and not other.calling:
+        if known and not self._ended and other.peer is None:
             self._call(other)
 
     def _is_gone(self, other: Other) -> None:
         """Nobody listens at its address any more, or another process does."""
-        if other.row.state == "joining":
-            return  # it may not listen yet
+        if other.row.state == "joining" or other.said_goodbye:
+            return  # it may not listen yet, or closes its tenure by itself
         self.membership.make_certain(other.row.tenure)
         self._look_at_owner()
 
@@ -279,6 +283,9 @@ class Member:
         if isinstance(message, Ping):
             peer.send(Pong(message.number, self.router.epoch if self.router.decides else 0))
         elif isinstance(message, Goodbye):
+            other = self.others.get(peer.hello.tenure)
+            if other is not None:
+                other.said_goodbye = True
             self.beat_now()  # it has handed over, perhaps to this server
         self.router.hear(peer.hello.incarnation, message)
 
