@@ -62,6 +62,7 @@ _PANELS = {
         "memory",
     ),
     "Access": (
+        "access",
         "tokens",
         "tokens_file",
         "read_only",

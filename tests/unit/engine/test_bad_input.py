@@ -55,6 +55,7 @@ BY_THE_SERVER = {
     Why.SHUTTING_DOWN,
     Why.UNAVAILABLE,
     Why.INTERNAL,
+    Why.NOT_ALLOWED,
 }
 # Words for what the fronts find out for themselves; the engine has no command that asks for it.
 BY_THE_FRONTS = {Why.UNKNOWN_WORKER, Why.OTHER_ITEM_REFUSED}
