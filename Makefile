@@ -55,6 +55,10 @@ serve: setup ## start the server; ARGS='--http 127.0.0.1:8080' passes options
 demo: setup ## start a server with lively sample work over every protocol, to look at
 	@exec $(BIN)/python examples/demo.py
 
+.PHONY: serve-cluster
+serve-cluster: setup ## start three servers on a private PostgreSQL; kill one and watch
+	@exec $(BIN)/python examples/cluster.py
+
 .PHONY: check
 check: setup-test ## lint, types, import directions, unit and tidy tests; under a minute
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
@@ -19,6 +19,7 @@ from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.access.file import AccessFileError, callers_of, reload_callers
 from manyhands.access.gate import Gate
 from manyhands.access.logins import Logins
+from manyhands.cluster.router import Router
 from manyhands.config import LISTENERS, Address, BrokerAddress, Config, DatabaseAddress, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
@@ -30,6 +31,7 @@ from manyhands.dispatch.past import Past
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
+from manyhands.model.servers import ServerFacts
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
@@ -64,6 +66,9 @@ from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
 from manyhands.web.admission import Admission
 from manyhands.web.sources import Sources
+
+if TYPE_CHECKING:
+    from manyhands.cluster.seat import Seat
 
 _log = get_logger("manyhands.server")
 
@@ -103,9 +108,7 @@ class Server:
         self.ids = ids or Ids()
         self.condition = Condition(self.clock.now())
         self.condition.addresses.update(dict.fromkeys(LISTENERS))
-        self.dispatcher = Dispatcher(
-            store,
-            self.clock,
+        self.dispatcher, self.seat = self._dispatcher(
             loop,
             pace_ms=config.commit_pace_ms,
             ride_ms=config.ride_ms,
@@ -122,6 +125,8 @@ class Server:
         self.tallies = Tallies(facts)
         self.metrics = Metrics(self.dispatcher, self.tallies, facts)
         self.metrics.sources.append(partial(memory_metrics, self.budget))
+        if self.seat is not None:
+            self.metrics.sources.append(self.seat.metrics)
         self.history = History(self.dispatcher, self.tallies)
         self.traffic = Traffic(self.tallies, self.condition.addresses)
         self.worker_books = WorkerBooks(facts)
@@ -157,6 +162,27 @@ class Server:
         self.listeners: list[Listener] = []
         self._http_listener: HttpListener | None = None
 
+    def _dispatcher(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[Dispatcher, "Seat | None"]:
+        """The dispatcher; among several servers the router in its place."""
+        config, store = self.config, self.store
+        if config.cluster is None:
+            return Dispatcher(store, self.clock, loop, **options), None
+        from manyhands.cluster.seat import Seat  # noqa: PLC0415 - needs an extra
+        from manyhands.store.postgres.shared import SharedStore  # noqa: PLC0415
+
+        assert isinstance(store, SharedStore)
+        # The names of its connections tell the other servers whose they are.
+        self.ids = Ids(bytes.fromhex(store.incarnation))
+        router = Router(store, self.clock, loop, store.incarnation, **options)
+        seat = Seat(router, store, config, loop, router.fence)
+        self.condition.addresses["cluster"] = seat.address
+        self.condition.lacks.append(lambda: None if seat.member.is_ready else "cluster")
+        return router, seat
+
     @cached_property
     def messages(self) -> MessageLog:
         """Events as messages, rendered once for all readers. Needs the server's address."""
@@ -186,6 +212,7 @@ class Server:
             self.traffic,
             self.worker_books,
             self.past,
+            self.servers,
             self.relay_facts,
         )
 
@@ -251,18 +278,40 @@ class Server:
         self.metrics.sources.append(listener.metrics)
         return listener
 
+    def servers(self) -> list[ServerFacts]:
+        """All servers on this store."""
+        if self.seat is not None:
+            return self.seat.servers()
+        since = self.condition.started_at
+        name = self.config.server_name
+        return [ServerFacts(name, "", __version__, "serving", since, True, True, True)]  # noqa: FBT003
+
     def relay_facts(self) -> dict[str, Any] | None:
         """The state of the relay, or None if there is none."""
         return next((kept.facts() for kept in self.listeners if isinstance(kept, Relay)), None)
 
     async def start(self) -> None:
         """Recovers, then listens."""
+        if self.seat is not None:
+            await self.seat.start(self.condition.stopping)
+        else:
+            await self._recover()
+        await self._listen()
+        if self.config.access is not None:
+            self._expire_callers()
+        if self.dispatcher.decides:
+            self.bulk.resume()
+        self.condition.is_ready = True
+
+    async def _recover(self) -> None:
         now = self.clock.now()
         # Negative if the wall clock was set back meanwhile: leases keep the time they had left.
         outage_ms = 0 if self.store.alive_at is None else now - self.store.alive_at
         self.dispatcher.ask(Recover(self.ids.incarnation, outage_ms))
         self.duties.take_up(outage_ms)
         await settled(self.dispatcher)
+
+    async def _listen(self) -> None:
         # In this order. Each takes the value of its option.
         kinds: dict[str, Callable[[Any], Listener]] = {
             "http": self._http,
@@ -279,6 +328,9 @@ class Server:
             if where is None and where_tls is None and where_curve is None:
                 continue
             listener = make(where)
+            if isinstance(listener, Relay) and not self.dispatcher.decides:
+                self._relay_later(listener)
+                continue
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
             if isinstance(listener, DworkListener | WmpListener):
@@ -289,10 +341,19 @@ class Server:
                 door = TlsDoor(listener, where_tls, self._tls)
                 self.condition.addresses[f"{name}_tls"] = await door.start()
                 self.listeners.append(door)
-        if self.config.access is not None:
-            self._expire_callers()
-        self.bulk.resume()
-        self.condition.is_ready = True
+
+    def _relay_later(self, relay: Relay) -> None:
+        """Only the server that decides relays, or each message would be sent several times."""
+
+        def start() -> None:
+            self.listeners.append(relay)
+            self._starting = asyncio.create_task(self._start_relay(relay))
+
+        assert isinstance(self.dispatcher, Router)
+        self.dispatcher.on_deciding.append(start)
+
+    async def _start_relay(self, relay: Relay) -> None:
+        self.condition.addresses["amqp_relay"] = await relay.start()
 
     def _expire_callers(self) -> None:
         self.callers.expire()
@@ -302,6 +363,9 @@ class Server:
         """Runs until the server is to stop, and then stops it in order."""
         config, condition = self.config, self.condition
         await self.duties.run()
+        if self.seat is not None and condition.failure is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.seat.leave(), config.drain_seconds)
         await self.finish_foreground()
         _log.info("draining")
         try:
@@ -338,7 +402,8 @@ class Server:
         for listener in self.listeners:
             await listener.drain()
         if self.condition.failure is None:
-            self.history.write(self.clock.now())
+            if self.dispatcher.decides:
+                self.history.write(self.clock.now())
             self.dispatcher.touch()
             await settled(self.dispatcher)
 
@@ -383,6 +448,10 @@ def _open_postgres(config: Config, address: DatabaseAddress, retention: Retentio
         raise StoreError(
             "the PostgreSQL store needs psycopg; install it with: pip install 'manyhands[postgres]'"
         ) from None
+    if config.cluster is not None:
+        from manyhands.cluster.seat import open_shared  # noqa: PLC0415 - needs the same
+
+        return open_shared(config, address, retention)
     joining = Joining(config.server_name, Ids().incarnation)
     return PostgresStore(address, retention, joining=joining, unsafe_commits=config.unsafe_commits)
 
@@ -473,6 +542,8 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     print_banner(config, condition.addresses, store.facts())
     _log.info("ready", version=__version__, pid=os.getpid(), **condition.addresses)
     await server.run()
+    if server.seat is not None:
+        await server.seat.close()
     remove_own_files(config)
     if condition.failure is not None:
         _log.critical("stopped because the store failed", reason=condition.failure)

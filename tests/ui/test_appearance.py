@@ -30,6 +30,7 @@ PAGES = {
     "schedules": "schedules?id=nightly",
     "limits": "limits",
     "audit": "audit",
+    "servers": "servers",
     "about": "about",
 }
 EMPTY = ("overview", "queues", "workers", "schedules", "limits", "audit", "operations")

@@ -25,6 +25,7 @@ PAGES = [
     "bulk",
     "find?q=mail-nothing",
     "audit",
+    "servers",
     "about",
 ]
 FIRST_LOAD_BYTES_MAX = 80_000

@@ -274,10 +274,10 @@ def test_amqp_may_be_reached_from_elsewhere_once_it_asks_who_comes():
     assert "other machines could reach" in refusal({"http": "0.0.0.0:1", "amqp_users": "u"})
 
 
-def test_all_listeners_but_those_that_need_keys_are_on_and_can_be_turned_off():
-    encrypted = {"http_tls", "gearman_tls", "amqp_tls", "dwork_curve", "wmp_curve"}
-    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", *encrypted}
-    assert {name for name in LISTENERS if OPTIONS[name].default == "off"} == encrypted
+def test_listeners_that_need_nothing_else_are_on_and_can_be_turned_off():
+    with_more = {"http_tls", "gearman_tls", "amqp_tls", "dwork_curve", "wmp_curve", "cluster"}
+    assert set(LISTENERS) == {"http", "gearman", "dwork", "wmp", "amqp", *with_more}
+    assert {name for name in LISTENERS if OPTIONS[name].default == "off"} == with_more
     assert load_config({"http": "off"}, {}, None).config.http is None
 
 
@@ -424,3 +424,20 @@ def test_a_profile_that_cannot_be_used_is_explained(tmp_path, text):
 
     with pytest.raises(ConfigError, match="line 1: profiles cannot be used because"):
         load_config({}, {}, file)
+
+
+def test_several_servers_need_a_shared_database():
+    refused = refusal({"cluster": "127.0.0.1:0"})
+    assert "share a PostgreSQL database" in refused
+
+
+def test_the_address_for_other_servers_needs_a_secret_off_the_machine():
+    shared = {"store": "postgresql://jobs@db/jobs", "cluster": "10.0.0.5:7750"}
+    assert "cluster_secret_file" in refusal(shared)
+    given = load_config({**shared, "cluster_secret_file": "/run/secret"}, {}, None)
+    assert str(given.config.cluster) == "10.0.0.5:7750"
+    assert given.config.cluster_lease_seconds == 5
+
+
+def test_an_advertised_address_needs_a_listener():
+    assert "together with cluster" in refusal({"advertise": "jobs1:7750"})

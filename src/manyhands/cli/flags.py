@@ -26,6 +26,7 @@ from manyhands.config.kinds import (
     ListenMany,
     Networks,
     Origins,
+    Reachable,
     ServerName,
     Size,
     StoreName,
@@ -49,6 +50,7 @@ _PANELS = {
         "amqp_tls",
         "server_name",
     ),
+    "Several servers": ("cluster", "advertise", "cluster_"),
     "Storage": (
         "data",
         "store",
@@ -86,6 +88,7 @@ _METAVARS: dict[type, str] = {
     FilePath: "PATH",
     FunctionName: "MODULE:NAME",
     Listen: "HOST:PORT|off",
+    Reachable: "HOST:PORT",
     ListenMany: "[NAME=]HOST:PORT,…|off",
     Networks: "NETWORKS",
     Origins: "ORIGINS",

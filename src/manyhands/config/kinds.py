@@ -318,6 +318,19 @@ class Listen(msgspec.Struct, frozen=True):
         return Address(match["v6"] or match["host"], port)
 
 
+class Reachable(msgspec.Struct, frozen=True):
+    """The address of another listener, as others reach it."""
+
+    @property
+    def accepted(self) -> str:
+        return "HOST:PORT, [IPV6]:PORT or none"
+
+    def read(self, raw: object) -> Address | None:
+        if raw == "none":
+            return None
+        return Listen().read(raw)
+
+
 class ListenMany(Listen, frozen=True):
     """Addresses of one listener, each with the name of its queue, or `off`."""
 

@@ -28,6 +28,7 @@ from manyhands.config.kinds import (
     Networks,
     Origins,
     Plain,
+    Reachable,
     ServerName,
     Size,
     Store,
@@ -99,6 +100,39 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "true",
         ),
     ] = False
+    cluster: Annotated[
+        Address | None,
+        About(
+            Listen(),
+            "Address for the other servers on the same PostgreSQL database; they find each other"
+            " there.",
+            "10.0.0.5:7750",
+        ),
+    ] = None
+    advertise: Annotated[
+        Address | None,
+        About(
+            Reachable(),
+            "Where the other servers reach the address of --cluster, if it is not the same there.",
+            "jobs1.example.org:7750",
+        ),
+    ] = None
+    cluster_secret_file: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File with a secret that all servers of the cluster share.",
+            "/etc/manyhands/cluster.secret",
+        ),
+    ] = None
+    cluster_lease_seconds: Annotated[
+        int,
+        About(
+            Whole(2, 60),
+            "After so many seconds of silence another server takes over from this one.",
+            "10",
+        ),
+    ] = 5
     http: Annotated[
         Address | None,
         About(Listen(), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),

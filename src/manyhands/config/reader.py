@@ -89,6 +89,7 @@ def load_config(
     _check_exposure(config, sources)
     _check_tls(config, sources)
     _check_curve(config, sources)
+    _check_cluster(config, sources)
     return LoadedConfig(config, sources)
 
 
@@ -102,6 +103,7 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
             ("amqp_users", config.amqp_users),
             ("tls_key", config.tls_key),
             ("curve_key", config.curve_key),
+            ("cluster_secret_file", config.cluster_secret_file),
         )
         if path is not None and is_open_to_others(path)
     ]
@@ -248,8 +250,22 @@ def _check_curve(config: Config, sources: Mapping[str, str]) -> None:
             )
 
 
+def _check_cluster(config: Config, sources: Mapping[str, str]) -> None:
+    if config.cluster is not None and isinstance(config.store, str):
+        raise ConfigError(
+            f'{sources["cluster"]}: cluster cannot be "{config.cluster}" because several servers '
+            "share a PostgreSQL database; use it together with store = postgresql://…"
+        )
+    if config.advertise is not None and config.cluster is None:
+        raise ConfigError(
+            f'{sources["advertise"]}: advertise cannot be "{config.advertise}" because there is no '
+            "address to be reached at; use it together with cluster."
+        )
+
+
 # What protects an address that other machines can reach.
 _REMEDIES: Final = {
+    "cluster": "cluster_secret_file or ",
     "http": "tokens_file or ",
     "http_tls": "tls_client_ca, tokens_file or ",
     "gearman_tls": "tls_client_ca or ",
@@ -262,6 +278,8 @@ def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
         return
     asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
+        if name == "advertise" or (name == "cluster" and config.cluster_secret_file is not None):
+            continue
         if name in ("http", "http_tls") and asks_who:
             continue
         if name in _WITH_TLS and config.tls_client_ca is not None:

@@ -11,6 +11,8 @@ class Condition:
         self.started_at = started_at
         self.addresses: dict[str, str | None] = {}  # by listener; None: it is switched off
         self.is_ready = False
+        # Each names what is missing at present for the server to be ready; None: nothing.
+        self.lacks: list[Callable[[], str | None]] = []
         self.failure: str | None = None  # why the store can take no more writes
         self.on_failure: list[Callable[[], None]] = []
         self.stopping = asyncio.Event()

@@ -142,7 +142,9 @@ class Dispatcher:
     be ``Recover``, before the event loop runs.
     """
 
-    def __init__(  # noqa: PLR0915 - one statement an attribute
+    decides = True  # another server may do that instead
+
+    def __init__(  # noqa: PLR0913, PLR0915 - one statement an attribute
         self,
         store: Store,
         clock: Clock,
@@ -152,15 +154,17 @@ class Dispatcher:
         ride_ms: float = 5.0,
         on_failure: Callable[[str], None] | None = None,
         check_invariants: bool = False,
+        sleepers: Sleepers | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
-        self.sleepers = Sleepers()
+        self.sleepers = sleepers or Sleepers()
         self.events = EventLog(store)
         self.counts = Counts()
         # Bytes of payloads and results in all answers so far: what a request added is its share.
         self.owed_bytes = 0
-        self._listeners = Listeners()
+        self._listeners = listeners or Listeners()
         self.on_signal = self._listeners.on_signal
         self.on_notice = self._listeners.on_notice
         self.on_batch = self._listeners.on_batch
@@ -798,6 +802,11 @@ class Dispatcher:
             return
         text = f"a batch could not be written ({type(error).__name__}: {error}); see the log"
         self._fail(text, "".join(traceback.format_exception(error)))
+
+    def fence(self, text: str) -> None:
+        """Another server has taken over."""
+        self.fenced = True
+        self._fail(text)
 
     def _fail(self, text: str, story: str | None = None) -> None:
         """A write or a sync failed: no more answers leave, and the server ends (rule 24)."""

@@ -35,6 +35,19 @@ class EventLog:
         if self._watchers:
             self._call_watchers()
 
+    def restart(self, last_seq: int) -> None:
+        """Everything up to this number has been published, by another server; it is read from the
+        store.
+        """
+        self._recent.clear()
+        self.last_seq = last_seq
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Calls the watchers: more of what was published can be read."""
+        if self._watchers:
+            self._call_watchers()
+
     def _call_watchers(self) -> None:
         for watcher in tuple(self._watchers):
             try:

@@ -79,8 +79,12 @@ class Waking:
         if self._sleepers.anywhere:
             queues = [name for name, known in self._live.queues.items() if known.ready_count]
         for queue in queues:
-            if self.has_work((queue,)):
-                self._wake(queue, self.ready_count(queue))
+            self.look_at(queue)
+
+    def look_at(self, queue: str) -> None:
+        """Wakes the sleepers of one queue, if it has work."""
+        if self.has_work((queue,)):
+            self._wake(queue, self.ready_count(queue))
 
     def later(self, queues: tuple[str, ...], retry_at: int) -> None:
         """A rate limit held work back: its sleepers are woken when it allows more."""
@@ -92,8 +96,7 @@ class Waking:
             if self._rate_wakes.get(queues) == retry_at:
                 del self._rate_wakes[queues]
             for queue in queues:
-                if self.has_work((queue,)):
-                    self._wake(queue, self.ready_count(queue))
+                self.look_at(queue)
 
         self._loop.call_later(max(1, retry_at - self._clock.now()) / 1000, wake)
 

@@ -153,12 +153,12 @@ def decide_recover(command: Recover, effects: Effects) -> Reply:
     connections ended with the server, and no command said so. Free leases are extended (rule 7).
     """
     count = 0
-    prefix = command.incarnation + "/"
+    prefixes = tuple(f"{name}/" for name in (command.incarnation, *command.alive))
     for job_id in effects.view.waited():
         job = effects.job(job_id)
         assert job is not None
         endings.drop_waiters(
-            effects, job, tuple(w for w in job.waiters if not w.startswith(prefix))
+            effects, job, tuple(w for w in job.waiters if not w.startswith(prefixes))
         )
     for job_id in effects.view.leased():
         job = effects.job(job_id)
@@ -166,7 +166,7 @@ def decide_recover(command: Recover, effects: Effects) -> Reply:
         lease = job.lease
         if lease is None:
             continue  # it was abandoned above
-        if lease.connection is not None and not lease.connection.startswith(prefix):
+        if lease.connection is not None and not lease.connection.startswith(prefixes):
             # Not charged: the server left, not the worker (rule 5).
             endings.give_back(effects, job, EndReason.RELEASED)
             count += 1

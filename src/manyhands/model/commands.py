@@ -31,13 +31,13 @@ from manyhands.model.policy import (
 from manyhands.model.receipts import Once
 
 
-class ByToken(Struct, frozen=True, gc=False):
+class ByToken(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The sender knows the lease's token."""
 
     token: str
 
 
-class ByHolder(Struct, frozen=True, gc=False):
+class ByHolder(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The sender is the worker of that name; the first named request adopts a lease without a
     name.
     """
@@ -47,13 +47,13 @@ class ByHolder(Struct, frozen=True, gc=False):
     address: str = ""
 
 
-class ByConnection(Struct, frozen=True, gc=False):
+class ByConnection(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The sender is the connection that claimed the job."""
 
     connection: str
 
 
-class ByAnyone(Struct, frozen=True, gc=False):
+class ByAnyone(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """No proof: enough for jobs whose completion is open, and for operators' commands."""
 
     name: str | None = None
@@ -71,7 +71,7 @@ class OnExisting(enum.StrEnum):
     ADD_DEPENDENCIES = "add_dependencies"  # a live one gets further dependencies
 
 
-class NewJob(Struct, frozen=True, gc=False, kw_only=True):
+class NewJob(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """One job to submit."""
 
     job_id: str
@@ -104,7 +104,7 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True):
     schedule: str | None = None
 
 
-class Submit(Struct, frozen=True, gc=False):
+class Submit(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Submits jobs: each item by itself, in order; or all or nothing."""
 
     items: tuple[NewJob, ...]
@@ -114,7 +114,7 @@ class Submit(Struct, frozen=True, gc=False):
     requests_count: int = 1  # requests of one peer that were put together
 
 
-class Resume(Struct, frozen=True, gc=False, kw_only=True):
+class Resume(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Submits jobs of one namespace, all or nothing, but for those whose name is completed. Names
     of earlier graphs are only on record: what was found there comes with the command, and is
     refused if further names have ceased to be valid since.
@@ -141,7 +141,7 @@ class ReportDrained(enum.StrEnum):
     ALWAYS = "always"  # also if its queues are unknown
 
 
-class Claim(Struct, frozen=True, gc=False, kw_only=True):
+class Claim(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Asks for work."""
 
     queues: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class Claim(Struct, frozen=True, gc=False, kw_only=True):
     report_drained: ReportDrained = ReportDrained.NEVER
 
 
-class Renew(Struct, frozen=True, gc=False, kw_only=True):
+class Renew(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Extends a lease."""
 
     job_id: str
@@ -169,14 +169,14 @@ class Renew(Struct, frozen=True, gc=False, kw_only=True):
     encoding: Encoding = Encoding.JSON
 
 
-class RenewHeld(Struct, frozen=True, gc=False):
+class RenewHeld(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """These workers are alive: extends their leases that are past a third of their term."""
 
     holders: tuple[Holder, ...]
     count_max: int | None = None  # leases renewed by this command; the sender repeats it for more
 
 
-class LiftTerms(Struct, frozen=True, gc=False):
+class LiftTerms(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The leases of a connection last as long as the connection, except where a queue forces a
     term.
     """
@@ -184,7 +184,7 @@ class LiftTerms(Struct, frozen=True, gc=False):
     connection: str
 
 
-class Report(Struct, frozen=True, gc=False, kw_only=True):
+class Report(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Reports progress."""
 
     job_id: str
@@ -196,7 +196,7 @@ class Report(Struct, frozen=True, gc=False, kw_only=True):
     payload: bytes = b""  # passed on to waiters unchanged
 
 
-class SendPartial(Struct, frozen=True, gc=False, kw_only=True):
+class SendPartial(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Sends a piece of the result, or a warning, to the waiters; or writes a line into the job's
     log, which is not sent to anybody.
     """
@@ -208,7 +208,7 @@ class SendPartial(Struct, frozen=True, gc=False, kw_only=True):
     is_log: bool = False
 
 
-class Complete(Struct, frozen=True, gc=False, kw_only=True):
+class Complete(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """The work is finished."""
 
     job_id: str
@@ -224,7 +224,7 @@ class Complete(Struct, frozen=True, gc=False, kw_only=True):
     repeated_exactly: bool = False  # a repetition needs the same queue and the same result
 
 
-class Fail(Struct, frozen=True, gc=False, kw_only=True):
+class Fail(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """The attempt failed."""
 
     job_id: str
@@ -238,13 +238,13 @@ class Fail(Struct, frozen=True, gc=False, kw_only=True):
     note: str = ""
 
 
-class Conclude(Struct, frozen=True, gc=False):
+class Conclude(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Several completions and failures, each decided by itself."""
 
     items: tuple[Complete | Fail, ...]
 
 
-class Release(Struct, frozen=True, gc=False, kw_only=True):
+class Release(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Gives a job back untouched: no attempt is charged."""
 
     job_id: str
@@ -256,20 +256,20 @@ class Release(Struct, frozen=True, gc=False, kw_only=True):
     on_unknown_dependency: OnUnknownDependency = OnUnknownDependency.SATISFIED
 
 
-class ReleaseAll(Struct, frozen=True, gc=False):
+class ReleaseAll(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Several releases, all or nothing."""
 
     items: tuple[Release, ...]
 
 
-class Only(Struct, frozen=True, gc=False):
+class Only(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The condition for a command to apply: a job found by a search may have changed since."""
 
     states: tuple[State, ...]
     queue: str | None = None  # None: any
 
 
-class Cancel(Struct, frozen=True, gc=False, kw_only=True):
+class Cancel(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Cancels jobs. Several ids at once may depend on each other."""
 
     job_ids: tuple[str, ...]
@@ -279,7 +279,7 @@ class Cancel(Struct, frozen=True, gc=False, kw_only=True):
     only: Only | None = None  # for the named jobs, not for their dependants
 
 
-class Requeue(Struct, frozen=True, gc=False, kw_only=True):
+class Requeue(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Runs a finished job again, under the same id."""
 
     job_id: str
@@ -289,7 +289,7 @@ class Requeue(Struct, frozen=True, gc=False, kw_only=True):
     only: Only | None = None
 
 
-class Move(Struct, frozen=True, gc=False, kw_only=True):
+class Move(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Moves a job to another queue. A lease ends."""
 
     job_id: str
@@ -298,7 +298,7 @@ class Move(Struct, frozen=True, gc=False, kw_only=True):
     only: Only | None = None
 
 
-class SetPriority(Struct, frozen=True, gc=False):
+class SetPriority(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Sets a priority; the job goes behind the others of that priority."""
 
     job_id: str
@@ -306,7 +306,7 @@ class SetPriority(Struct, frozen=True, gc=False):
     only: Only | None = None
 
 
-class SetTags(Struct, frozen=True, gc=False):
+class SetTags(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Adds and removes tags."""
 
     job_id: str
@@ -314,7 +314,7 @@ class SetTags(Struct, frozen=True, gc=False):
     remove: tuple[str, ...] = ()
 
 
-class SetDependencies(Struct, frozen=True, gc=False, kw_only=True):
+class SetDependencies(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Adds and removes dependencies of an unfinished job."""
 
     job_id: str
@@ -324,14 +324,14 @@ class SetDependencies(Struct, frozen=True, gc=False, kw_only=True):
     only_idle: bool = False  # refused unless the job is blocked, or ready without a holder
 
 
-class ExpireLease(Struct, frozen=True, gc=False):
+class ExpireLease(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Expires a lease at once, for an operator."""
 
     job_id: str
     only: Only | None = None
 
 
-class Attach(Struct, frozen=True, gc=False, kw_only=True):
+class Attach(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Adds an interest in a job: a waiter, or a durable one."""
 
     job_id: str
@@ -339,13 +339,13 @@ class Attach(Struct, frozen=True, gc=False, kw_only=True):
     durable: bool = False
 
 
-class Detach(Struct, frozen=True, gc=False):
+class Detach(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Removes a waiter from all jobs it waits for."""
 
     waiter: str
 
 
-class Depart(Struct, frozen=True, gc=False, kw_only=True):
+class Depart(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """A worker leaves: by connection, or all leases of a named holder."""
 
     connection: str | None = None
@@ -355,7 +355,7 @@ class Depart(Struct, frozen=True, gc=False, kw_only=True):
     failed: tuple[Fail, ...] = ()  # attempts that it did not survive; the others are given back
 
 
-class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
+class SetQueue(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """Creates a queue, pauses or resumes it, or sets its policy."""
 
     queue: str
@@ -366,14 +366,14 @@ class SetQueue(Struct, frozen=True, gc=False, kw_only=True):
     if_absent: bool = False  # only the policy of a queue that has none, and the rest of a new queue
 
 
-class ForgetQueue(Struct, frozen=True, gc=False):
+class ForgetQueue(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Drops a queue that has no unfinished job."""
 
     queue: str
     offered: bool = False  # workers offer to work on it, as the sender knows: refused
 
 
-class ForgetIdle(Struct, frozen=True, gc=False):
+class ForgetIdle(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Drops those of these queues that are unused: without settings, unfinished jobs and (unless
     there are very many queues) records.
     """
@@ -381,7 +381,7 @@ class ForgetIdle(Struct, frozen=True, gc=False):
     queues: tuple[str, ...]
 
 
-class SetLimit(Struct, frozen=True, gc=False):
+class SetLimit(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Sets a named concurrency limit."""
 
     name: str
@@ -389,13 +389,13 @@ class SetLimit(Struct, frozen=True, gc=False):
     if_absent: bool = False  # an existing one stays as it is
 
 
-class RemoveLimit(Struct, frozen=True, gc=False):
+class RemoveLimit(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Removes a named limit. It no longer holds back the jobs that name it."""
 
     name: str
 
 
-class PutSchedule(Struct, frozen=True, gc=False):
+class PutSchedule(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Creates or replaces a schedule."""
 
     schedule: Schedule
@@ -405,13 +405,13 @@ class PutSchedule(Struct, frozen=True, gc=False):
     if_absent: bool = False  # an existing one stays as it is
 
 
-class RemoveSchedule(Struct, frozen=True, gc=False):
+class RemoveSchedule(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Removes a schedule."""
 
     schedule_id: str
 
 
-class Fire(Struct, frozen=True, gc=False, kw_only=True):
+class Fire(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """A schedule is due. The calendar is outside the engine: the next instant is passed in."""
 
     schedule_id: str
@@ -420,32 +420,33 @@ class Fire(Struct, frozen=True, gc=False, kw_only=True):
     job_id: str
 
 
-class SetCursor(Struct, frozen=True, gc=False):
+class SetCursor(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Stores how far a reader of the event log has come."""
 
     cursor: Cursor
 
 
-class RemoveCursor(Struct, frozen=True, gc=False):
+class RemoveCursor(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Removes the cursor of a reader."""
 
     name: str
 
 
-class Recover(Struct, frozen=True, gc=False):
+class Recover(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """At the start: ends leases and waiters of earlier incarnations, and extends live leases."""
 
     incarnation: str  # of this server; connections of others are dead
     outage_ms: int
+    alive: tuple[str, ...] = ()  # incarnations of other servers, whose connections are not
 
 
-class Prolong(Struct, frozen=True, gc=False):
+class Prolong(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The server itself stalled: extends all leases (rule 7)."""
 
     outage_ms: int
 
 
-class FollowClock(Struct, frozen=True, gc=False, kw_only=True):
+class FollowClock(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):
     """The wall clock was set, by ``step_ms``: delays keep their length (rule 7). Each job and
     schedule comes with the instant it had then; one that has another by now is left alone.
     """
@@ -455,33 +456,33 @@ class FollowClock(Struct, frozen=True, gc=False, kw_only=True):
     schedules: tuple[tuple[str, int, int], ...] = ()  # ids, when they were due, and are now
 
 
-class Tick(Struct, frozen=True, gc=False):
+class Tick(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Time passed: expires leases, wakes delayed jobs, enforces deadlines. Bounded."""
 
     count_max: int
 
 
-class NotifyDependants(Struct, frozen=True, gc=False):
+class NotifyDependants(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Notifies the next slice of a finished job's dependants, or cancels them with it."""
 
     job_id: str
 
 
-class Look(Struct, frozen=True, gc=False):
+class Look(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Reads a job by its id or uid, in order with all other commands."""
 
     job_id: str
     brief: bool = False  # its payload is not needed, and may be missing
 
 
-class LookByKey(Struct, frozen=True, gc=False):
+class LookByKey(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Reads the live job that holds a unique key; without a queue, the first of any."""
 
     unique_key: bytes
     queue: str | None = None
 
 
-class LookByName(Struct, frozen=True, gc=False):
+class LookByName(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Reads the job that a name points to."""
 
     namespace: str

@@ -77,7 +77,7 @@ CATEGORIES: Final[Mapping[Category, tuple[Why, ...]]] = {
         Why.QUEUE_IN_USE,
     ),
     Category.FULL: (Why.QUEUE_FULL, Why.TOO_MANY_QUEUES, Why.TOO_MANY_SCHEDULES),
-    Category.UNAVAILABLE: (Why.STORE_FULL, Why.STORE_FAILED, Why.SHUTTING_DOWN),
+    Category.UNAVAILABLE: (Why.STORE_FULL, Why.STORE_FAILED, Why.SHUTTING_DOWN, Why.UNAVAILABLE),
     Category.FORBIDDEN: (Why.NOT_ALLOWED,),
     Category.DEFECT: (Why.INTERNAL,),
 }

@@ -70,10 +70,11 @@ class Why(enum.StrEnum):
     STORE_FULL = "store_full"  # the disk is nearly full
     STORE_FAILED = "store_failed"  # nothing is acknowledged any more; the server is about to end
     SHUTTING_DOWN = "shutting_down"
+    UNAVAILABLE = "unavailable"  # no server decides about it at present
     INTERNAL = "internal"  # our fault; the command was undone
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class Refusal(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """An expected "no". Nothing was changed."""
 
     why: Why
@@ -81,14 +82,14 @@ class Refusal(Struct, frozen=True, gc=False):
     job: Job | None = None  # the job concerned, where there is one
 
 
-class Submitted(Struct, frozen=True, gc=False):
+class Submitted(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The job that now stands for what was submitted."""
 
     job: Job
     created: bool = True  # False: attached to an existing job, or dependencies added
 
 
-class Claimed(Struct, frozen=True, gc=False):
+class Claimed(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The jobs handed out; ``retry_at`` says when a rate limit may allow more. ``drained``: there
     is nothing left to wait for (rule 27).
     """
@@ -98,58 +99,58 @@ class Claimed(Struct, frozen=True, gc=False):
     drained: bool = False
 
 
-class Changed(Struct, frozen=True, gc=False):
+class Changed(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The job as it is now. ``repeated``: the same report had been made before."""
 
     job: Job
     repeated: bool = False
 
 
-class ChangedMany(Struct, frozen=True, gc=False):
+class ChangedMany(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The jobs as they are now."""
 
     jobs: tuple[Job, ...]
 
 
-class Concluded(Struct, frozen=True, gc=False):
+class Concluded(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """One reply for each item of a ``Conclude``, in order."""
 
     items: tuple[Changed | Refusal, ...]
 
 
-class Found(Struct, frozen=True, gc=False):
+class Found(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The answer to a query."""
 
     job: Job | None
 
 
-class Accepted(Struct, frozen=True, gc=False):
+class Accepted(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """Done; there is no job to show."""
 
     count: int = 0
 
 
-class QueueSet(Struct, frozen=True, gc=False):
+class QueueSet(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The queue as it is now."""
 
     queue: Queue
     applied: bool = True  # False: it has settings, which stay as they are
 
 
-class Ticked(Struct, frozen=True, gc=False):
+class Ticked(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """How many jobs a tick changed; ``more``: further ones are due now."""
 
     count: int
     more: bool
 
 
-class SubmittedMany(Struct, frozen=True, gc=False):
+class SubmittedMany(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """One reply for each item of a submit, in order."""
 
     items: tuple[Submitted | Refusal, ...]
 
 
-class Resumed(Struct, frozen=True, gc=False):
+class Resumed(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """What became of the items of a resumed graph."""
 
     added: int
@@ -158,7 +159,7 @@ class Resumed(Struct, frozen=True, gc=False):
     again: int  # of those added: failed or cancelled before
 
 
-class Repeated(Struct, frozen=True, gc=False):
+class Repeated(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """The earlier answer to the same submit."""
 
     receipt: Receipt

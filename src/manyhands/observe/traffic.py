@@ -8,8 +8,9 @@ from msgspec import Struct
 from manyhands.model.policy import REALMS
 from manyhands.observe.tallies import Tallies
 
-# The ends of names of addresses with encryption: their peers are counted with all others.
-_ENCRYPTED: Final = ("_tls", "_curve")
+# The ends of names of addresses that are no protocol of their own: peers with encryption are
+# counted with all others, and other servers are no clients.
+_NO_PROTOCOL: Final = ("_tls", "_curve", "cluster")
 
 
 class Flow(Struct, frozen=True):
@@ -33,7 +34,7 @@ class Traffic:
         tallies = self._tallies
         found = []
         for name, address in self._addresses.items():
-            if name.endswith(_ENCRYPTED):
+            if name.endswith(_NO_PROTOCOL):
                 continue
             flow = self.sources.get(name, Flow)()
             jobs = {

@@ -52,7 +52,12 @@ POSSIBLE: Final[dict[BulkAction, tuple[State, ...]]] = {
     BulkAction.RETRY: (State.COMPLETED, State.FAILED, State.CANCELLED),
     BulkAction.CANCEL: (*_UNFINISHED, State.FAILED),
 }
-_STOPPED: Final = (Why.SHUTTING_DOWN, Why.STORE_FAILED, Why.INTERNAL)
+_STOPPED: Final = (
+    Why.SHUTTING_DOWN,
+    Why.UNAVAILABLE,
+    Why.STORE_FAILED,
+    Why.INTERNAL,
+)
 
 
 class BulkError(Exception):

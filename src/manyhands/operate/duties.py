@@ -80,11 +80,13 @@ class Duties:
                 return
             self._look_at_clocks()
             self._look_at_disk()
+            self._dispatcher.keep_house()
+            self._budget.look()
+            if not self._dispatcher.decides:
+                continue  # the rest is done by the server that does
             self._calendar.look()
             self._history.look(self._clock.now())
             self._sweep_now_and_then()
-            self._dispatcher.keep_house()
-            self._budget.look()
             # A slice now, and more at once while there is more: never long, never far behind.
             pruned = self._store.prune(self._aged_now(), _PRUNE_COUNT)
             if pruned:

@@ -87,6 +87,7 @@ class SiteRoutes:
             missing.append("disk")
         if sources.dispatcher.draining:
             missing.append("draining")
+        missing += [lack for look in sources.condition.lacks if (lack := look()) is not None]
         ready = sources.condition.is_ready and not missing
         await exchange.answer(Readiness(ready, missing), status=200 if ready else 503)
 

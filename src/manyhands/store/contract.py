@@ -27,6 +27,7 @@ from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
     from manyhands.store.bulk import Bulk
+    from manyhands.store.mirror import Mirror, Original
 
 # The default time limit of a search.
 SEARCH_SECONDS_MAX: Final = 2.0
@@ -474,3 +475,24 @@ class Keeping(Protocol):
 
 class Store(Committing, Reading, Keeping, Protocol):
     """Everything a store provides."""
+
+
+class Mirrored(Store, Protocol):
+    """A store on a database that several servers share. One of them decides; the others show what
+    it decided.
+    """
+
+    def mirror(self) -> "Mirror":
+        """Keeps the live jobs as those of the server that decides."""
+
+    def original(self) -> "Original":
+        """The live jobs, for others to mirror."""
+
+    def applied_number(self) -> int:
+        """The number of the last batch whose records can be read in the database."""
+
+    def applied_seq(self) -> int:
+        """The number of the last event that can be read there."""
+
+    def follow(self, last_seq: int, applied_seq: int) -> None:
+        """The server that decides has published events up to ``last_seq``."""

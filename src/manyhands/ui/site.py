@@ -27,6 +27,7 @@ from manyhands.ui.queue import QueuePage
 from manyhands.ui.queues import Queues
 from manyhands.ui.renderer import Renderer
 from manyhands.ui.schedules import Schedules
+from manyhands.ui.servers import Servers
 from manyhands.ui.visit import (
     FORM_COOKIE,
     TOAST_COOKIE,
@@ -59,13 +60,14 @@ PAGES: Final[tuple[type[Page], ...]] = (
     Limits,
     Operations,
     Audit,
+    Servers,
     About,
 )
 # The navigation, in groups.
 NAVIGATION: Final = (
     ("Work", ("", "queues", "jobs", "failures", "workers")),
     ("Rules", ("schedules", "limits")),
-    ("Server", ("events", "bulk", "audit", "about")),
+    ("Server", ("events", "bulk", "audit", "servers", "about")),
 )
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
@@ -274,6 +276,7 @@ _TITLES: Final = {
     "events": "Events",
     "bulk": "Operations",
     "audit": "Audit",
+    "servers": "Servers",
     "about": "About",
 }
 

@@ -53,6 +53,7 @@ BY_THE_SERVER = {
     Why.STORE_FULL,
     Why.STORE_FAILED,
     Why.SHUTTING_DOWN,
+    Why.UNAVAILABLE,
     Why.INTERNAL,
     Why.NOT_ALLOWED,
 }

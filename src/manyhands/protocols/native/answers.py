@@ -378,6 +378,20 @@ class Limit(Struct, frozen=True):
     used: Count
 
 
+class Server(Struct, frozen=True):
+    """A server on the store of the one that answers."""
+
+    name: str
+    address: str
+    version: str
+    state: str
+    since: Instant
+    decides: bool
+    here: bool
+    linked: bool
+    round_trip_ms: float | None
+
+
 class Schedule(Struct, frozen=True):
     """A schedule, including its template."""
 

@@ -20,6 +20,7 @@ from manyhands.model.policy import NamedLimit, Queue, Terms
 from manyhands.model.reasons import in_words
 from manyhands.model.receipts import ReceiptItem
 from manyhands.model.replies import Changed, Submitted
+from manyhands.model.servers import ServerFacts
 from manyhands.protocols.native import answers
 from manyhands.web.envelope import plain
 
@@ -280,6 +281,11 @@ def event(seq: int, happened: Event) -> answers.Event:
         happened.origin.realm,
         happened.lasted_ms,
     )
+
+
+def server(row: ServerFacts) -> answers.Server:
+    """A server among others."""
+    return answers.Server(**asdict(row))
 
 
 def limit(named: NamedLimit, used: int) -> answers.Limit:

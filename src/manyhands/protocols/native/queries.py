@@ -218,6 +218,11 @@ class ApiQueries:
         rows, used = self._sources.store.live.limits, self._sources.store.live.limit_used
         await _answer_named(exchange, rows, lambda name: builders.limit(rows[name], used(name)))
 
+    async def servers(self, exchange: Exchange) -> None:
+        """All servers on this store, the longest running first."""
+        Query(exchange.query_string).finish()
+        await exchange.answer([builders.server(row) for row in self._sources.servers()])
+
     async def about(self, exchange: Exchange) -> None:
         """About this server."""
         Query(exchange.query_string).finish()

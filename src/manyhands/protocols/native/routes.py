@@ -216,6 +216,7 @@ _QUERIES: Final = (
     ),
     _by_name("limits", ApiQueries.limits, "Named limits.", answers.Limit),
     _by_name("schedules", ApiQueries.schedules, "Schedules.", answers.Schedule),
+    _look("servers", ApiQueries.servers, "Servers on this store.", Answer[list[answers.Server]]),
     _look("about", ApiQueries.about, "About this server.", Answer[answers.About]),
 )
 _REPORTS: Final = (

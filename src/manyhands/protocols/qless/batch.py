@@ -18,7 +18,9 @@ from manyhands.web.query import Query
 if TYPE_CHECKING:
     from manyhands.observe.workers import WorkerBook
 
-_UNAVAILABLE: Final = frozenset({Why.SHUTTING_DOWN, Why.STORE_FULL, Why.STORE_FAILED})
+_UNAVAILABLE: Final = frozenset(
+    {Why.SHUTTING_DOWN, Why.STORE_FULL, Why.STORE_FAILED, Why.UNAVAILABLE}
+)
 
 
 class Batch:

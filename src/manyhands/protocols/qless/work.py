@@ -106,7 +106,7 @@ class QlessWork:
         name, address = see(self._book, host, request, self._now())
         count, array = wanted
         token = self._ids.token
-        if not wait:
+        if not wait and self._dispatcher.decides:
             # Decided at once, so more tokens than ready jobs would be useless.
             count = min(count, self._dispatcher.ready_count(queue))
         command = Claim(

@@ -19,6 +19,11 @@ class Due:
         # reference.
         self.entries: dict[str, int] = {}
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.heap.clear()
+        self.entries.clear()
+
     def put(self, instant: int, job_id: str) -> None:
         """Adds a timer of a job."""
         entry = self.entries.get(job_id)

@@ -20,6 +20,12 @@ class Leases:
         self.by_holder: Table[tuple[str, str | None]] = {}  # realm and name
         self.limits_used: dict[str, int] = {}
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.by_connection.clear()
+        self.by_holder.clear()
+        self.limits_used.clear()
+
     def put(self, old: Job | None, job: Job) -> None:
         """Takes a job whose lease changed or ended."""
         before = old.lease if old is not None else None

@@ -110,6 +110,30 @@ class Index:
     def view(self) -> View:
         return self
 
+    def clear(self) -> None:
+        """Forgets everything. Tables stay the same objects: others refer to them."""
+        for rows in self.settings.values():
+            rows.clear()
+        for table in (
+            self.jobs,
+            self.queues,
+            self._receipts,
+            self.unnotified,
+            self._forgotten_counts,
+            self._dependants,
+            self._odd_uids,
+            self._by_waiter,
+            self._unwanted,
+            self._answers,
+        ):
+            table.clear()
+        self._receipts_weight = self.unfinished_bytes = self.finished_bytes = 0
+        self.serial = self.position = 0
+        self.namespaces.clear()
+        self.leases.clear()
+        self.due_times.clear()
+        self.retrying.clear()
+
     # Queries of the engine.
 
     def job(self, job_id: str) -> Job | None:
@@ -306,7 +330,7 @@ class Index:
             for name, value in rows.items():
                 if table == "queues":
                     if value is None:
-                        self._forget_queue(name)
+                        self.forget_queue(name)
                 else:
                     self.put_setting(table, name, value)
         for job_id, unnotified in settings.unnotified.items():
@@ -325,7 +349,8 @@ class Index:
         else:
             rows[name] = value
 
-    def _forget_queue(self, name: str) -> None:
+    def forget_queue(self, name: str) -> None:
+        """Drops a queue; its records keep being counted."""
         queue = self.queues.pop(name, None)
         if queue is not None and any(queue.counts.values()):
             self._forgotten_counts[name] = queue.counts

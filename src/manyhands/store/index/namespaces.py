@@ -32,6 +32,20 @@ class Namespaces:
         self.lost: dict[str, dict[str, State]] = {}
         self.forgotten: dict[str, int] = {}  # how often names of ended graphs were dropped
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        for table in (
+            self.names,
+            self._unfinished,
+            self._finished,
+            self.graphs,
+            self.turned,
+            self._completed,
+            self.lost,
+            self.forgotten,
+        ):
+            table.clear()
+
     def named(self, namespace: str, name: str) -> str | None:
         """The id of the job of this name."""
         names = self.names.get(namespace)

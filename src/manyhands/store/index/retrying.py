@@ -18,6 +18,11 @@ class Retrying:
         self.by_queue: Table[str] = {}
         self.counts: dict[str, dict[State, int]] = {}
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.by_queue.clear()
+        self.counts.clear()
+
     def put(self, old: Job | None, job: Job) -> None:
         """Takes a job that has a failure, or had one."""
         if old is not None and is_retried(old):

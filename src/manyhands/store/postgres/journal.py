@@ -22,7 +22,7 @@ def take_over(connection: _Connection, schema: str, dead: tenures.Seen, by: int)
     repeated, by another server too. Raises StoreError.
     """
     if not tenures.begin_closing(connection, schema, dead, by):
-        raise StoreError(
+        raise tenures.NotDeadError(
             f"server {dead.server} ({dead.address}) came back to life, or another server has taken "
             "it over just now. Start this one again."
         )

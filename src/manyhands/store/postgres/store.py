@@ -100,6 +100,7 @@ class Joining(Struct, frozen=True):
     server: str
     incarnation: str
     lease_seconds: float = tenure.LEASE_SECONDS  # after which a silent server counts as dead
+    address: str = ""  # of its cluster listener; empty: it has to be alone
 
 
 class PostgresStore:
@@ -188,9 +189,17 @@ class PostgresStore:
                 take_over(connection, address.schema, dead, self._tenure.number)
             counters = self._load()
             tenure.begin_serving(connection, address.schema, self._tenure.number)
-            cluster = connection.execute(
-                f"SELECT value FROM {address.schema}.facts WHERE key = 'cluster'"
-            ).fetchone()
+            self._begin_writing(connection, applier_command)
+        return counters
+
+    def _begin_writing(
+        self, connection: psycopg.Connection[tuple[Any, ...]], applier_command: Sequence[str]
+    ) -> None:
+        """Begins the journal of this tenure, and the process that applies it."""
+        address = self._address
+        cluster = connection.execute(
+            f"SELECT value FROM {address.schema}.facts WHERE key = 'cluster'"
+        ).fetchone()
         assert cluster is not None
         self._link = ApplierLink(Begin(address, self._tenure.number), self._poll, applier_command)
         self._appender = Appender(
@@ -201,7 +210,6 @@ class PostgresStore:
             self._on_durable,
             unsafe_commits=self._unsafe_commits,
         )
-        return counters
 
     def _join(self, connection: psycopg.Connection[tuple[Any, ...]]) -> tenure.Tenure:
         joining = self._joining
@@ -584,8 +592,8 @@ class PostgresStore:
         assert self._appender is not None
         failure = None
         applied = self._link.close()
-        assert self._beat is not None
-        self._beat.end()
+        if self._beat is not None:
+            self._beat.end()
         if applied:
             try:
                 self._appender.close_journal()

@@ -38,6 +38,10 @@ _LIVING: Final = "('joining', 'serving', 'leaving')"
 _LINK_VERSION: Final = 1
 
 
+class NotDeadError(StoreError):
+    """A server that was to be taken over lives, or another one takes it over."""
+
+
 class Tenure(Struct, frozen=True):
     """Ours."""
 

@@ -19,7 +19,7 @@ from manyhands.store.records.frames import Counters
 from manyhands.store.records.packer import TermsBook
 from manyhands.store.records.tables import SETTINGS, Table
 
-_decode_counters = msgspec.json.Decoder(Counters).decode
+decode_counters = msgspec.json.Decoder(Counters).decode
 
 
 class Source(Protocol):
@@ -80,7 +80,7 @@ class Loader:
         found = source.counters()
         if found is None:
             return None
-        counters = _decode_counters(found)
+        counters = decode_counters(found)
         index.serial = counters.serial
         index.position = counters.position
         index.finished_bytes = (

@@ -137,6 +137,10 @@ class Packer:
         self._result_ms = result_ms
         self._serial = serial  # jobs up to this one have a row
 
+    def begin_after(self, serial: int) -> None:
+        """Jobs up to this serial have a row, whoever wrote it."""
+        self._serial = max(self._serial, serial)
+
     def pack(self, batch: Batch, counters: Counters, removals: Removals) -> bytearray:
         """Packs a sealed batch."""
         inserted: list[Any] = []

@@ -1,0 +1,1 @@
+"""Several servers on one database: membership, links, and who decides."""

@@ -1,0 +1,320 @@
+"""The link between two servers: messages in frames, after a handshake that proves the secret.
+
+A frame is a length of four bytes and a MessagePack array that begins with the number of its kind.
+The server that called sends commands and wishes; the one that was called sends replies, signals,
+wake-ups and what it decided. Fields are appended, never removed, so that servers of neighbouring
+versions understand each other. This module does no I/O.
+"""
+
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from manyhands.model.commands import Command, Submit
+from manyhands.model.events import Cursor, Event, Signal
+from manyhands.model.job import Job, Schedule, State
+from manyhands.model.policy import NamedLimit, Queue, Terms
+from manyhands.model.replies import Reply
+
+# The versions of this codec that a server speaks.
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+# A command carries at most a payload of 64 MiB, and some more around it.
+FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
+# Before the peer has proved that it knows the secret.
+_GREETING_BYTES_MAX: Final = 4 * 1024
+_LENGTH_BYTES: Final = 4
+_NONCE_BYTES: Final = 32
+_TERMS_KEPT_MAX: Final = 4_096
+
+
+class LinkError(Exception):
+    """The peer cannot be talked to. The text says why, as a sentence."""
+
+
+class OtherServerError(LinkError):
+    """Another server of the cluster has the address of the one that was called."""
+
+
+class Hello(Struct, frozen=True, gc=False, tag=1, array_like=True):
+    """Who is there. The first message, both ways."""
+
+    version_min: int
+    version_max: int
+    cluster: str  # of the database: servers of another one are strangers
+    tenure: int
+    incarnation: str
+    server: str
+    nonce: bytes
+    wanted: str = ""  # the incarnation that is called; another one may have its address by now
+
+
+class Proof(Struct, frozen=True, gc=False, tag=2, array_like=True):
+    """The second message, both ways: only who knows the secret can make it."""
+
+    digest: bytes
+
+
+class Ask(Struct, frozen=True, gc=False, array_like=True):
+    """A command and its number. ``again``: an owner that is gone may have decided it."""
+
+    number: int
+    command: Command
+    again: bool = False
+
+
+class Asks(Struct, frozen=True, gc=False, tag=3, array_like=True):
+    """Commands of a front, in order. It has the answers to all below ``confirmed``."""
+
+    asks: tuple[Ask, ...]
+    confirmed: int = 0
+
+
+class Answers(Struct, frozen=True, gc=False, tag=4, array_like=True):
+    """Replies with the numbers of their commands, by the owner in this epoch."""
+
+    epoch: int
+    replies: tuple[tuple[int, Reply], ...]
+
+
+class Signals(Struct, frozen=True, gc=False, tag=5, array_like=True):
+    """Signals to connections of the peer."""
+
+    signals: tuple[Signal, ...]
+
+
+class Want(Struct, frozen=True, gc=False, tag=6, array_like=True):
+    """How many hands sleep for a queue at the front, where that has changed. An empty name stands
+    for any queue. ``unused`` wake-ups found nobody asleep.
+    """
+
+    hands: tuple[tuple[str, int], ...]
+    unused: tuple[tuple[str, int], ...] = ()
+
+
+class Wake(Struct, frozen=True, gc=False, tag=7, array_like=True):
+    """There is work: wake so many hands."""
+
+    hands: tuple[tuple[str, int], ...]
+
+
+class PieceNews(Struct, frozen=True, gc=False, array_like=True):
+    """A piece of a result, or a line of a log."""
+
+    job_id: str
+    number: int
+    at: int
+    payload: bytes
+    warning: bool = False
+    is_log: bool = False
+
+
+class News(Struct, frozen=True, gc=False, tag=8, array_like=True, kw_only=True):
+    """What the owner committed: the present value of what changed. None: it was removed."""
+
+    number: int  # of the batch
+    applied: int  # of the last batch whose records can be read in the database
+    applied_seq: int  # of the last event that can be read there
+    serial: int
+    position: int
+    jobs: tuple[Job, ...] = ()
+    events: tuple[Event, ...] = ()
+    events_after: int = 0
+    queues: dict[str, Queue | None] = {}
+    limits: dict[str, NamedLimit | None] = {}
+    schedules: dict[str, Schedule | None] = {}
+    cursors: dict[str, Cursor | None] = {}
+    pieces: tuple[PieceNews, ...] = ()
+
+
+class Begin(Struct, frozen=True, gc=False, tag=9, array_like=True):
+    """All that the owner knows follows, in parts, as news; what was known before is void."""
+
+    epoch: int
+    last_seq: int  # of the last event that was published
+
+
+class End(Struct, frozen=True, gc=False, tag=10, array_like=True):
+    """The last part was sent: from now on there is only what changes."""
+
+    graphs: dict[str, int]  # open ones, and where each began
+
+
+class Counts(Struct, frozen=True, gc=False, tag=11, array_like=True):
+    """Finished jobs on record by queue and state, where retention changed them; and how much can be
+    read in the database.
+    """
+
+    finished: dict[str, dict[State, int]]
+    applied: int = 0
+    applied_seq: int = 0
+
+
+class Ping(Struct, frozen=True, gc=False, tag=14, array_like=True):
+    """Are you there?"""
+
+    number: int
+    confirmed: int = 0
+
+
+class Pong(Struct, frozen=True, gc=False, tag=15, array_like=True):
+    """Yes. ``epoch`` is that of an owner, 0 of a server that is none."""
+
+    number: int
+    epoch: int = 0
+
+
+class Undecided(Struct, frozen=True, gc=False, tag=17, array_like=True):
+    """This server does not decide any more: the next one has to be asked for these."""
+
+    numbers: tuple[int, ...]
+
+
+class Goodbye(Struct, frozen=True, gc=False, tag=16, array_like=True):
+    """This server ends the link. The sentence says why."""
+
+    sentence: str
+
+
+Message = (
+    Hello
+    | Proof
+    | Asks
+    | Answers
+    | Signals
+    | Want
+    | Wake
+    | News
+    | Begin
+    | End
+    | Counts
+    | Ping
+    | Pong
+    | Undecided
+    | Goodbye
+)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
+
+
+def frame(message: Message) -> bytes:
+    """The message as it travels."""
+    body = _encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise LinkError(f"a message of {len(body)} bytes is too large for a link")
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+class Link:
+    """One end of a link. ``feed`` returns what the peer said, once it has proved who it is; what
+    ``take`` returns is to be sent.
+    """
+
+    def __init__(self, me: Hello, secret: bytes, *, calling: bool) -> None:
+        assert len(me.nonce) == _NONCE_BYTES
+        self.peer: Hello | None = None  # what it says of itself; believed once ``is_open``
+        self.is_open = False
+        self._me = me
+        self._secret = secret
+        self._calling = calling
+        self._buffer = bytearray()
+        self._unsent: list[bytes] = [frame(me)]
+        self._terms: dict[Terms, Terms] = {}
+
+    def take(self) -> bytes:
+        """What is to be sent now."""
+        unsent, self._unsent = self._unsent, []
+        return b"".join(unsent)
+
+    def send(self, message: Message) -> None:
+        """Puts a message behind what is to be sent."""
+        self._unsent.append(frame(message))
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Takes bytes as they arrived; returns the messages that are complete. Raises LinkError if
+        the peer is not one of us, or talks nonsense.
+        """
+        buffer = self._buffer
+        buffer += data
+        messages: list[Message] = []
+        at = 0
+        while len(buffer) - at >= _LENGTH_BYTES:
+            length = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
+            length_max = FRAME_BYTES_MAX if self.is_open else _GREETING_BYTES_MAX
+            if length > length_max:
+                raise LinkError(f"it sent a frame of {length} bytes; at most {length_max} are read")
+            end = at + _LENGTH_BYTES + length
+            if len(buffer) < end:
+                break
+            message = self._read(bytes(buffer[at + _LENGTH_BYTES : end]))
+            at = end
+            if self.is_open and not isinstance(message, Proof):
+                messages.append(message)
+        del buffer[:at]
+        return messages
+
+    def _read(self, body: bytes) -> Message:
+        try:
+            message = _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise LinkError(f"it sent what is no message of a link ({error})") from None
+        if isinstance(message, Goodbye):
+            if not self.is_open:
+                raise LinkError(f"it refused the link: {message.sentence[:500]}")
+        elif self.peer is None:
+            self._greet(message)
+        elif not self.is_open:
+            self._believe(message)
+        elif isinstance(message, Hello | Proof):
+            raise LinkError("it greeted twice")
+        elif isinstance(message, Asks):
+            self._share_terms(message)
+        return message
+
+    def _greet(self, message: Message) -> None:
+        if not isinstance(message, Hello):
+            raise LinkError("it did not say who it is")
+        mine = self._me
+        if message.cluster != mine.cluster:
+            raise LinkError("it belongs to another cluster: its database is not ours")
+        if message.version_max < mine.version_min or message.version_min > mine.version_max:
+            raise LinkError(
+                f"it speaks versions {message.version_min} to {message.version_max} of the link,"
+                f" we speak {mine.version_min} to {mine.version_max}"
+            )
+        if len(message.nonce) != _NONCE_BYTES or message.nonce == mine.nonce:
+            raise LinkError("its greeting is not well formed")
+        self.peer = message
+        self.send(Proof(self._digest(mine, message, calling=self._calling)))
+
+    def _believe(self, message: Message) -> None:
+        assert self.peer is not None
+        expected = self._digest(self.peer, self._me, calling=not self._calling)
+        if not isinstance(message, Proof) or not hmac.compare_digest(message.digest, expected):
+            raise LinkError("it does not know the secret of this cluster (cluster_secret_file)")
+        for caller, called in ((self._me, self.peer), (self.peer, self._me)):
+            if caller.wanted not in ("", called.incarnation):
+                raise OtherServerError(f"server {called.server} has the address of another now")
+        self.is_open = True
+
+    def _digest(self, prover: Hello, verifier: Hello, *, calling: bool) -> bytes:
+        """Over both nonces and who says it, so that no proof serves twice or in the other
+        direction.
+        """
+        said = _encode((calling, prover, verifier.nonce))
+        return hmac.digest(self._secret, said, hashlib.sha256)
+
+    def _share_terms(self, asks: Asks) -> None:
+        """Jobs with equal terms share them in memory, as if they had been submitted here."""
+        terms = self._terms
+        for ask in asks.asks:
+            if type(ask.command) is Submit:
+                if len(terms) > _TERMS_KEPT_MAX:
+                    terms.clear()
+                for item in ask.command.items:
+                    shared = terms.setdefault(item.terms, item.terms)
+                    msgspec.structs.force_setattr(item, "terms", shared)

@@ -1,0 +1,546 @@
+"""The router takes the dispatcher's place on a server of a cluster.
+
+One server decides: the owner. There the router is the dispatcher, and commands of other servers
+come in through their ``Guest``. On all others it is a front: it sends what its own clients ask to
+the owner, over the link that the owner announced itself on, and keeps a mirror of the owner's jobs
+to show them. When the owner changes, what was not answered is asked again, in the same order, so
+that each connection gets its replies in the order of its requests.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from manyhands.cluster.again import UNKNOWN_OUTCOME, earlier_answer, may_repeat, repeated
+from manyhands.cluster.guest import Guest
+from manyhands.cluster.hands import CountedSleepers
+from manyhands.cluster.link import (
+    Answers,
+    Ask,
+    Asks,
+    Begin,
+    Counts,
+    End,
+    Message,
+    News,
+    Signals,
+    Undecided,
+    Wake,
+    Want,
+)
+from manyhands.cluster.news import batch_of, news_of
+from manyhands.cluster.signals import FarListeners
+from manyhands.dispatch.clock import Clock
+from manyhands.dispatch.delivery import Listeners
+from manyhands.dispatch.dispatcher import Dispatcher, Refused, Settle
+from manyhands.dispatch.loops import Loop
+from manyhands.loggers import get_logger
+from manyhands.model.commands import (
+    Claim,
+    Command,
+    Fire,
+    FollowClock,
+    NotifyDependants,
+    Prolong,
+    Recover,
+    Resume,
+    Submit,
+    Tick,
+)
+from manyhands.model.replies import Accepted, Refusal, Reply, Why
+from manyhands.store.contract import Mirrored
+
+_log = get_logger("manyhands.router")
+
+# Commands that wait for an owner, or for this server to go on.
+WAITING_COUNT_MAX: Final = 10_000
+_OWNERLESS_MS_MAX: Final = 10_000
+# What a server asks of itself. A front has nothing to do then: the owner asks the same.
+_OWN: Final = frozenset({Fire, FollowClock, NotifyDependants, Prolong, Recover, Tick})
+_NEW_WORK: Final = frozenset({Submit, Claim, Resume})
+_NEVER: Final = float("inf")
+_SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
+_CROWDED: Final = Refusal(
+    Why.UNAVAILABLE, "too many commands wait for the server that decides; try again later"
+)
+_OWNERLESS: Final = Refusal(
+    Why.UNAVAILABLE, "no server decides about jobs at present; try again in a few seconds"
+)
+
+
+class Forwarding:
+    """What a front did, for the metrics."""
+
+    __slots__ = ("answered", "forwarded", "held_ms", "repeated", "unavailable")
+
+    def __init__(self) -> None:
+        self.forwarded = 0
+        self.answered = 0
+        self.repeated = 0  # asked again, of another owner
+        self.unavailable = 0
+        self.held_ms = 0.0  # the time that commands waited for an owner
+
+
+class _Waiting:
+    """A command of a client here that is not answered yet."""
+
+    __slots__ = ("asked_ms", "command", "refused", "sent", "settle")
+
+    def __init__(
+        self, command: Command, settle: Settle | None, refused: Refused | None, asked_ms: float
+    ) -> None:
+        self.command = command
+        self.settle = settle
+        self.refused = refused
+        self.asked_ms = asked_ms
+        self.sent = False  # to some owner
+
+
+class Router(Dispatcher):
+    """A dispatcher that decides only if it owns the queues."""
+
+    def __init__(
+        self,
+        store: Mirrored,
+        clock: Clock,
+        loop: Loop,
+        incarnation: str,
+        **options: Any,  # noqa: ANN401 - as a dispatcher takes them
+    ) -> None:
+        self.far_listeners = FarListeners(incarnation)
+        self.counted_sleepers = CountedSleepers(self._want_soon)
+        super().__init__(
+            store,
+            clock,
+            loop,
+            sleepers=self.counted_sleepers,
+            listeners=self.far_listeners,
+            **options,
+        )
+        self.loop = loop
+        self.incarnation = incarnation
+        self.mirror = store.mirror()
+        self.original = store.original()
+        self._mirrored = store
+        self.decides = False
+        self.epoch = 0  # of the present owner, this server or another
+        self.owner: str | None = None  # its incarnation, if it has announced itself
+        self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
+        self.forwarding = Forwarding()
+        self.guests: dict[str, Guest] = {}
+        # From this instant on, by the monotonic clock, nothing may be decided.
+        self.suspended_ms = _NEVER
+        self._paused: list[tuple[Command, Settle | None, Refused | None]] = []
+        # The front's side.
+        self.is_mirrored = False  # all that the owner knows has come
+        self._host: Callable[[Message], None] | None = None
+        self._waiting: dict[int, _Waiting] = {}  # by number, in order
+        self._number = 0
+        self._unsent: list[int] = []
+        self._asked: str | None = None  # the owner that has what was sent
+        self._ownerless_ms = clock.monotonic_ms()
+        self._flush_asks_soon = False
+        self._idle_waiters: list[Callable[[], None]] = []
+
+    # Asking.
+
+    def ask(
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """Decides here, or has the owner decide."""
+        if self.decides:
+            if self.clock.monotonic_ms() < self.suspended_ms:
+                super().ask(command, settle, refused)
+            else:
+                self._suspend(command, settle, refused)
+        else:
+            self._forward(command, settle, refused)
+
+    def _suspend(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+        """This server may have been declared dead: until a beat shows that it was not, it decides
+        nothing.
+        """
+        if not self._paused:
+            self.hold_time(held=True)
+        if type(command) in _OWN:
+            return  # asked again when time goes on
+        if len(self._paused) >= WAITING_COUNT_MAX:
+            self._refuse(_CROWDED, settle, refused)
+            return
+        self._paused.append((command, settle, refused))
+
+    def suspend_from(self, instant_ms: float) -> None:
+        """A beat succeeded: until this instant nobody takes over."""
+        was_ms, self.suspended_ms = self.suspended_ms, instant_ms
+        now_ms = self.clock.monotonic_ms()
+        if now_ms < was_ms or now_ms >= instant_ms or not self.decides:
+            return
+        self.hold_time(held=False)
+        _log.warning(
+            "suspended until now", milliseconds=int(now_ms - was_ms), held=len(self._paused)
+        )
+        self.prolong(int(now_ms - was_ms))
+        paused, self._paused = self._paused, []
+        for command, settle, refused in paused:
+            self.ask(command, settle, refused)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing may be decided, although this server is the owner."""
+        return self.decides and self.clock.monotonic_ms() >= self.suspended_ms
+
+    def _refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
+        self._count_refusal(refusal)
+        self.forwarding.unavailable += refusal.why is Why.UNAVAILABLE
+        if settle is None and refused is not None:
+            settle = refused()
+        if settle is not None:
+            settle(refusal)
+
+    # The front.
+
+    def _forward(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+        self.counts.commands += 1
+        if type(command) in _OWN:
+            if settle is not None:
+                settle(Accepted())
+            return
+        if self.failed is not None:
+            self._refuse(self._store_failed(), settle, refused)
+            return
+        if self.draining and type(command) in _NEW_WORK:
+            self._refuse(_SHUTTING_DOWN, settle, refused)
+            return
+        if len(self._waiting) >= WAITING_COUNT_MAX:
+            self._refuse(_CROWDED, settle, refused)
+            return
+        self._number += 1
+        self._waiting[self._number] = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        self._unsent.append(self._number)
+        self._send_soon()
+
+    def _send_soon(self) -> None:
+        if not self._flush_asks_soon:
+            self._flush_asks_soon = True
+            self.loop.call_soon(self._send_asks)
+
+    def _send_asks(self) -> None:
+        """Whatever gathered in a turn is one message."""
+        self._flush_asks_soon = False
+        host = self._host
+        if host is None:
+            return
+        unsent, self._unsent = self._unsent, []
+        asks = []
+        for number in unsent:
+            waiting = self._waiting.get(number)
+            if waiting is not None:
+                asks.append(Ask(number, waiting.command, waiting.sent))
+                waiting.sent = True
+        if asks:
+            self.forwarding.forwarded += len(asks)
+            host(Asks(tuple(asks), self.confirmed()))
+        changes = self.counted_sleepers.changes()
+        if changes:
+            host(Want(changes))
+
+    def _want_soon(self) -> None:
+        if not self.decides:
+            self._send_soon()
+
+    def confirmed(self) -> int:
+        """All commands below this number are answered."""
+        return next(iter(self._waiting), self._number + 1)
+
+    def take(self, incarnation: str, send: Callable[[Message], None], message: Message) -> None:
+        """Takes a message of a server that was called."""
+        if isinstance(message, Begin):
+            self._begin(incarnation, send, message)
+            return
+        if incarnation != self.owner or self.decides:
+            return  # it has not announced itself, or another one has since
+        if isinstance(message, Answers):
+            self._take_answers(message)
+        elif isinstance(message, News):
+            self._take_news(message)
+        elif isinstance(message, Signals):
+            for signal in message.signals:
+                Listeners.deliver(self.far_listeners, signal)
+        elif isinstance(message, Wake):
+            self._take_wakes(message)
+        elif isinstance(message, Undecided):
+            self._take_back(message.numbers)
+        elif isinstance(message, Counts):
+            self.mirror.count(message.finished)
+            self.mirror.applied(message.applied)
+            if message.applied_seq > self._mirrored.applied_seq():
+                self._mirrored.follow(self.events.last_seq, message.applied_seq)
+                self.events.look_again()
+        elif isinstance(message, End):
+            self.mirror.end(message.graphs)
+            self.is_mirrored = True
+
+    def _begin(self, incarnation: str, send: Callable[[Message], None], begin: Begin) -> None:
+        """A server announces that it decides."""
+        if self.decides or begin.epoch < self.epoch:
+            return
+        self.epoch = begin.epoch
+        self.owner = incarnation
+        self._host = send
+        self.is_mirrored = False
+        self.mirror.begin()
+        self._mirrored.follow(begin.last_seq, self._mirrored.applied_seq())
+        self.events.restart(begin.last_seq)
+        self._ask_again(incarnation)
+        self.counted_sleepers.forget_changes()
+        self._send_soon()
+
+    def _ask_again(self, incarnation: str) -> None:
+        """What was not answered is asked once more. If the owner is the same, it knows the numbers
+        of what it was asked; another one looks for traces first.
+        """
+        same, self._asked = self._asked == incarnation, incarnation
+        now_ms = self.clock.monotonic_ms()
+        unknown: list[_Waiting] = []
+        for number, waiting in list(self._waiting.items()):
+            self.forwarding.held_ms += now_ms - max(waiting.asked_ms, self._ownerless_ms)
+            if not waiting.sent:
+                continue
+            if same:
+                waiting.sent = False  # a number that it has seen is not decided again
+            elif may_repeat(waiting.command):
+                self.forwarding.repeated += 1
+            else:
+                del self._waiting[number]
+                unknown.append(waiting)
+        self._unsent = list(self._waiting)
+        for waiting in unknown:
+            self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
+
+    def lose_host(self, send: Callable[[Message], None]) -> None:
+        """A link to another server broke."""
+        if self._host == send:
+            self._host = None
+            self._ownerless_ms = self.clock.monotonic_ms()
+
+    @property
+    def has_host(self) -> bool:
+        """Whether there is a link to the owner."""
+        return self._host is not None
+
+    def _take_answers(self, message: Answers) -> None:
+        answers: list[tuple[Settle, Reply]] = []
+        for number, reply in message.replies:
+            waiting = self._waiting.pop(number, None)
+            if waiting is None:
+                continue  # answered before
+            settle = waiting.settle
+            if type(reply) is Refusal:
+                self._count_refusal(reply)
+                if settle is None and waiting.refused is not None:
+                    settle = waiting.refused()
+            if settle is not None:
+                answers.append((settle, reply))
+        self.forwarding.answered += len(message.replies)
+        self.counts.answers += len(answers)
+        self._listeners.answer(answers)
+        for notify in self.on_progress:
+            notify()
+        if not self._waiting and self._idle_waiters:
+            callbacks, self._idle_waiters = self._idle_waiters, []
+            for callback in callbacks:
+                self.when_idle(callback)
+
+    def _take_back(self, numbers: tuple[int, ...]) -> None:
+        """The owner has handed over; these it did not decide."""
+        for number in numbers:
+            waiting = self._waiting.get(number)
+            if waiting is not None:
+                waiting.sent = False
+
+    def _take_news(self, news: News) -> None:
+        batch = batch_of(news)
+        self.mirror.take(batch, news.serial, news.position)
+        self.mirror.applied(news.applied)
+        if news.number:
+            self._mirrored.follow(batch.last_seq, news.applied_seq)
+            self.events.publish(batch.events, batch.last_seq)
+            self._listeners.committed(batch, 0.0)
+
+    def _take_wakes(self, message: Wake) -> None:
+        unused = []
+        for queue, hands in message.hands:
+            woken = self.sleepers.wake(queue, hands)
+            if woken < hands:
+                unused.append((queue, hands - woken))
+        if unused and self._host is not None:
+            # Perhaps they are awake by now because of another queue: others may take the work.
+            self._host(Want(self.counted_sleepers.changes(), tuple(unused)))
+
+    def look(self) -> None:
+        """Once a second: commands that have had no owner for long are refused."""
+        if self.decides or self._host is not None:
+            return
+        now_ms = self.clock.monotonic_ms()
+        for number, waiting in list(self._waiting.items()):
+            since_ms = max(waiting.asked_ms, self._ownerless_ms)
+            if now_ms - since_ms < _OWNERLESS_MS_MAX:
+                continue
+            del self._waiting[number]
+            self.forwarding.held_ms += now_ms - since_ms
+            refusal = UNKNOWN_OUTCOME if waiting.sent else _OWNERLESS
+            self._refuse(refusal, waiting.settle, waiting.refused)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        if self._waiting and self.failed is None:
+            self._idle_waiters.append(callback)
+        else:
+            super().when_idle(callback)
+
+    def when_decided(self, callback: Callable[[], None]) -> None:
+        """Calls back once everything decided here is on disk, whatever waits for another owner."""
+        super().when_idle(callback)
+
+    def keep_house(self) -> None:
+        if self.decides:
+            super().keep_house()
+            self._send_counts()
+            return
+        self.look()
+        self._look_at_commits()
+        self.waking.where_there_is_work()
+
+    # The owner.
+
+    def begin_deciding(self, epoch: int, alive: tuple[str, ...], outage_ms: int) -> None:
+        """Everything is loaded, and this server decides from now on. ``alive`` are the incarnations
+        of the servers whose clients still wait and work.
+        """
+        assert not self.decides
+        self.decides = True
+        self.epoch = epoch
+        self.owner = self.incarnation
+        self._host = None
+        self.is_mirrored = True
+        self.events.restart(self.store.last_seq())
+        super().ask(Recover(self.incarnation, outage_ms, alive))
+        self._timekeeper.arm_next()
+        if self._unnotified:
+            self._spreading.go_on()
+        waiting, self._waiting, self._unsent = self._waiting, {}, []
+        for each in waiting.values():
+            self._decide_again(each)
+        for guest in self.guests.values():
+            self._listen_to(guest)
+        self.waking.where_there_is_work()
+        for callback in self._idle_waiters:
+            super().when_idle(callback)
+        self._idle_waiters.clear()
+        for callback in self.on_deciding:
+            callback()
+
+    def stop_deciding(self) -> None:
+        """From now on commands wait for the next owner. What was decided is still committed and
+        answered.
+        """
+        assert self.decides
+        self.decides = False
+        self.owner = None
+        self._ownerless_ms = self.clock.monotonic_ms()
+        self.hold_time(held=True)
+        paused, self._paused = self._paused, []
+        for command, settle, refused in paused:
+            self._forward(command, settle, refused)
+
+    def retire(self) -> None:
+        """What was decided here is on disk: the fronts get their last answers."""
+        for guest in self.guests.values():
+            guest.retire()
+        self.far_listeners.fronts.clear()
+
+    def _decide_again(self, waiting: _Waiting) -> None:
+        """What a client here asked of the owner before."""
+        command, settle, refused = waiting.command, waiting.settle, waiting.refused
+        if waiting.sent:
+            if not may_repeat(command):
+                self._refuse(UNKNOWN_OUTCOME, settle, refused)
+                return
+            self.forwarding.repeated += 1
+            self.ask_again(command, settle, refused)
+        else:
+            self.ask(command, settle, refused)
+
+    def ask_again(
+        self, command: Command, settle: Settle | None, refused: Refused | None = None
+    ) -> None:
+        """Decides what an owner that is gone was asked: if it had committed that, the answer is the
+        same.
+        """
+        earlier = earlier_answer(command, self.store.live)
+        if earlier is None:
+            self.ask(repeated(command), settle, refused)
+        elif settle is not None:
+            # After what was decided before.
+            self._open.answers.append((settle, earlier))
+            self._open.urgent = True
+            self._arm_flush()
+
+    def greet(self, incarnation: str, send: Callable[[Message], None]) -> None:
+        """A front has called."""
+        guest = self.guests.get(incarnation)
+        if guest is None:
+            guest = self.guests[incarnation] = Guest(self, incarnation)
+        guest.call(send)
+        if self.decides:
+            self._listen_to(guest)
+
+    def _listen_to(self, guest: Guest) -> None:
+        self.far_listeners.fronts[guest.incarnation] = guest.signal
+        guest.attach()
+
+    def hear(self, incarnation: str, message: Message) -> None:
+        """Takes a message of a server that has called."""
+        guest = self.guests.get(incarnation)
+        if guest is None:
+            return  # its tenure is closed: it may not ask any more
+        if self.decides:
+            guest.take(message)
+        else:
+            guest.decline(message)
+
+    def lose_guest(self, incarnation: str, send: Callable[[Message], None]) -> None:
+        """A link of a front broke; it may come back, or have called again already."""
+        guest = self.guests.get(incarnation)
+        if guest is not None and guest.is_linked_by(send):
+            guest.detach()
+            self.far_listeners.fronts.pop(incarnation, None)
+
+    def forget_guest(self, incarnation: str, alive: tuple[str, ...]) -> None:
+        """That server is closed: leases and waiters of its connections end."""
+        guest = self.guests.pop(incarnation, None)
+        if guest is not None:
+            guest.detach()
+        self.far_listeners.fronts.pop(incarnation, None)
+        if self.decides:
+            self.ask(Recover(self.incarnation, 0, alive))
+
+    def _release(self, gathering: Any) -> None:  # noqa: ANN401 - the dispatcher's own
+        super()._release(gathering)
+        batch = gathering.batch
+        if batch is not None and self.guests:
+            news = news_of(batch, self)
+            for guest in self.guests.values():
+                guest.publish(news)
+
+    def applied_number(self) -> int:
+        """The last batch whose records can be read in the database."""
+        return self._mirrored.applied_number()
+
+    def applied_seq(self) -> int:
+        """The last event that can be read there."""
+        return self._mirrored.applied_seq()
+
+    def _send_counts(self) -> None:
+        if self.guests:
+            counts = self.original.counts()
+            for guest in self.guests.values():
+                guest.count(counts)

@@ -1,0 +1,109 @@
+"""Several real servers on one private PostgreSQL."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from tests.databases import Database
+from tests.e2e.serving import Served, start, wait_until
+
+ALL = ("gearman", "dwork", "wmp", "amqp")
+
+
+class Cluster:
+    """Servers by name; each can be killed, stopped, stalled and started again."""
+
+    def __init__(self, folder: Path, database: Database, *arguments: str) -> None:
+        self.folder = folder
+        self.database = database
+        self.schema = database.new_schema()
+        self.servers: dict[str, Served] = {}
+        self._arguments = arguments
+        self._starts = 0
+        self._secret = folder / "cluster.secret"
+        self._secret.write_text("a secret that all servers of a test share")
+        self._secret.chmod(0o600)
+
+    def start(self, name: str, *arguments: str) -> Served:
+        self._starts += 1
+        folder = self.folder / f"{name}{self._starts}"
+        folder.mkdir()
+        self.servers[name] = start(
+            folder,
+            "--store",
+            self.database.url(self.schema),
+            "--cluster",
+            "127.0.0.1:0",
+            "--cluster-secret-file",
+            str(self._secret),
+            "--server-name",
+            name,
+            *self._arguments,
+            *arguments,
+        )
+        return self.servers[name]
+
+    def kill(self, name: str) -> None:
+        server = self.servers.pop(name)
+        server.process.kill()
+        server.process.wait()
+
+    def stop(self, name: str) -> int:
+        return self.servers.pop(name).stop(signal.SIGTERM)
+
+    def servers_seen(self, name: str) -> list[dict]:
+        answer = httpx.get(f"{self.servers[name].url}/api/servers", timeout=10.0)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["results"]
+
+    def decider(self) -> str:
+        """The name of the server that decides, once all agree."""
+
+        def found() -> str | None:
+            names = {
+                row["name"]
+                for name in self.servers
+                for row in self.servers_seen(name)
+                if row["decides"]
+            }
+            (name, *others) = names or ("",)
+            return name if name in self.servers and not others else None
+
+        return wait_until(found)
+
+    def until_ready(self) -> None:
+        for server in list(self.servers.values()):
+            wait_until(lambda server=server: is_ready(server))
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            with contextlib.suppress(ProcessLookupError):
+                server.process.send_signal(signal.SIGCONT)
+            server.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(10)
+
+
+def is_ready(server: Served) -> bool:
+    try:
+        return httpx.get(f"{server.url}/readyz", timeout=5.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@contextlib.contextmanager
+def running(folder: Path, database: Database, *names: str, **options: str) -> Iterator[Cluster]:
+    arguments = [word for name in ALL for word in (f"--{name}", "127.0.0.1:0")]
+    for option, value in options.items():
+        arguments += [f"--{option.replace('_', '-')}", value]
+    cluster = Cluster(folder, database, *arguments)
+    try:
+        for name in names:
+            cluster.start(name)
+        yield cluster
+    finally:
+        cluster.close()
