@@ -264,7 +264,7 @@ def test_curve_needs_the_keys_of_the_server():
 
 def test_an_address_with_tls_may_be_reached_from_elsewhere_once_peers_need_certificates():
     given = {"gearman_tls": "0.0.0.0:1", "tls_cert": "c.pem", "tls_key": "k.pem"}
-    assert "tls_client_ca or insecure" in refusal(given)
+    assert "tls_client_ca or access" in refusal(given)
     assert load_config({**given, "tls_client_ca": "ca.pem"}, {}, None).config.gearman_tls
 
 

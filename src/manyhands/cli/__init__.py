@@ -22,6 +22,12 @@ COMMANDS: Final = (
     Lazy("Server", "serve", "manyhands.cli.serve:serve", "Start the server."),
     Lazy(
         "Server",
+        "access",
+        "manyhands.cli.access:access",
+        "Make, list, test and remove callers of the access file.",
+    ),
+    Lazy(
+        "Server",
         "config",
         "manyhands.cli.show_config:show_config",
         "Show the configuration that serve would use.",

@@ -60,6 +60,7 @@ _PANELS = {
         "memory",
     ),
     "Access": (
+        "access",
         "tokens",
         "tokens_file",
         "read_only",

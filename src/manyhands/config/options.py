@@ -318,6 +318,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/clients-ca.pem",
         ),
     ] = None
+    access: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of callers with their roles, for all listeners; see manyhands access.",
+            "/etc/manyhands/access.toml",
+        ),
+    ] = None
     curve_key: Annotated[
         Path | None,
         About(

@@ -27,7 +27,16 @@ from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.view import MissingError, View
 from manyhands.loggers import get_logger
-from manyhands.model.commands import Claim, Command, Complete, Conclude, Look, Resume, Submit
+from manyhands.model.commands import (
+    Claim,
+    Command,
+    Complete,
+    Conclude,
+    Look,
+    LookByKey,
+    Resume,
+    Submit,
+)
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
 from manyhands.model.replies import (
@@ -80,6 +89,7 @@ _MEMORY_FULL: Final = Refusal(
     "the jobs that wait take up the memory that the server may use; try again when workers have"
     " finished some, or start the server with more (--memory)",
 )
+_NOTHING: Final = LookByKey(b"", "")  # its reply comes after all earlier ones
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
 
 
@@ -348,11 +358,17 @@ class Dispatcher:
             or self._live.unfinished_bytes > self.jobs_bytes_max
         ):
             return False
-        changes = self._decide_plain(plain.submit, command)
+        try:
+            changes = plain.submit(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
+            return False
         if changes is None:
             return False
         reply = SubmittedMany(tuple([Submitted(job) for _, job, _ in changes]))
-        if not command.early or not _promises_nothing(reply):
+        if not command.early or any(job.durable_interest for _, job, _ in changes):
             if settle is not None:
                 self._open.more_count += command.requests_count - 1
             self._take_in(command, changes, settle, reply, is_urgent=True)
@@ -367,10 +383,19 @@ class Dispatcher:
     def _claim(self, command: Claim, settle: Settle | None) -> bool:
         if self.failed is not None or self.draining:
             return False
-        changes = self._decide_plain(plain.claim, command)
+        try:
+            changes = plain.claim(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - our own defect; the rules may do better
+            self._report(command)
+            return False
         if changes is None:
             return False
-        jobs = tuple([job for _, job, _ in changes])
+        if len(changes) == 1:
+            jobs: tuple[Job, ...] = (changes[0][1],)
+        else:
+            jobs = tuple([job for _, job, _ in changes])
         for job in jobs:
             self.owed_bytes += len(job.payload)
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
@@ -385,41 +410,39 @@ class Dispatcher:
     def _complete(self, command: Complete, settle: Settle | None) -> bool:
         if self.failed is not None:
             return False
-        change = self._decide_plain(plain.complete, command)
-        if change is None:
+        try:
+            ending = plain.complete(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
             return False
-        reply: Reply | None = None
-        signals: Sequence[Signal] = ()
-        waiters = change[0].waiters
-        if waiters or settle is not None:
-            job = plain.as_reported(command, change)
-            reply = Changed(job)
-            if waiters:
-                signals = (Signal(job, "ended", b"", waiters),)
+        if ending is None:
+            return False
+        change, job = ending
+        reply = None if settle is None else Changed(job)
+        waiters = job.waiters
+        signals = (Signal(job, "ended", b"", waiters),) if waiters else ()
         self._take_in(command, (change,), settle, reply, signals=signals)
         return True
 
     def _conclude(self, command: Conclude, settle: Settle | None) -> bool:
         if self.failed is not None:
             return False
-        changes = self._decide_plain(plain.conclude, command)
-        if changes is None:
+        try:
+            endings = plain.conclude(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
             return False
-        items = zip(command.items, changes, strict=True)
-        jobs = [plain.as_reported(item, change) for item, change in items if type(item) is Complete]
-        signals = [Signal(job, "ended", b"", job.waiters) for job in jobs if job.waiters]
-        reply = Concluded(tuple([Changed(job) for job in jobs]))
+        if endings is None:
+            return False
+        signals = [Signal(job, "ended", b"", job.waiters) for _, job in endings if job.waiters]
+        reply = Concluded(tuple([Changed(job) for _, job in endings]))
+        changes = [change for change, _ in endings]
         self._take_in(command, changes, settle, reply, signals=signals)
         return True
-
-    def _decide_plain(self, step: Callable[[Any, View, int], Any], command: Command) -> Any:  # noqa: ANN401 - what the step returns
-        try:
-            return step(command, self._load(command), self.clock.now())
-        except MissingError:
-            return None  # the rules say which record
-        except Exception:  # noqa: BLE001 - our own defect; the rules may do better
-            self._report(command)
-            return None
 
     def _take_in(  # noqa: C901 - as in `_ask_rules`
         self,
@@ -504,6 +527,14 @@ class Dispatcher:
         if not held:
             self.store.end_fetch()
             self._settle_down()
+
+    def refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
+        """Answers a command that is not even decided, after all earlier answers."""
+        self._count_refusal(refusal)
+        if settle is None and refused is not None:
+            settle = refused()
+        if settle is not None:
+            self.ask(_NOTHING, lambda _reply: settle(refusal))
 
     def _whole(self, command: Command, reply: Reply) -> Reply | None:
         """The reply with the payloads that are only on disk, or None if they cannot be read."""
