@@ -81,7 +81,8 @@ async def measure(store_name: str, jobs: int, in_flight: int, postmaster: int | 
     if postmaster:
         spent = family_cpu_seconds(postmaster) - before
         found["postgresql_cpu_us"] = round(spent / jobs * 1e6, 1)
-    found["lone_submit_ms"] = round(await lone(driver), 3)
+    # Several times: right after the load, the database still writes what it has put off.
+    found["lone_submit_ms"] = round(min([await lone(driver) for _ in range(5)]), 3)
     store.close()
     return found
 
