@@ -19,7 +19,7 @@ from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.access.file import AccessFileError, callers_of, reload_callers
 from manyhands.access.gate import Gate
 from manyhands.access.logins import Logins
-from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
+from manyhands.config import LISTENERS, Address, BrokerAddress, Config, DatabaseAddress, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.clock import Clock
@@ -67,6 +67,7 @@ from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.server")
 
+FENCED_CODE: Final = 4  # of a server that another one has replaced
 _EXPIRY_SECONDS: Final = 1.0  # between checks for callers whose time is over
 _LOOK_SECONDS: Final = 0.05  # between checks of what a gentle stop waits for
 # Thresholds of the garbage collector: with a million jobs in memory, the defaults would stop the
@@ -367,7 +368,23 @@ def open_store(config: Config) -> Store:
     )
     if config.store == "memory":
         return MemoryStore(retention)
-    return SqliteStore(config.data, retention)
+    if config.store == "sqlite":
+        return SqliteStore(config.data, retention)
+    return _open_postgres(config, config.store, retention)
+
+
+def _open_postgres(config: Config, address: DatabaseAddress, retention: Retention) -> Store:
+    try:
+        from manyhands.store.postgres.store import (  # noqa: PLC0415 - an extra: not everybody has it
+            Joining,
+            PostgresStore,
+        )
+    except ImportError:
+        raise StoreError(
+            "the PostgreSQL store needs psycopg; install it with: pip install 'manyhands[postgres]'"
+        ) from None
+    joining = Joining(config.server_name, Ids().incarnation)
+    return PostgresStore(address, retention, joining=joining, unsafe_commits=config.unsafe_commits)
 
 
 def run(config: Config, warnings: Sequence[str] = ()) -> None:
@@ -393,7 +410,7 @@ def run(config: Config, warnings: Sequence[str] = ()) -> None:
         failure = store.close()
         if failure is not None:
             _log.critical("the store was not closed in order", reason=failure)
-    raise SystemExit(code if failure is None else 1)
+    raise SystemExit(code if failure is None or code else 1)
 
 
 @contextlib.contextmanager
@@ -459,6 +476,6 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     remove_own_files(config)
     if condition.failure is not None:
         _log.critical("stopped because the store failed", reason=condition.failure)
-        return 1
+        return FENCED_CODE if server.dispatcher.fenced else 1
     _log.info("stopped")
     return 0

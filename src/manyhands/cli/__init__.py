@@ -127,6 +127,12 @@ COMMANDS: Final = (
     ),
     Lazy("Store", "import", "manyhands.cli.import_jobs:import_jobs", "Read an export."),
     Lazy(
+        "Store",
+        "migrate",
+        "manyhands.cli.migrate:migrate",
+        "Make or update the tables of a PostgreSQL store.",
+    ),
+    Lazy(
         "Other protocols",
         "dwork",
         "manyhands.cli.dwork:dwork",

@@ -52,6 +52,7 @@ _PANELS = {
     "Storage": (
         "data",
         "store",
+        "unsafe_commits",
         "retention_",
         "result_retention_",
         "disk_",

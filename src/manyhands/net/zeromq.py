@@ -203,7 +203,9 @@ class RouterSocket:
         """Who a peer is. Raises `RefusedError` if it is not accepted."""
         address = peer.connection.address
         if isinstance(mechanism, CurveHandshake):
-            shown = Credentials(address=address, curve=mechanism.peer_key)
+            # Without an access file no key is known, and CURVE only encrypts.
+            known = self._callers.asks_everyone
+            shown = Credentials(address=address, curve=mechanism.peer_key if known else None)
         elif isinstance(mechanism, PlainHandshake):
             shown = Credentials(address=address, user=mechanism.user, password=mechanism.password)
         else:

@@ -347,7 +347,7 @@ class GearmanSession:
 
     def _created(self, slot: Slot, reply: Reply) -> None:
         answers = reply.items if type(reply) is SubmittedMany else (reply,) * slot.count
-        packets = []
+        packets: list[bytes] = []
         for answer in answers:
             if type(answer) is Submitted:
                 packets.append(self.hall.job_created(answer.job))
