@@ -136,6 +136,51 @@ def test_patterns_hold_in_every_protocol(guarded, tokens):
         assert talk.tell(wire.SUBMIT_JOB_BG, b"web", b"", b"x")[0] == wire.ERROR
 
 
+def test_reading_shows_only_what_a_caller_may_see(tmp_path_factory):
+    file = tmp_path_factory.mktemp("more") / "access.toml"
+    reader = new(file, "wall", "--role", "read", "--queues", "mail.*")
+    folder = tmp_path_factory.mktemp("reading")
+    operator = new(file, "ada", "--role", "operate")
+    with serving(folder, *ALL, "--access", str(file)) as served, http(served, operator) as ada:
+        ids = {
+            queue: ada.post("/api/submit", json={"queue": queue, "payload": f"in {queue}"}).json()[
+                "results"
+            ]["id"]
+            for queue in ("mail.seen", "vault")
+        }
+        with http(served, reader) as wall:
+            assert [row["name"] for row in wall.get("/api/queues").json()["results"]] == [
+                "mail.seen"
+            ]
+            assert wall.get("/api/queues/vault").status_code == 404
+            for path in ("/api/jobs", "/api/jobs?text=in", "/api/events"):
+                shown = wall.get(path)
+                assert ids["mail.seen"] in shown.text, path
+                assert ids["vault"] not in shown.text, path
+            assert wall.get(f"/api/jobs/{ids['vault']}").status_code == 403
+            for path in ("/metrics", "/queues", "/jobs", "/ui/", "/ui/jobs", "/api/workers"):
+                refused = wall.get(path)
+                assert refused.status_code == 403, path
+                assert "vault" not in refused.text
+
+
+def test_the_audit_log_can_be_searched(guarded, tokens):
+    with http(guarded, tokens["read"]) as client:
+        client.post("/api/cancel", json={"ids": ["1"]})
+    with http(guarded, tokens["mailer"]) as client:
+        client.put("/api/queues/mail.x", json={"paused": True})
+    with http(guarded, tokens["operate"]) as client:
+        client.put("/api/queues/audited", json={"paused": False})
+        mine = client.get("/api/audit", params={"who": "mailer", "what": "set queue"}).json()
+        refused = client.get("/api/audit", params={"refused": "not_allowed"}).json()
+        done = client.get("/api/audit", params={"target": "audited"}).json()
+
+    assert [row["refused"] for row in mine["results"]] == ["not_allowed"]
+    assert refused["results"]
+    assert all(row["refused"] == "not_allowed" for row in refused["results"])
+    assert [row["who"] for row in done["results"]] == ["operate"]
+
+
 def test_a_submitter_sees_its_own_job_and_no_other(guarded, tokens):
     with http(guarded, tokens["submit"]) as mine, http(guarded, tokens["operate"]) as other:
         own = mine.post("/api/submit", json={"queue": "q", "payload": "mine"}).json()
@@ -226,6 +271,10 @@ def test_the_command_line_makes_lists_tests_and_removes_callers(tmp_path):
     assert "--again" in twice.stderr
     assert run("access", "remove", "mailer", "--file", str(file)).returncode == 0
     assert run("access", "remove", "mailer", "--file", str(file)).returncode == 1
+    key = run("access", "curve", str(tmp_path / "w.key")).stdout.strip()
+    assert len(key) == 40
+    assert key in (tmp_path / "w.key").read_text()
+    new(file, "physics", "--role", "work", "--curve", key)
 
 
 def test_an_address_is_enough_where_the_file_says_so(tmp_path):

@@ -69,6 +69,9 @@ class Manager:
     def ready_count(self, queue: str) -> int:
         return self.server.dispatcher.ready_count(queue)
 
+    def operate(self, command, settle, peer) -> None:  # noqa: ARG002
+        self.ask(command, settle)
+
     def has_work(self, queue: str) -> bool:
         return self.server.dispatcher.has_work((queue,))
 

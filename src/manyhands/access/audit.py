@@ -6,7 +6,7 @@ that is not on record, and again when their outcome is known.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -26,6 +26,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.replies import ChangedMany, Refusal, Reply, Why
 from manyhands.model.roles import ANYBODY, Caller
+from manyhands.store.contract import Store
 
 _TARGET_MAX: Final = 255
 _REQUEST_MAX: Final = 255
@@ -156,6 +157,33 @@ _CURRENT: ContextVar[Action | None] = ContextVar("action", default=None)
 def current_action() -> Action | None:
     """The operator's request that is being handled, or None."""
     return _CURRENT.get()
+
+
+# What entries can be searched by: fields that have exactly this text.
+AUDIT_CONDITIONS: Final = ("who", "address", "what", "target", "refused")
+_SCANNED_MAX: Final = 10_000  # entries read for one answer
+_PAGE: Final = 500
+
+
+def search_audit(
+    store: Store, before: int | None, count_max: int, wanted: Mapping[str, str]
+) -> tuple[list[AuditEntry], int | None]:
+    """Entries that fit, the newest first, and where to go on; None if there are no more. May take
+    a while; call it in a thread.
+    """
+    found: list[AuditEntry] = []
+    size = _PAGE if wanted else count_max
+    for _ in range(0, _SCANNED_MAX, size):
+        page = store.audit(before, size)
+        for entry in page:
+            before = entry.seq
+            if all(getattr(entry, name) == text for name, text in wanted.items()):
+                found.append(entry)
+                if len(found) == count_max:
+                    return found, before
+        if len(page) < size:
+            return found, None
+    return found, before
 
 
 def _changed(reply: Reply) -> int:

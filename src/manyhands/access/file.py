@@ -21,6 +21,7 @@ from manyhands.access.callers import (
     read_password,
     token_digest,
 )
+from manyhands.access.curve_keys import read_key
 from manyhands.config import Config, ConfigError, Token, read_tokens_file
 from manyhands.config.files import is_open_to_others
 from manyhands.loggers import get_logger
@@ -34,6 +35,7 @@ CREDENTIALS: Final = ("token", "password", "certificate", "curve", "address")
 _KEYS: Final = frozenset({"name", "role", "queues", "expires", *CREDENTIALS})
 _QUEUES_MAX: Final = 1_000
 _FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+_Z85_LENGTH: Final = 40
 _TOKEN: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
@@ -154,8 +156,12 @@ def _certificate(text: str) -> str | None:
 
 
 def read_curve(text: str) -> bytes | None:
-    """A public key, as 64 hexadecimal digits or as base64; None if this is neither."""
+    """A public key, as 40 characters of Z85, 64 hexadecimal digits or base64; None if this is none
+    of them.
+    """
     try:
+        if len(text) == _Z85_LENGTH:
+            return read_key(text)
         key = bytes.fromhex(text) if len(text) == 64 else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         return None
@@ -184,7 +190,7 @@ _SENTENCES: Final = {
     "token": "must be sha256: and 64 hexadecimal digits; manyhands access new makes one",
     "password": "must be a scrypt hash; manyhands access new --password makes one",
     "certificate": "must be a subject such as CN=mailer,O=Example, or a name in it",
-    "curve": "must be a public key of 32 bytes, in hexadecimal or base64",
+    "curve": "must be a public key, in Z85, hexadecimal or base64",
     "address": "must be a network such as 10.1.0.0/16, without bits beyond its prefix",
 }
 

@@ -11,6 +11,7 @@ import typer
 
 from manyhands.access.callers import Callers, Entry, new_password, token_digest
 from manyhands.access.credentials import Certificate, Credentials
+from manyhands.access.curve_keys import as_text, file_text, new_keys
 from manyhands.access.file import (
     CALLER_NAME,
     AccessFileError,
@@ -235,6 +236,30 @@ def identify(
     where = f"in {queue}" if queue is not None else f"in {', '.join(caller.queues) or 'all queues'}"
     may = ", ".join(right for right, allowed in rights.items() if allowed) or "do nothing"
     typer.echo(readable(f"{caller.name} has the role {caller.role}: it may {may} {where}."))
+
+
+@access.command()
+def curve(
+    file: Annotated[
+        Path, typer.Argument(help="The file to write, such as server.key.", metavar="FILE")
+    ],
+) -> None:
+    """Make a pair of CURVE keys for ZeroMQ: FILE holds the public one, FILE_secret both.
+
+    Examples:
+
+      manyhands access curve server.key
+
+      manyhands access new physics --role worker --curve "$(manyhands access curve worker.key)"
+    """
+    secret_file = file.with_name(f"{file.name}_secret")
+    for each in (file, secret_file):
+        if each.exists():
+            fail(f"{each} exists; keys are not overwritten.")
+    keys = new_keys()
+    _write(secret_file, file_text(keys, with_secret=True))
+    _write(file, file_text(keys, with_secret=False))
+    typer.echo(as_text(keys.public))
 
 
 def _rights(caller: Caller, queue: str | None) -> dict[str, bool]:

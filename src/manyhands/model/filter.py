@@ -11,6 +11,7 @@ from msgspec import Struct
 from manyhands.model import limits
 from manyhands.model.identity import is_job_id
 from manyhands.model.job import State
+from manyhands.model.roles import Caller
 
 _AGE_SECONDS_MAX: Final = limits.TIME_MS_MAX / 1000
 
@@ -40,6 +41,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     failure_code: str | None = None  # the code of the failure that a job ended with
     text: str | None = None  # occurs, as UTF-8, in payload, name or failure, or ends the id
     retrying: bool | None = None  # whether it failed, is unfinished, and so is tried again
+    seen_by: Caller | None = None  # only what this caller may look at
     order: Order = Order.NEWEST
     after: int | None = None  # serial of the last job of the page before
     count_max: int = 100

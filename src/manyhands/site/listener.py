@@ -39,10 +39,12 @@ from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.http")
 
-# Paths that show one job, which is checked when it is found, or nothing but what a command returns.
+# Paths that show jobs, which are checked when they are found, or only what a command returns.
 _LIMITED: Final = re.compile(
-    r"/api/jobs/[^/]+(/.*)?|/job/.+|/api/stream|/0\.2\.0/task/[^/]+(/status)?"
+    r"/api/jobs(/[^/]+(/.*)?)?|/job/.+|/api/stream|/0\.2\.0/task/[^/]+(/status)?"
 )
+# Paths that show only the queues of the caller.
+_BY_QUEUE: Final = re.compile(r"/api/events|/api/queues(/[^/]+)?")
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
 # What a body may hold besides its payload, which may be base64.
 _ENVELOPE_BYTES: Final = 1024 * 1024
@@ -237,7 +239,8 @@ class HttpListener(TcpListener):
             exchange.connection.connection.caller = caller
         if change is Change.NONE:
             limited = _LIMITED.fullmatch(exchange.path) is not None
-            admission.check_reading(caller, exchange.path, limited=limited)
+            by_queue = _BY_QUEUE.fullmatch(exchange.path) is not None
+            admission.check_reading(caller, exchange.path, limited=limited, by_queue=by_queue)
         elif exchange.path.startswith("/api/bulk"):
             admission.check_operating(caller)
 

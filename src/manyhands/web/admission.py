@@ -70,9 +70,11 @@ class Admission:
             raise self._forbidden(caller)
         return caller
 
-    def check_reading(self, caller: Caller, path: str, *, limited: bool) -> None:
+    def check_reading(
+        self, caller: Caller, path: str, *, limited: bool, by_queue: bool = False
+    ) -> None:
         """Raises a Problem unless the caller may read at this path. ``limited``: what is shown
-        there is limited to what the caller may see.
+        there is limited to jobs that the caller may see; ``by_queue``: to its queues.
         """
         if caller.is_unrestricted or limited or path in _PLAIN_PATHS:
             return
@@ -80,7 +82,7 @@ class Admission:
             raise self._not_allowed(
                 f"{caller.name} has the role {caller.role}; this needs the role read or operate"
             )
-        if caller.queues:
+        if caller.queues and not by_queue:
             allowed = ", ".join(caller.queues)
             raise self._not_allowed(
                 f"{caller.name} has no access to all queues, which this shows, only to {allowed}"

@@ -141,6 +141,9 @@ class Desk:
         known = self.store.live.queues.get(queue)
         return known.ready.count if known is not None else 0
 
+    def operate(self, command, settle, peer) -> None:  # noqa: ARG002
+        self.ask(command, settle)
+
     def has_work(self, queue: str) -> bool:
         return Gate(Effects(self.store.live, self.clock)).first(queue) is not None
 

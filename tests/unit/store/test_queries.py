@@ -20,6 +20,7 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.model.policy import Queue
+from manyhands.model.roles import Caller, Role
 from manyhands.store.collector import Collector
 from manyhands.store.records.frames import Counters, cut
 from manyhands.store.records.packer import Packer, Removals, TermsBook
@@ -29,6 +30,15 @@ from manyhands.store.sqlite.rows import DIALECT
 from manyhands.store.sqlite.writer.apply import Applier
 
 # Few values, so that conditions often hold; some that need escaping in JSON or SQL.
+SUBMITTERS = ("", "w", "@x", "@x host", "@xy")
+CALLERS = (
+    Caller("x", Role.READ, ("a", "b*")),
+    Caller("x", Role.READ, ("?", "[ab]", "*e")),
+    Caller("x", Role.SUBMIT),
+    Caller("x", Role.WORKER, ("b'c",)),
+    Caller("x", Role.WORK),
+    Caller("x", Role.OPERATE),
+)
 QUEUES = ("a", "b'c", 'd"e')
 TAGS = ("red", "re", "rot'")
 WORKERS = ("w1", 'w"2', "w\\3", "ü", "w")
@@ -61,7 +71,7 @@ def jobs(draw):
         queue=draw(st.sampled_from(QUEUES)),
         state=state,
         payload=draw(st.sampled_from(PAYLOADS)),
-        origin=Origin(draw(st.sampled_from(REALMS)), draw(st.sampled_from(WORKERS))),
+        origin=Origin(draw(st.sampled_from(REALMS)), draw(st.sampled_from(SUBMITTERS))),
         submitted_at=draw(st.sampled_from(TIMES)),
         finished_at=9 if state in FINISHED else None,
         lease=draw(leases) if state is State.LEASED else None,
@@ -85,6 +95,7 @@ CONDITION_VALUES = {
     "tag": sometimes(TAGS),
     "worker": sometimes(WORKERS),
     "realm": sometimes(REALMS),
+    "seen_by": sometimes(CALLERS),
     "unique_key": sometimes(KEYS),
     "name": sometimes(NAMES),
     "id_tail": sometimes("0123456789abcdef"),
@@ -177,5 +188,6 @@ def test_every_condition_of_a_filter_has_a_meaning_a_name_and_is_tried_above():
     fields = {field.name for field in msgspec.structs.fields(Filter)} - paging
 
     assert {meaning.field for meaning in MEANINGS} == fields
-    assert {condition.field for condition in CONDITIONS.values()} == fields
+    # The server sets who sees a job; nobody can ask for it.
+    assert {condition.field for condition in CONDITIONS.values()} == fields - {"seen_by"}
     assert set(CONDITION_VALUES) == fields

@@ -130,6 +130,7 @@ class ApiQueries:
             after=query.whole("after", None, 0, _NEVER),
             count_max=query.count(_COUNT, _COUNT_MAX),
             payload_bytes=0,
+            seen_by=None if exchange.caller.is_unrestricted else exchange.caller,
         )
         query.finish()
         page = await asyncio.to_thread(self._sources.store.search, wanted)
@@ -141,13 +142,14 @@ class ApiQueries:
     async def queues(self, exchange: Exchange) -> None:
         """Queues ordered by name."""
         known = self._sources.store.live.queues
-        await _answer_named(exchange, known, lambda name: self._queue(known[name]))
+        names = filter(exchange.caller.may_use, known)
+        await _answer_named(exchange, names, lambda name: self._queue(known[name]))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
         Query(exchange.query_string).finish()
         known = self._sources.store.live.queues.get(name)
-        if known is None:
+        if known is None or not exchange.caller.may_use(name):
             raise problem(Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {name!r}"))
         await exchange.answer(self._queue(known))
 
@@ -204,7 +206,8 @@ class ApiQueries:
             "first_seq": self._sources.store.first_seq(),
             "last_seq": log.last_seq,
         }
-        await exchange.answer([builders.event(row.seq, row.event) for row in found], beside)
+        seen = [row for row in found if exchange.caller.may_use(row.event.queue)]
+        await exchange.answer([builders.event(row.seq, row.event) for row in seen], beside)
 
     # Settings, and the server.
 

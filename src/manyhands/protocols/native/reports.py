@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import convert
 
+from manyhands.access.audit import AUDIT_CONDITIONS, search_audit
 from manyhands.dispatch.ask import settled
 from manyhands.model.history import ALL_QUEUES, merged
 from manyhands.observe.history import RANGES
@@ -97,11 +98,13 @@ class ApiOperating:
         query = Query(exchange.query_string)
         before = query.whole("before", None, 1, 1 << 62)
         count = query.count(_COUNT, _COUNT_MAX)
+        conditions = {name: query.text(name) for name in AUDIT_CONDITIONS}
+        wanted = {name: text for name, text in conditions.items() if text is not None}
         query.finish()
         await settled(self._dispatcher)  # so that every entry has its outcome
-        found = await asyncio.to_thread(self._dispatcher.store.audit, before, count)
-        beside = {"next": found[-1].seq if len(found) == count else None}
-        await exchange.answer([builders.audit_entry(entry) for entry in found], beside)
+        store = self._dispatcher.store
+        found, more = await asyncio.to_thread(search_audit, store, before, count, wanted)
+        await exchange.answer([builders.audit_entry(entry) for entry in found], {"next": more})
 
     async def protocols(self, exchange: Exchange) -> None:
         """The traffic of each listener."""

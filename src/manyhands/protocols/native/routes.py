@@ -252,6 +252,11 @@ _REPORTS: Final = (
         Parameter(
             "before", Annotated[int, Meta(ge=1, le=10**15)], "The `next` of the previous page."
         ),
+        Parameter("who", str, "Only what this caller did."),
+        Parameter("address", str, "Only what came from this address."),
+        Parameter("what", str, "Only this action, such as `cancel`."),
+        Parameter("target", str, "Only what was done to this job, queue or setting."),
+        Parameter("refused", str, "Only what was refused for this reason, such as `not_allowed`."),
         _COUNT,
     ),
     _look(

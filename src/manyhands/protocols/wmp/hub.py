@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from manyhands.dispatch.session import Backing
+from manyhands.dispatch.session import Backing, Settle
+from manyhands.model.commands import Command as Operation
 from manyhands.model.job import Holder
 from manyhands.protocols.wmp.codec import Path
 
@@ -17,6 +18,9 @@ class Hub(Backing, Protocol):
         """Sends all frames of a message, the last one passed separately, together with everything
         else sent in this turn; ``undelivered`` is called if the peer cannot be reached.
         """
+
+    def operate(self, command: Operation, settle: Settle, peer: bytes) -> None:
+        """Like ``ask``, for an operator's command, which is recorded in the audit log."""
 
     def report_dropped(self, kind: str, peer: bytes, sentence: str) -> None:
         """Reports a dropped message, which cannot be answered."""

@@ -9,10 +9,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.access.gate import Askers
 from manyhands.config import Address, Config
-from manyhands.dispatch.session import Ask
+from manyhands.dispatch.session import Ask, Settle
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
+from manyhands.model.commands import Command
 from manyhands.model.job import Holder, State
+from manyhands.model.roles import ANYBODY
 from manyhands.net.backplane import Backplane
 from manyhands.net.zeromq import Places, RouterSocket
 from manyhands.observe.repeats import Repeats
@@ -39,6 +41,7 @@ class WmpListener:
     ) -> None:
         dispatcher, ids = backplane.dispatcher, backplane.ids
         self._dispatcher = dispatcher
+        self._audit = backplane.audit
         self._live = dispatcher.store.live
         self._ids = ids
         self.curve_address: str | None = None  # once it is bound
@@ -93,6 +96,17 @@ class WmpListener:
         self._session.committed(batch.events)
 
     # The session's side.
+
+    def operate(self, command: Command, settle: Settle, peer: bytes) -> None:
+        guard = self._socket.guard_of(peer)
+        self._audit.ask(
+            command,
+            settle,
+            self._socket.address_of(peer),
+            "wmp",
+            self._socket.caller_of(peer) or ANYBODY,
+            None if guard is None else guard.ask_recorded,
+        )
 
     @property
     def draining(self) -> bool:

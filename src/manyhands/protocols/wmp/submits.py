@@ -282,7 +282,8 @@ class Submitting:
                 self._reply(path, request, OK, (b"job", job_id.encode()))
 
         self.awaited_count += 1
-        self._hub.ask(Cancel(job_ids=(job_id,), only_unfinished=True), settle)
+        command = Cancel(job_ids=(job_id,), only_unfinished=True)
+        self._hub.operate(command, settle, path[0])
 
     _actions: Final[
         dict[Command, Callable[["Submitting", Path, bytes, Control, bytes | None], None]]

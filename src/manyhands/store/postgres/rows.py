@@ -1,5 +1,6 @@
 """Jobs as rows of the tables, and how PostgreSQL says what a filter means."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from manyhands.model.identity import is_job_id
 from manyhands.model.job import Job, Origin
 from manyhands.model.policy import Terms
+from manyhands.model.roles import Caller, Right
 from manyhands.store.records.reading import Dialect
 from manyhands.store.records.rows import decode_job
 
@@ -92,6 +94,18 @@ def _tail_of(text: str) -> tuple[str, str, str]:
     return (text.lower() if is_tail else "",) * 3
 
 
+def _seen_by(caller: Caller) -> tuple[Any, ...]:
+    patterns = [_like(pattern).encode() for pattern in caller.queues or ("*",)]
+    mark = caller.signed("") if caller.has(Right.SUBMIT) else "\0"
+    start = f"{mark} ".encode()
+    return patterns, caller.has(Right.LOOK), mark.encode(), start, start
+
+
+def _like(pattern: str) -> str:
+    """The pattern in the words of LIKE."""
+    return re.sub(r"[\\%_]", r"\\\g<0>", pattern).replace("*", "%")
+
+
 _FAILURE: Final = "position('\"failure\":{' in record) > 0"
 _CONDITIONS: Final = {
     "tag": ("", _encoded),
@@ -99,6 +113,11 @@ _CONDITIONS: Final = {
     "failure_code": ("", _encoded),
     "queue": ("jobs.queue = ?", _encoded),
     "states": ("jobs.state = ANY(?)", lambda states: ([str(state) for state in states],)),
+    "seen_by": (
+        "jobs.queue LIKE ANY(?::bytea[]) AND (?::boolean OR jobs.submitter = ?::bytea"
+        " OR substring(jobs.submitter FROM 1 FOR length(?::bytea)) = ?::bytea)",
+        _seen_by,
+    ),
     "name": ("jobs.name = ?", _encoded),
     "id_tail": ("right(jobs.job_id, length(?::text)) = ?", lambda tail: (tail, tail)),
     "worker": (

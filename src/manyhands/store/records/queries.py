@@ -5,6 +5,7 @@ another database says it differently, its dialect has the words. Tests compare t
 random jobs and filters.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from manyhands.model.failures import group_of_job
 from manyhands.model.filter import Filter
 from manyhands.model.identity import is_job_id
 from manyhands.model.job import FINISHED, Job
+from manyhands.model.roles import Caller, Right
 from manyhands.store.records.reading import Dialect
 
 _encode = msgspec.json.Encoder().encode
@@ -100,6 +102,18 @@ def _has_text(job: Job, text: str) -> bool:
     return failure is not None and (text in failure.code or text in failure.message)
 
 
+def _seen_by(caller: Caller) -> tuple[Any, ...]:
+    patterns = [_glob(pattern) for pattern in caller.queues or ("*",)]
+    sees_all = caller.has(Right.LOOK)
+    mark = caller.signed("") if caller.has(Right.SUBMIT) else "\0"
+    return _encode(patterns).decode(), int(sees_all), mark, f"{mark} ", f"{mark} "
+
+
+def _glob(pattern: str) -> str:
+    """The pattern in SQLite's words, where more than the star is special."""
+    return re.sub(r"[\[?]", lambda found: f"[{found.group()}]", pattern)
+
+
 MEANINGS: Final = (
     # Where a walk can begin, the narrowest first.
     _beside("tag", "tags", "tag", lambda job, tag: tag in job.tags),
@@ -111,6 +125,15 @@ MEANINGS: Final = (
         holds=lambda job, states: job.state in states,
         sql="jobs.state IN (SELECT value FROM json_each(?))",
         values=lambda states: (_encode(states).decode(),),
+    ),
+    Meaning(
+        field="seen_by",
+        holds=lambda job, caller: caller.sees(job.queue, job.origin.name),
+        sql=(
+            "EXISTS (SELECT 1 FROM json_each(?) AS pattern WHERE jobs.queue GLOB pattern.value)"
+            " AND (? OR jobs.submitter = ? OR substr(jobs.submitter, 1, length(?)) = ?)"
+        ),
+        values=_seen_by,
     ),
     Meaning(field="name", holds=lambda job, name: job.name == name, sql="jobs.name = ?"),
     Meaning(
