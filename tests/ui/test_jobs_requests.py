@@ -451,3 +451,30 @@ def test_a_job_shows_its_headers(http, filled):
 
     assert "Header task resize" in text
     assert "Header <i>x</i> <i>y</i>" in text
+
+
+def test_a_job_opened_from_a_search_leads_to_the_one_before_and_after_it(http, api, queue):
+    jobs = api.results("submit", items=[{"queue": queue, "payload": n} for n in range(3)])
+    first, second, third = (job["id"] for job in jobs)
+    listed = http.get("/ui/jobs", params={"q": f"queue:{queue}"}).text
+    to = unescape(re.search(rf'href="(/ui/job/{second}[^"]*)"', listed)[1])
+
+    page = http.get(to).text
+    newer = unescape(re.search(r'rel="prev" href="([^"]+)"', page)[1])
+    older = unescape(re.search(r'rel="next" href="([^"]+)"', page)[1])
+
+    assert newer.startswith(f"/ui/job/{third}?")
+    assert older.startswith(f"/ui/job/{first}?")
+    assert 'rel="prev"' not in http.get(newer).text
+    assert 'rel="next"' not in http.get(older).text
+    assert 'class="steps"' not in http.get(f"/ui/job/{second}").text
+
+
+def test_a_job_opened_from_the_tab_of_a_queue_leads_to_the_next_in_this_tab(http, api, queue):
+    jobs = api.results("submit", items=[{"queue": queue, "payload": n} for n in range(2)])
+    tab = http.get("/ui/queue", params={"name": queue, "tab": "ready"}).text
+    to = unescape(re.search(rf'href="(/ui/job/{jobs[0]["id"]}[^"]*)"', tab)[1])
+
+    page = http.get(to).text
+
+    assert f'rel="next" href="/ui/job/{jobs[1]["id"]}?' in page

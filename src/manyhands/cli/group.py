@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -110,6 +111,10 @@ class LazyGroup(TyperGroup):
         return next((row for row in self.table if row.name == name), None)
 
 
+def _metavar(name: str, *_: Any, **__: Any) -> str:  # noqa: ANN401
+    return name
+
+
 def _name_values(command: Any) -> None:  # noqa: ANN401
     """Gives every value a name for the help that says what it is."""
     for parameter in command.params:
@@ -123,5 +128,8 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
             # The name says it all; the help with boxes would add the type.
             parameter.type = copy(parameter.type)
             parameter.type.get_metavar = lambda *_, **__: ""
+            if parameter.required:
+                # Without the braces that the usage line would have around it.
+                parameter.make_metavar = partial(_metavar, parameter.metavar)
     for below in getattr(command, "commands", {}).values():
         _name_values(below)

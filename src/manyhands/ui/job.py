@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from msgspec.structs import replace
+
 from manyhands.dispatch.lookup import find_job
 from manyhands.dispatch.obstacles import why_waiting
 from manyhands.model import limits
@@ -19,6 +21,7 @@ from manyhands.model.commands import (
     SetPriority,
     SetTags,
 )
+from manyhands.model.filter import Order
 from manyhands.model.identity import uid_of
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.model.obstacles import Wait
@@ -28,7 +31,8 @@ from manyhands.model.traces import own_frame
 from manyhands.ui import graph, listings, timeline, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.content import content, file_name
-from manyhands.ui.page import Confirm, Done, File, Page, Shown
+from manyhands.ui.page import Confirm, Done, File, Page, Shown, url
+from manyhands.ui.query import Query, read_query
 from manyhands.ui.visit import Form, Visit
 from manyhands.web.envelope import Problem
 
@@ -37,6 +41,7 @@ _PARTIALS_MAX: Final = 100
 _PARTIAL_LENGTH: Final = 2_000
 _REASON_NAME_LENGTH: Final = 80
 _QUEUES_OFFERED: Final = 200
+_STEP_SECONDS: Final = 0.01  # to find the job before or after, in a search
 _Action = Callable[["JobPage", Visit, Form, Job], Awaitable[Done | Confirm | Shown]]
 
 
@@ -96,6 +101,7 @@ class JobPage(Page):
             budget = job.terms.defaults.attempts_max
         values = {
             "job": job,
+            "steps": await self._steps(visit, job),
             "uid": uid_of(job.job_id),
             "here": f"/ui/job/{job.job_id}",
             "reasons": why_waiting(self.sources.dispatcher, job),
@@ -122,6 +128,32 @@ class JobPage(Page):
         title = f"{job.job_id[:12]} · Job"
         return Shown("job.html", values, title, f"job:{job.job_id}")
 
+    async def _steps(self, visit: Visit, job: Job) -> dict[str, str | None] | None:
+        """The jobs before and after this one in the search that led here."""
+        text = visit.raw("within")
+        if text is None:
+            return None
+        order = Order(visit.chosen("order", (Order.NEWEST.value, Order.OLDEST.value)))
+        query = read_query(text, visit.now)
+        back = Order.OLDEST if order is Order.NEWEST else Order.NEWEST
+        previous, following = await asyncio.gather(
+            self._neighbour(query, job, back), self._neighbour(query, job, order)
+        )
+        here = {"within": text, "order": order.value}
+        return {
+            "text": text,
+            "all": url("jobs", q=text or None, order=order.value),
+            "previous": previous and url(f"job/{previous}", **here),
+            "next": following and url(f"job/{following}", **here),
+        }
+
+    async def _neighbour(self, query: Query, job: Job, order: Order) -> str | None:
+        if query.problems or query.job_id is not None:
+            return None
+        wanted = replace(query.filter, order=order, after=job.serial, count_max=1)
+        found = await listings.find(self.sources.store, wanted, _STEP_SECONDS)
+        return found.jobs[0].job_id if found.jobs else None
+
     def _offered(self) -> list[str]:
         """Queues to move to, whose names a browser can show unchanged."""
         names = islice(self.live.queues, _QUEUES_OFFERED)
@@ -139,12 +171,15 @@ class JobPage(Page):
             given.append(("result", "Result", job.result, job.result_encoding))
         given.append(("payload", "Payload", job.payload, job.encoding))
         chosen = {what: visit.text(what) for what, *_ in given}
+        search = visit.raw("within")
+        within = {} if search is None else {"within": search, "order": visit.text("order")}
         return [
             {
                 "what": what,
                 "title": title,
                 "content": content(data, encoding, chosen[what]),
-                "others": {key: value for key, value in chosen.items() if key != what and value},
+                "others": {key: value for key, value in chosen.items() if key != what and value}
+                | within,
             }
             for what, title, data, encoding in given
         ]

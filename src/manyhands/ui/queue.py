@@ -13,6 +13,7 @@ from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
+from manyhands.ui.query import quoted
 from manyhands.ui.queue_settings import FIELDS, GROUPS, read_policy, shown_policy
 from manyhands.ui.queues import switch
 from manyhands.ui.visit import Form, Visit
@@ -110,6 +111,7 @@ class QueuePage(Page):
         return {
             "rows": [listings.row(job, visit.now) for job in page.jobs],
             "order": order.value,
+            "search": _search(known.queue.name, tab),
             "tab_count": known.counts[State(tab)] if tab != _RETRYING else 0,
             "whole_tab": _WHOLE_TAB.get(tab, ()),
             "first_page": url("queue", **here) if after else None,
@@ -172,6 +174,12 @@ class QueuePage(Page):
         given = {field.name: form.text(field.name) for field in FIELDS}
         values = self._values(known, "settings") | {"groups": GROUPS, "given": given}
         return self._shown(known, values)
+
+
+def _search(name: str, tab: str) -> str:
+    """A tab as a search of jobs."""
+    which = f"is:{_RETRYING}" if tab == _RETRYING else f"state:{tab}"
+    return f"queue:{quoted(name)} {which}"
 
 
 def _spread(word: str, counts: Sequence[int]) -> dict[str, Any]:

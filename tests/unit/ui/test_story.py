@@ -36,6 +36,24 @@ def attempt(number: int, since: int, to: int, reason: EndReason, holder: Holder 
     return Attempt(number, holder, NOW - since, NOW - to, reason, failure="why\nmore")
 
 
+def test_what_happened_in_one_millisecond_is_told_in_the_order_in_which_it_can_happen():
+    ready = Event(
+        *(NOW - 10_000, State.READY, "ab", "q", "", 0, 0, 0, 5, None, None, 0.0, 0, None),
+        Origin("gearman"),
+        0,
+    )
+    job = a_job(
+        state=State.COMPLETED,
+        entered_at=NOW - 10_000,
+        finished_at=NOW - 10_000,
+        attempts=(attempt(1, 10_000, 10_000, EndReason.COMPLETED),),
+    )
+
+    told = [entry.what for entry in timeline.entries(job, [ready], NOW)]
+
+    assert told == ["Submitted", "Ready", "Attempt 1 completed", "Completed"]
+
+
 def test_a_story_has_its_beginning_its_leases_and_its_end_in_order():
     job = a_job(
         state=State.FAILED,
