@@ -176,6 +176,7 @@ def test_a_job_that_is_to_be_kept_does_not_run_again_after_its_end(api, queue):
 
 
 def test_a_look_at_a_job_may_wait_for_its_end(api, queue):
+    """S6."""
     job_id = api.results("submit", queue=queue)["id"]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         waiting = [

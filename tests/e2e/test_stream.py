@@ -57,7 +57,7 @@ def closed_with(talk: Talk) -> tuple[int, str]:
 
 
 def test_st1_a_stream_is_opened_and_told_its_bounds(served):
-    """ST7, too."""
+    """S1, P21, P24. ST7, too."""
     with talking(served, greeted=False) as talk:
         assert talk.socket.subprotocol == "manyhands.1"
 
@@ -141,6 +141,7 @@ def test_st1_a_token_is_needed_where_all_of_http_needs_one(tmp_path):
 
 
 def test_st4_everything_before_hello_closes_the_stream(served):
+    """P22."""
     with talking(served, greeted=False) as talk:
         talk.send([LOOK, 1, []])
 
@@ -163,6 +164,7 @@ def test_st4_what_is_no_message_of_notes_closes_the_stream_with_a_sentence(serve
 
 
 def test_st4_a_note_of_an_unknown_kind_is_answered_with_an_error_and_nothing_else_happens(served):
+    """P22."""
     with talking(served) as talk:
         assert talk.ask(99, "whatever")[0][0] == "unknown_kind"
         assert talk.ask(SUBMIT, "no list")[0][0] == "invalid_note"
@@ -194,6 +196,7 @@ def test_st4_answers_to_what_came_in_one_message_leave_in_one_message(served, qu
 
 
 def test_st6_answers_come_in_the_order_of_the_requests(served, queue):
+    """P23."""
     with talking(served) as talk:
         job_id = talk.submit(item(queue))[0]
         notes = [[LOOK, 1_000 + number, [job_id]] for number in range(0, 300, 2)]
@@ -345,6 +348,7 @@ def test_what_was_answered_survives_a_kill(tmp_path):
 
 
 def test_st12_a_worker_is_given_what_there_is_in_one_note(served, queue):
+    """P26."""
     with talking(served) as client, talking(served, "w1") as talk:
         ids = client.submit(*(item(queue, b'{"n":1}') for _ in range(5)))
 
@@ -360,6 +364,7 @@ def test_st12_a_worker_is_given_what_there_is_in_one_note(served, queue):
 
 
 def test_st12_a_sleeping_worker_hears_of_new_work(served, queue):
+    """P26."""
     with talking(served) as client, talking(served, "w1") as talk:
         worker_of(talk, queue, slots=2)
 
@@ -503,6 +508,7 @@ def test_st11_jobs_are_kept_ready_while_nobody_has_idle_hands(served, queue):
 
 
 def test_st13_a_lease_outlives_its_connection(served, queue):
+    """P27."""
     with talking(served) as client:
         with talking(served, "w1") as talk:
             ids = client.submit(item(queue))
@@ -517,6 +523,7 @@ def test_st13_a_lease_outlives_its_connection(served, queue):
 
 
 def test_st13_the_term_is_the_wants_where_it_names_one(served, queue):
+    """P27."""
     with talking(served) as client, talking(served, "w1") as talk:
         client.submit(item(queue, options={"lease_ms": 7_000}), item(queue))
         talk.result(WANT, [queue], "listed", None)
@@ -545,6 +552,7 @@ def test_st15_what_a_returning_worker_does_not_name_goes_back_uncharged(served, 
 
 
 def test_st16_a_worker_that_departs_gives_back_what_it_holds(served, api, queue):
+    """P29."""
     with talking(served) as supervisor, talking(served, "w1") as talk:
         ids = supervisor.submit(*(item(queue) for _ in range(3)))
         worker_of(talk, queue, slots=3)
