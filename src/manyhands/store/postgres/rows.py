@@ -1,7 +1,7 @@
 """Jobs as rows of the tables, and how PostgreSQL says what a filter means."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -107,7 +107,7 @@ def _like(pattern: str) -> str:
 
 
 _FAILURE: Final = "position('\"failure\":{' in record) > 0"
-_CONDITIONS: Final = {
+_CONDITIONS: Final[Mapping[str, tuple[str, Callable[[Any], tuple[Any, ...]]]]] = {
     "tag": ("", _encoded),
     "failure": ("", lambda group_id: (group_id,)),
     "failure_code": ("", _encoded),
