@@ -22,12 +22,22 @@ from manyhands.model.job import (
     Origin,
     State,
 )
+from manyhands.model.roles import Caller, Role
 from manyhands.store.records import search
 from manyhands.store.sqlite.reader import Reader
 from tests.conformance.stores.opened import START, Opened, ids
 
 QUEUES = ("a", "b", "ü")
 WORKERS = ("w1", 'w"2', "wörk\\er")
+SUBMITTERS = ("", "@x", "@x host", "@xy")
+CALLERS = (
+    Caller("x", Role.READ, ("a", "b*")),
+    Caller("x", Role.READ, ("?", "[ab]", "%", "_", "\\\\")),
+    Caller("x", Role.READ, ("*ü",)),
+    Caller("x", Role.SUBMIT),
+    Caller("x", Role.WORKER, ("b",)),
+    Caller("x", Role.WORK),
+)
 TAGS = ("red", "blue", "gre'en")
 REALMS = ("native", "gearman", "qless")
 KEYS = (b"k1", b"\xff\x00")
@@ -54,7 +64,7 @@ def jobs(draw):
         queue=draw(st.sampled_from(QUEUES)),
         state=state,
         payload=draw(st.sampled_from((b"", b"\xffneedle\x00", "größe".encode(), b"n"))),
-        origin=Origin(draw(st.sampled_from(REALMS))),
+        origin=Origin(draw(st.sampled_from(REALMS)), draw(st.sampled_from(SUBMITTERS))),
         position=1 if state is State.READY else 0,
         submitted_at=START + draw(st.integers(0, 4)),
         lease=Lease("t", 1, holder, START) if state is State.LEASED else None,
@@ -81,6 +91,7 @@ filters = st.builds(
     tag=sometimes(TAGS),
     worker=sometimes(WORKERS),
     realm=sometimes(REALMS),
+    seen_by=st.sampled_from((None, None, *CALLERS)),
     unique_key=sometimes(KEYS),
     name=sometimes(NAMES),
     submitted_before=sometimes((START + 1, START + 3)),
