@@ -135,7 +135,9 @@ class Server:
         self.logins = Logins(self.callers, self.audit)
         self.gate = Gate(self.dispatcher, self.audit)
         self.metrics.sources.append(self.logins.metrics)
-        self.admission = Admission(self.logins, self.gate, read_only=config.read_only)
+        self.admission = Admission(
+            self.logins, self.gate, self.clock.monotonic_ms, read_only=config.read_only
+        )
         self.bulk = BulkRunner(self.dispatcher, self.audit)
         self.duties = Duties(
             self.dispatcher,

@@ -1,6 +1,7 @@
 """The access file: every protocol asks who its peers are, and obeys their roles and queues."""
 
 import base64
+import re
 import signal
 import subprocess
 
@@ -286,3 +287,46 @@ def test_an_address_is_enough_where_the_file_says_so(tmp_path):
         with DworkTalk(served) as talk:
             assert talk.ask(Kind.CREATE, a_task("t")).kind is Kind.OK
             assert talk.ask(Kind.STEAL, location="w").kind is Kind.ERROR
+
+
+def test_a_browser_logs_in_and_out_and_is_told_who_it_is(guarded, tokens):
+    page = {"Accept": "text/html"}
+    with httpx.Client(base_url=guarded.url, headers=page, timeout=20) as browser:
+        first = browser.get("/ui/queues")
+        assert first.status_code == 303
+        assert first.headers["location"] == "/ui/login?back=/ui/queues"
+        form = browser.get(first.headers["location"])
+
+        def send(path: str, **fields: str) -> httpx.Response:
+            csrf = re.search(r'name="csrf" value="([^"]+)"', form.text).group(1)
+            return browser.post(path, data={"csrf": csrf, "back": "/ui/queues", **fields})
+
+        wrong = send("/ui/login", secret="wrong")
+        assert wrong.status_code == 403
+        assert "unknown, or expired" in wrong.text
+        assert browser.get("/ui/queues").status_code == 303
+        assert browser.post("/ui/login", data={"secret": tokens["operate"]}).status_code == 403
+
+        right = send("/ui/login", secret=tokens["operate"])
+        assert right.headers["location"] == "/ui/queues"
+        cookie = right.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert "Log out" in browser.get("/ui/queues").text
+        me = browser.get("/api/me").json()["results"]
+        assert me == {"name": "operate", "role": "operate", "queues": []}
+
+        assert send("/ui/logout").status_code == 303
+        assert browser.get("/ui/queues").status_code == 303
+        browser.cookies.set("manyhands_session", cookie.partition("=")[2].partition(";")[0])
+        assert browser.get("/ui/queues").status_code == 303  # the session itself is over
+
+
+def test_a_login_does_not_lead_elsewhere(guarded, tokens):
+    with httpx.Client(base_url=guarded.url, timeout=20) as browser:
+        for place in ("https://evil.example/", "//evil.example/", "/ui/\r\nx: y"):
+            form = browser.get("/ui/login", params={"back": place})
+            csrf = re.search(r'name="csrf" value="([^"]+)"', form.text).group(1)
+            fields = {"csrf": csrf, "back": place, "secret": tokens["read"]}
+            answer = browser.post("/ui/login", data=fields)
+            assert answer.headers["location"] == "/ui/"

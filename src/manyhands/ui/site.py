@@ -7,6 +7,8 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
+from manyhands.access.credentials import Credentials
+from manyhands.access.logins import DELAY_SECONDS
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
@@ -38,6 +40,7 @@ from manyhands.ui.visit import (
 )
 from manyhands.ui.worker import WorkerPage
 from manyhands.ui.workers import Workers
+from manyhands.web.admission import SESSION_COOKIE
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, HungUpError, headers_of
 from manyhands.web.naps import Naps
@@ -129,6 +132,9 @@ class Ui:
             return
         visit = Visit(exchange, self._sources.dispatcher, self._sources.ids, parts[1:])
         try:
+            if parts[0] in ("login", "logout"):
+                await self._log_in_or_out(visit, parts[0])
+                return
             near = exchange.connection.credentials(exchange.headers)
             exchange.caller = self._sources.admission.check(
                 exchange.headers, changes=False, near=near
@@ -139,7 +145,12 @@ class Ui:
         except HungUpError:
             raise
         except Problem as found:
-            await self._fail(visit, found)
+            if found.status == 401 and self._wants_login(exchange):
+                place = quote(visit.here, safe="/")
+                location = f"/ui/login?back={place}".encode()
+                await exchange.send_bytes(303, [(b"location", location)], b"")
+            else:
+                await self._fail(visit, found)
         except StoreFailedError as error:
             await self._fail(visit, Problem(503, "unavailable", str(error)))
         except RecordDamagedError as error:
@@ -150,6 +161,49 @@ class Ui:
             _log.error("page failed", request_id=request_id, path=exchange.path, exc_info=True)
             sentence = f"an internal error; the server's log has it as {request_id}"
             await self._fail(visit, Problem(500, "internal", sentence))
+
+    def _wants_login(self, exchange: Exchange) -> bool:
+        """Whether a person without credentials looks at a page."""
+        headers = exchange.headers
+        return (
+            self._sources.admission.has_login_page
+            and exchange.method == "GET"
+            and b"authorization" not in headers
+            and b"text/html" in headers.get(b"accept", b"")
+        )
+
+    async def _log_in_or_out(self, visit: Visit, name: str) -> None:
+        """The pages that need no credentials, since they take or drop them."""
+        admission, exchange = self._sources.admission, visit.exchange
+        visit.may_act = True  # there is nothing to change here
+        values = {"back": _own_place(visit.text("back")), "wrong": False}
+        if exchange.method in ("GET", "HEAD") and name == "login":
+            await self._send(visit, Shown("login.html", values, "Log in", ""), "login")
+            return
+        if exchange.method != "POST":
+            raise Problem(405, "method_not_allowed", f"{exchange.method} is not possible here")
+        form = await visit.form()
+        if name == "logout":
+            admission.log_out(exchange.headers)
+            cookie = f"{SESSION_COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+            await _redirect(visit, "/ui/login", cookie)
+            return
+        address = exchange.address
+        user, secret = form.text("user"), form.raw("secret")
+        shown = (
+            Credentials(address=address, user=user, password=secret)
+            if user
+            else Credentials(address=address, token=secret.strip())
+        )
+        key = admission.log_in(shown)
+        if key is None:
+            await asyncio.sleep(DELAY_SECONDS)
+            values = {"back": back_to(form, "/ui/"), "wrong": True}
+            await self._send(visit, Shown("login.html", values, "Log in", "", 403), "login")
+            return
+        secure = "; Secure" if exchange.connection.connection.is_secure else ""
+        cookie = f"{SESSION_COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        await _redirect(visit, back_to(form, "/ui/"), cookie)
 
     async def _open(self) -> "_Tools":
         """Reads files and templates on the first visit."""
@@ -224,6 +278,8 @@ class Ui:
         around: dict[str, Any] = {
             **self._around,
             "page": page_name,
+            "caller": exchange.caller,
+            "has_session": self._sources.admission.has_session(exchange.headers),
             "toast": _read_toast(visit),
             "gearman": _gearman_options(
                 self._sources.condition.addresses.get("gearman"), visit.host
@@ -279,6 +335,15 @@ _TITLES: Final = {
     "servers": "Servers",
     "about": "About",
 }
+
+
+def _own_place(place: str) -> str:
+    return place if place.startswith("/ui/") and place.isprintable() else "/ui/"
+
+
+async def _redirect(visit: Visit, place: str, cookie: str) -> None:
+    headers = [(b"location", place.encode()), (b"set-cookie", cookie.encode())]
+    await visit.exchange.send_bytes(303, headers, b"")
 
 
 async def _send_file(visit: Visit, file: File) -> None:

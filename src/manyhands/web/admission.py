@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+import secrets
+from collections.abc import Callable
 from typing import Final
 
 from manyhands.access.credentials import Credentials
@@ -15,9 +17,12 @@ _log = get_logger("manyhands.access")
 
 # Headers that were verified, so that they are not decoded again for every request.
 _KNOWN_MAX: Final = 1_000
+SESSION_COOKIE: Final = "manyhands_session"
+_SESSION_MS: Final = 12 * 3600 * 1000  # without a request
+_SESSIONS_MAX: Final = 10_000
 _OPEN_PATHS: Final = ("/healthz", "/readyz")
 # What everybody may read who is let in at all: it shows no job.
-_PLAIN_PATHS: Final = ("/", "/openapi.json", "/docs", *_OPEN_PATHS)
+_PLAIN_PATHS: Final = ("/", "/api/me", "/openapi.json", "/docs", *_OPEN_PATHS)
 
 
 class WrongLoginError(Problem):
@@ -31,6 +36,7 @@ class Admission:
         self,
         logins: Logins,
         gate: Gate,
+        monotonic_ms: Callable[[], float],
         *,
         read_only: bool = False,
     ) -> None:
@@ -38,7 +44,9 @@ class Admission:
         self._callers = logins.callers
         self._gate = gate
         self._read_only = read_only
+        self._monotonic_ms = monotonic_ms
         self._known: dict[bytes, Caller] = {}
+        self._sessions: dict[str, tuple[Caller, float]] = {}  # and when each was last used
         self._guards: dict[tuple[int, str], Guard | None] = {}
         self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
         self._callers.subscribe(self._forget)
@@ -46,6 +54,8 @@ class Admission:
     def _forget(self) -> None:
         self._known.clear()
         self._guards.clear()
+        knows = self._callers.knows
+        self._sessions = {key: kept for key, kept in self._sessions.items() if knows(kept[0])}
 
     @property
     def asks(self) -> bool:
@@ -121,12 +131,55 @@ class Admission:
         """Whether a caller may do more than read."""
         return not (self._read_only or caller.role is Role.READ)
 
+    # Sessions of browsers.
+
+    def log_in(self, shown: Credentials) -> str | None:
+        """Begins a session; returns its key, or None if the credentials are wrong."""
+        caller = self._logins.identify(shown, "http")
+        if caller is None:
+            self._count("unauthorized")
+            return None
+        if len(self._sessions) >= _SESSIONS_MAX:
+            oldest = min(self._sessions, key=lambda key: self._sessions[key][1])
+            del self._sessions[oldest]
+        key = secrets.token_urlsafe(32)
+        self._sessions[key] = (caller, self._monotonic_ms())
+        return key
+
+    def log_out(self, headers: dict[bytes, bytes]) -> None:
+        """Ends the session of a request."""
+        self._sessions.pop(session_key(headers), None)
+
+    def has_session(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request belongs to a session."""
+        return self._by_session(headers) is not None
+
+    @property
+    def has_login_page(self) -> bool:
+        """Whether browsers are sent to the login page, instead of asking for a password."""
+        return self._callers.asks_everyone
+
+    def _by_session(self, headers: dict[bytes, bytes]) -> Caller | None:
+        key = session_key(headers)
+        found = self._sessions.get(key)
+        if found is None:
+            return None
+        caller, used_ms = found
+        now = self._monotonic_ms()
+        if now - used_ms > _SESSION_MS:
+            del self._sessions[key]
+            return None
+        self._sessions[key] = (caller, now)
+        return caller
+
     # Identifying.
 
     def _caller(self, headers: dict[bytes, bytes], near: Credentials) -> Caller:
         given = headers.get(b"authorization")
         if given is None:
-            found = self._callers.identify(near) if self._callers.asks_everyone else None
+            found = self._by_session(headers)
+            if found is None and self._callers.asks_everyone:
+                found = self._callers.identify(near)
             if found is None:
                 raise self._unauthorized("this server requires a token: Authorization: Bearer …")
             return found
@@ -170,3 +223,12 @@ class Admission:
         # Log only the first, second, fourth, … one, so that a peer cannot fill the disk.
         if count & (count - 1) == 0:
             _log.warning("HTTP requests were denied", reason=what, count=count)
+
+
+def session_key(headers: dict[bytes, bytes]) -> str:
+    """The key of a session, from the cookies of a request; empty if there is none."""
+    for part in headers.get(b"cookie", b"").split(b";"):
+        name, _, value = part.strip().partition(b"=")
+        if name == SESSION_COOKIE.encode():
+            return value.decode("latin-1")
+    return ""

@@ -25,7 +25,7 @@ def admission(*tokens: Token, read_only: bool = False) -> Admission:
     logins = SimpleNamespace(
         callers=callers, identify=lambda shown, _protocol: callers.identify(shown)
     )
-    return Admission(logins, SimpleNamespace(), read_only=read_only)
+    return Admission(logins, SimpleNamespace(), lambda: 0.0, read_only=read_only)
 
 
 def basic(user: str, secret: str) -> dict[bytes, bytes]:

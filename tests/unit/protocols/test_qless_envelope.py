@@ -32,7 +32,7 @@ def answering():
     found = Answering(
         DISPATCHER,
         Ids(),
-        Admission(SimpleNamespace(callers=Callers()), SimpleNamespace()),
+        Admission(SimpleNamespace(callers=Callers()), SimpleNamespace(), lambda: 0.0),
         load_always=False,
     )
     found.defences = SimpleNamespace(check=lambda _headers, *, host_needed: host_needed)

@@ -535,6 +535,14 @@ class Note(Struct, frozen=True):
     group: Annotated[str | None, Meta(description="the group of `/api/failures`")]
 
 
+class Me(Struct, frozen=True):
+    """Who sent the request, and what it may do."""
+
+    name: str  # empty if the server asks nobody
+    role: str
+    queues: list[str]  # patterns; empty: all
+
+
 class AuditEntry(Struct, frozen=True):
     """One action of an operator."""
 

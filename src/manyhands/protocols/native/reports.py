@@ -106,6 +106,12 @@ class ApiOperating:
         found, more = await asyncio.to_thread(search_audit, store, before, count, wanted)
         await exchange.answer([builders.audit_entry(entry) for entry in found], {"next": more})
 
+    async def me(self, exchange: Exchange) -> None:
+        """Who sent the request."""
+        Query(exchange.query_string).finish()
+        caller = exchange.caller
+        await exchange.answer(answers.Me(caller.name, caller.role.value, list(caller.queues)))
+
     async def protocols(self, exchange: Exchange) -> None:
         """The traffic of each listener."""
         Query(exchange.query_string).finish()

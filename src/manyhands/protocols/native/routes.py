@@ -259,6 +259,7 @@ _REPORTS: Final = (
         Parameter("refused", str, "Only what was refused for this reason, such as `not_allowed`."),
         _COUNT,
     ),
+    _look("me", ApiOperating.me, "Who sends this request, and its role.", Answer[answers.Me]),
     _look(
         "protocols",
         ApiOperating.protocols,
