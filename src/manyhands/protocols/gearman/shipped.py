@@ -268,11 +268,15 @@ class GearmanSession:
             self._submit([item], early=True)
 
     def _submit_run(self, run: list[wire.Message]) -> None:
-        """Background jobs that arrived together are submitted together: one command, one answer."""
+        """Background jobs of one queue that arrived together are submitted together: one command,
+        one answer. Not of several queues: a caller may be allowed to use one and not the other.
+        """
         items: list[NewJob] = []
         for kind, args in run:
             item = self._item(args[0], args[1], args[2], _SUBMITS[kind][0], behind=items)
             if item is not None:
+                if items and items[0].queue != item.queue:
+                    self._submit_first(items)
                 items.append(item)
         self._submit(items)
 
