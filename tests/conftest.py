@@ -16,9 +16,9 @@ described.install()
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory):
+def postgresql():
     """A private PostgreSQL for all tests of this process; each uses a schema of its own. It does
     not sync: tests of crashes start one that does.
     """
-    with database(tmp_path_factory.mktemp("postgresql")) as one:
+    with database() as one:
         yield one

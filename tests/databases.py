@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,23 +39,27 @@ def require_postgresql() -> Path:
     return found
 
 
+def own_folder() -> Path:
+    """A directory of the user that PostgreSQL runs as. Not below pytest's, which only root may
+    enter.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="manyhands-"))
+    if os.getuid() == 0:
+        shutil.chown(folder, _USER, _USER)
+    return folder
+
+
 class Database:
     """One instance. ``durable`` ones sync, as tests of crashes need."""
 
-    def __init__(self, folder: Path, *, durable: bool = False, **settings: str) -> None:
+    def __init__(self, *, durable: bool = False, **settings: str) -> None:
         self._programs = require_postgresql()
-        self.folder = folder
-        self.data = folder / "data"
+        self.folder = own_folder()
+        self.data = self.folder / "data"
         self.port = own_port()
         self._durable = durable
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0:
-            shutil.chown(folder, _USER, _USER)
-            for place in folder.parents:  # down to it, for the other user
-                with contextlib.suppress(OSError):
-                    place.chmod(place.stat().st_mode | 0o011)
         self._run("initdb", "-D", str(self.data), "-U", _USER, "-A", "trust", "-E", "UTF8", "-N")
         self.start()
 
@@ -143,10 +148,11 @@ class Database:
 
 
 @contextlib.contextmanager
-def database(folder: Path, *, durable: bool = False, **settings: str) -> Iterator[Database]:
+def database(*, durable: bool = False, **settings: str) -> Iterator[Database]:
     """An instance for the length of a block."""
-    one = Database(folder, durable=durable, **settings)
+    one = Database(durable=durable, **settings)
     try:
         yield one
     finally:
         one.stop(signal.SIGQUIT)
+        shutil.rmtree(one.folder, ignore_errors=True)

@@ -119,7 +119,7 @@ def main() -> None:
         if url is None:
             from tests.databases import database  # noqa: PLC0415
 
-            one = stack.enter_context(database(folder / "db", durable=True, shared_buffers="128MB"))
+            one = stack.enter_context(database(durable=True, shared_buffers="128MB"))
             url, postmaster = one.url(), one._postmaster()  # noqa: SLF001
         for number in range(options.rounds):
             results["sqlite"].append(one_round(str(folder / f"data-{number}"), options, None))

@@ -202,8 +202,8 @@ def test_a_restored_backup_that_does_not_know_the_server_ends_it(journal, postgr
         journal.settle()
 
 
-def test_everything_acknowledged_survives_immediate_restarts(tmp_path):
-    with database(tmp_path / "db", durable=True) as one:
+def test_everything_acknowledged_survives_immediate_restarts():
+    with database(durable=True) as one:
         journal = Journal(one.url())
         for number in range(3):
             restart = threading.Thread(target=one.restart)

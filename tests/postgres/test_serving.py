@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.databases import database
+from tests.databases import database, own_folder
 from tests.e2e.serving import Api, command, environment, own_port, run, serving, start, wait_until
 
 
@@ -96,7 +96,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
 
 
 def test_clients_wait_while_the_database_restarts_and_nothing_is_lost(tmp_path):
-    with database(tmp_path / "db", durable=True) as one:
+    with database(durable=True) as one:
         (tmp_path / "server").mkdir()
         with serving(tmp_path / "server", "--store", one.url()) as served:
             api = Api(served)
@@ -310,8 +310,7 @@ def test_pgbouncer_in_transaction_mode_may_stand_between(tmp_path, postgresql):
         if os.environ.get("CI"):
             pytest.fail("pgbouncer is not installed")
         pytest.skip("pgbouncer is not installed")
-    port, folder = own_port(), tmp_path / "bouncer"
-    folder.mkdir()
+    port, folder = own_port(), own_folder()
     (folder / "users").write_text('"postgres" ""\n')
     (folder / "ini").write_text(
         "[pgbouncer]\n"
@@ -322,11 +321,7 @@ def test_pgbouncer_in_transaction_mode_may_stand_between(tmp_path, postgresql):
     )
     words = [program, str(folder / "ini")]
     if os.getuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
         words = ["runuser", "-u", "postgres", "--", *words]
-        for place in folder.parents:
-            if place.stat().st_uid == os.getuid():
-                place.chmod(place.stat().st_mode | 0o011)
     with (tmp_path / "log").open("wb") as log:
         bouncer = subprocess.Popen(words, stdout=log, stderr=log)
     url = f"postgresql://postgres@127.0.0.1:{port}/postgres?schema={postgresql.new_schema()}"
@@ -353,6 +348,7 @@ def test_pgbouncer_in_transaction_mode_may_stand_between(tmp_path, postgresql):
     finally:
         bouncer.terminate()
         bouncer.wait(30)
+        shutil.rmtree(folder)
 
 
 def test_the_doctor_looks_at_the_database(postgresql):
@@ -368,7 +364,7 @@ def test_the_doctor_looks_at_the_database(postgresql):
 
 
 def test_readers_are_told_when_the_database_is_away(tmp_path):
-    with database(tmp_path / "db") as one:
+    with database() as one:
         (tmp_path / "server").mkdir()
         with serving(tmp_path / "server", "--store", one.url()) as served:
             api = Api(served)
