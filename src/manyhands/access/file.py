@@ -21,6 +21,7 @@ from manyhands.access.callers import (
     read_password,
     token_digest,
 )
+from manyhands.access.curve_keys import read_key
 from manyhands.config import Config, ConfigError, Token, read_tokens_file
 from manyhands.config.files import is_open_to_others
 from manyhands.loggers import get_logger
@@ -154,8 +155,12 @@ def _certificate(text: str) -> str | None:
 
 
 def read_curve(text: str) -> bytes | None:
-    """A public key, as 64 hexadecimal digits or as base64; None if this is neither."""
+    """A public key, as 40 characters of Z85, as ZeroMQ writes it, as 64 hexadecimal digits or as
+    base64; None if this is none of them.
+    """
     try:
+        if len(text) == 40:
+            return read_key(text)
         key = bytes.fromhex(text) if len(text) == 64 else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
         return None
@@ -184,7 +189,7 @@ _SENTENCES: Final = {
     "token": "must be sha256: and 64 hexadecimal digits; manyhands access new makes one",
     "password": "must be a scrypt hash; manyhands access new --password makes one",
     "certificate": "must be a subject such as CN=mailer,O=Example, or a name in it",
-    "curve": "must be a public key of 32 bytes, in hexadecimal or base64",
+    "curve": "must be a public key of 32 bytes, in Z85, hexadecimal or base64",
     "address": "must be a network such as 10.1.0.0/16, without bits beyond its prefix",
 }
 

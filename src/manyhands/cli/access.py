@@ -11,6 +11,7 @@ import typer
 
 from manyhands.access.callers import Callers, Entry, new_password, token_digest
 from manyhands.access.credentials import Certificate, Credentials
+from manyhands.access.curve_keys import as_text, file_text, new_keys
 from manyhands.access.file import (
     CALLER_NAME,
     AccessFileError,
@@ -235,6 +236,43 @@ def identify(
     where = f"in {queue}" if queue is not None else f"in {', '.join(caller.queues) or 'all queues'}"
     may = ", ".join(right for right, allowed in rights.items() if allowed) or "do nothing"
     typer.echo(readable(f"{caller.name} has the role {caller.role}: it may {may} {where}."))
+
+
+@access.command()
+def curve(
+    name: Annotated[
+        str, typer.Argument(help="What the files are called, with their folder.", metavar="NAME")
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a pair of CURVE keys, for a server or a client of dwork and WMP. NAME.key_secret has
+    both keys; NAME.key has the public one, which is also printed and may be given away.
+
+    Examples:
+
+      manyhands access curve server
+
+      manyhands access new node-7 --role worker --curve "$(manyhands access curve node-7)"
+    """
+    keys = new_keys()
+    files = {
+        Path(f"{name}.key_secret"): (file_text(keys, with_secret=True), PRIVATE_MODE),
+        Path(f"{name}.key"): (file_text(keys, with_secret=False), 0o644),
+    }
+    for file in files:
+        if file.exists() or file.is_symlink():
+            fail(f"{file} exists already; it is not overwritten.")
+    for file, (text, mode) in files.items():
+        try:
+            with os.fdopen(open_draft(file, mode), "w", encoding="utf-8") as written:
+                written.write(text)
+        except OSError as error:
+            fail(f"{file} cannot be written: {error.strerror}.")
+    if as_json:
+        print_json({"public": as_text(keys.public), "files": [str(file) for file in files]})
+    else:
+        typer.echo(as_text(keys.public))
 
 
 def _rights(caller: Caller, queue: str | None) -> dict[str, bool]:
