@@ -224,7 +224,14 @@ class Server:
         config = self.config
         if config.tls_cert is None or config.tls_key is None:
             return None
-        tls = Tls(self.clock, config.tls_cert, config.tls_key, config.tls_client_ca)
+        tls = Tls(
+            self.clock,
+            config.tls_cert,
+            config.tls_key,
+            config.tls_client_ca,
+            # With an access file, peers may show who they are in other ways.
+            is_certificate_needed=config.access is None,
+        )
         self.watched.add(tls.files, tls.reload)
         self.metrics.sources.append(tls.metrics)
         return tls

@@ -11,7 +11,7 @@ import pytest
 import zmq
 import zmq.utils.monitor
 
-from manyhands.access.curve_keys import CurveKeys, as_text, file_text, new_keys
+from manyhands.access.curve_keys import CurveKeys, as_text, file_text, new_keys, read_keys
 from manyhands.protocols.dwork.codec import Kind
 from tests.e2e.dwork_talk import REPLY_MS_MAX, Talk, a_task
 from tests.e2e.serving import (
@@ -19,6 +19,7 @@ from tests.e2e.serving import (
     Served,
     command,
     environment,
+    run,
     serving,
     start,
     wait_until,
@@ -291,3 +292,25 @@ def test_a_device_encrypts_towards_its_managers(tmp_path, key_files):
             device.terminate()
             device.communicate(timeout=SECONDS_MAX)
     assert "a peer was refused" not in server.log()
+
+
+def test_with_an_access_file_keys_say_who_a_peer_is(tmp_path):
+    made = {}
+    for name in ("node", "stranger"):
+        found = run("access", "curve", str(tmp_path / name))
+        assert found.returncode == 0, found.stderr
+        made[name] = read_keys(tmp_path / f"{name}.key_secret")
+        assert found.stdout.strip() == as_text(made[name].public)
+        assert (tmp_path / f"{name}.key_secret").stat().st_mode & 0o077 == 0
+    again = run("access", "curve", str(tmp_path / "node"))
+    assert "not overwritten" in again.stderr
+    file = tmp_path / "access.toml"
+    listed = ("--role", "worker", "--curve", as_text(made["node"].public), "--file", str(file))
+    assert run("access", "new", "node", *listed).returncode == 0
+
+    with curve_serving(tmp_path, "--access", str(file)) as server:
+        with CurveTalk(address_of(server), lambda peer: secure(peer, keys=made["node"])) as talk:
+            talk.create(a_task("known"))
+            assert talk.steal() == ["known"]
+        refused = outcome(address_of(server), lambda peer: secure(peer, keys=made["stranger"]))
+        assert refused == zmq.EVENT_HANDSHAKE_FAILED_AUTH

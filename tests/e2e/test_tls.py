@@ -18,7 +18,7 @@ from websockets.sync.client import connect as connect_websocket
 
 from manyhands import SyncClient
 from tests.e2e.certificates import Authority
-from tests.e2e.serving import SECONDS_MAX, command, environment, serving, wait_until
+from tests.e2e.serving import SECONDS_MAX, command, environment, run, serving, wait_until
 
 CLIENTS = Path(__file__).parent / "clients"
 ADDRESSES = ("--http-tls", "127.0.0.1:0", "--gearman-tls", "127.0.0.1:0")
@@ -450,3 +450,30 @@ def test_our_commands_use_the_files_of_the_environment_or_of_a_profile(
     assert distrustful.returncode != 0
     assert "certificate" in distrustful.stderr
     assert "cannot be used" in broken.stderr
+
+
+def test_with_an_access_file_a_certificate_is_one_way_to_show_who_a_peer_is(
+    tmp_path, authority, server_pair, client_pair
+):
+    file = tmp_path / "access.toml"
+    listed = ("--role", "operate", "--certificate", "CN=mailer,O=Example", "--file", str(file))
+    assert run("access", "new", "mailer", *listed).returncode == 0
+    made = run("access", "new", "wall", "--role", "read", "--file", str(file))
+    token = made.stdout.split()[-1]
+    options = ("--tls-client-ca", str(authority.file), "--access", str(file))
+    with serving(tmp_path, *ADDRESSES, *server_pair.options, *options, *MEMORY) as server:
+        url = f"{https(server)}/api/queues"
+        with httpx.Client(verify=authority.context(client_pair)) as client:
+            assert client.get(url).status_code == 200
+        with httpx.Client(verify=authority.context()) as client:
+            assert client.get(url).status_code == 401
+            shown = {"authorization": f"Bearer {token}"}
+            assert client.get(url, headers=shown).status_code == 200
+        with talking(server, authority.context(client_pair)) as peer:
+            peer.sendall(b"status\n")
+            assert peer.recv(1000) == b".\n"
+        with talking(server, authority.context()) as peer:
+            peer.sendall(b"status\n")
+            assert peer.recv(1000).startswith(b"ERR NOT_ALLOWED")
+        other = authority.context(Authority(tmp_path, "others").client("mailer"))
+        assert is_turned_away(server, other)

@@ -156,11 +156,11 @@ def _certificate(text: str) -> str | None:
 
 
 def read_curve(text: str) -> bytes | None:
-    """A public key, as 40 characters of Z85, 64 hexadecimal digits or base64; None if this is none
-    of them.
+    """A public key, as 40 characters of Z85, as ZeroMQ writes it, as 64 hexadecimal digits or as
+    base64; None if this is none of them.
     """
     try:
-        if len(text) == _Z85_LENGTH:
+        if len(text) == 40:
             return read_key(text)
         key = bytes.fromhex(text) if len(text) == 64 else base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error):
@@ -190,7 +190,7 @@ _SENTENCES: Final = {
     "token": "must be sha256: and 64 hexadecimal digits; manyhands access new makes one",
     "password": "must be a scrypt hash; manyhands access new --password makes one",
     "certificate": "must be a subject such as CN=mailer,O=Example, or a name in it",
-    "curve": "must be a public key, in Z85, hexadecimal or base64",
+    "curve": "must be a public key of 32 bytes, in Z85, hexadecimal or base64",
     "address": "must be a network such as 10.1.0.0/16, without bits beyond its prefix",
 }
 

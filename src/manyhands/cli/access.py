@@ -240,26 +240,39 @@ def identify(
 
 @access.command()
 def curve(
-    file: Annotated[
-        Path, typer.Argument(help="The file to write, such as server.key.", metavar="FILE")
+    name: Annotated[
+        str, typer.Argument(help="What the files are called, with their folder.", metavar="NAME")
     ],
+    *,
+    as_json: AsJson = False,
 ) -> None:
-    """Make a pair of CURVE keys for ZeroMQ: FILE holds the public one, FILE_secret both.
+    """Make a pair of CURVE keys, for a server or a client of dwork and WMP. NAME.key_secret has
+    both keys; NAME.key has the public one, which is also printed and may be given away.
 
     Examples:
 
-      manyhands access curve server.key
+      manyhands access curve server
 
-      manyhands access new physics --role worker --curve "$(manyhands access curve worker.key)"
+      manyhands access new node-7 --role worker --curve "$(manyhands access curve node-7)"
     """
-    secret_file = file.with_name(f"{file.name}_secret")
-    for each in (file, secret_file):
-        if each.exists():
-            fail(f"{each} exists; keys are not overwritten.")
     keys = new_keys()
-    _write(secret_file, file_text(keys, with_secret=True))
-    _write(file, file_text(keys, with_secret=False))
-    typer.echo(as_text(keys.public))
+    files = {
+        Path(f"{name}.key_secret"): (file_text(keys, with_secret=True), PRIVATE_MODE),
+        Path(f"{name}.key"): (file_text(keys, with_secret=False), 0o644),
+    }
+    for file in files:
+        if file.exists() or file.is_symlink():
+            fail(f"{file} exists already; it is not overwritten.")
+    for file, (text, mode) in files.items():
+        try:
+            with os.fdopen(open_draft(file, mode), "w", encoding="utf-8") as written:
+                written.write(text)
+        except OSError as error:
+            fail(f"{file} cannot be written: {error.strerror}.")
+    if as_json:
+        print_json({"public": as_text(keys.public), "files": [str(file) for file in files]})
+    else:
+        typer.echo(as_text(keys.public))
 
 
 def _rights(caller: Caller, queue: str | None) -> dict[str, bool]:

@@ -348,7 +348,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         About(
             FilePath(or_none=True),
-            "CA certificates that sign those of clients, as PEM; peers over TLS then need one.",
+            "CA certificates that sign those of clients, as PEM; without access, peers need one.",
             "/etc/manyhands/clients-ca.pem",
         ),
     ] = None

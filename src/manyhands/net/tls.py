@@ -60,9 +60,20 @@ _REASONS: Final = {
 class Tls:
     """The certificate and key of this server, and the CA of its peers."""
 
-    def __init__(self, clock: Clock, certificate: Path, key: Path, client_ca: Path | None) -> None:
-        """Raises OSError with a sentence if the files cannot be used."""
+    def __init__(
+        self,
+        clock: Clock,
+        certificate: Path,
+        key: Path,
+        client_ca: Path | None,
+        *,
+        is_certificate_needed: bool,
+    ) -> None:
+        """With a CA, peers may show a certificate of it, or have to. Raises OSError with a sentence
+        if the files cannot be used.
+        """
         self._clock = clock
+        self._is_certificate_needed = is_certificate_needed
         self._certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -123,7 +134,8 @@ class Tls:
         shown = _as_shown(context, self._certificate)
         if self._client_ca is not None:
             trust(context, self._client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            needed = self._is_certificate_needed
+            context.verify_mode = ssl.CERT_REQUIRED if needed else ssl.CERT_OPTIONAL
         return context, shown
 
     def metrics(self) -> Iterable[Metric]:
