@@ -36,6 +36,10 @@ def api(served):
     client.close()
 
 
+# Brackets would be read as part of a pattern of queues.
+_PLAIN = str.maketrans("[]", "()")
+
+
 @pytest.fixture
 def queue(request) -> str:
-    return request.node.name[:200]
+    return request.node.name[:200].translate(_PLAIN)

@@ -272,7 +272,7 @@ def test_the_command_line_makes_lists_tests_and_removes_callers(tmp_path):
     assert "--again" in twice.stderr
     assert run("access", "remove", "mailer", "--file", str(file)).returncode == 0
     assert run("access", "remove", "mailer", "--file", str(file)).returncode == 1
-    key = run("access", "curve", str(tmp_path / "w.key")).stdout.strip()
+    key = run("access", "curve", str(tmp_path / "w")).stdout.strip()
     assert len(key) == 40
     assert key in (tmp_path / "w.key").read_text()
     new(file, "physics", "--role", "work", "--curve", key)

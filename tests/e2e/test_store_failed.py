@@ -13,6 +13,7 @@ from manyhands.protocols.gearman import codec as gearman
 from manyhands.store.memory import MemoryStore
 
 LOCAL = Address("127.0.0.1", 0)
+HELLO = GREETING + b"\1" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 
 class FailingStore(MemoryStore):
@@ -113,7 +114,7 @@ def test_dwork_peers_are_cut_off_and_hear_nothing():
     async def ask() -> bytes:
         server = await started()
         reader, writer = await connected(server, "dwork")
-        writer.write(GREETING)
+        writer.write(HELLO)
         await reader.readexactly(64)
         fail(server)
         after = await asyncio.wait_for(_all_of(reader), 90)

@@ -130,7 +130,9 @@ def test_a_queue_shows_its_jobs_by_state(looking, filled):
     page.locator(".tabs").get_by_role("link", name="delayed").click()
 
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(page.locator("tbody th a")).to_have_attribute("href", f"/ui/job/{filled['delayed']}")
+    expect(page.locator("tbody th a")).to_have_attribute(
+        "href", re.compile(f"^/ui/job/{filled['delayed']}[?]")
+    )
 
 
 def test_a_queue_draws_its_charts_and_tells_their_numbers(looking):
