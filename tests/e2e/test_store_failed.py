@@ -116,6 +116,8 @@ def test_dwork_peers_are_cut_off_and_hear_nothing():
         reader, writer = await connected(server, "dwork")
         writer.write(HELLO)
         await reader.readexactly(64)
+        _, length = await reader.readexactly(2)
+        await reader.readexactly(length)  # READY
         fail(server)
         after = await asyncio.wait_for(_all_of(reader), 90)
         writer.close()
