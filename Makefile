@@ -24,8 +24,8 @@ APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-re
 
 # Debian packages of real peers that some tests talk to, and the programs in them.
 TEST_PACKAGES := gearman-tools gearman-job-server libgearman-client-perl libanyevent-rabbitmq-perl php-cli php-gearman \
-	rabbitmq-server openssl chromium nginx-light gcc libc6-dev python3-dev
-TEST_PROGRAMS := gearman gearadmin gearmand php epmd openssl chromium nginx cc
+	postgresql pgbouncer rabbitmq-server openssl chromium nginx-light gcc libc6-dev python3-dev
+TEST_PROGRAMS := psql pgbouncer gearman gearadmin gearmand php epmd openssl chromium nginx cc
 
 # Packages from npm that some tests talk to or check pages with, and where they are put.
 TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 @cloudamqp/amqp-client@4.1.1 axe-core@4.14.0 pyright@1.1.414

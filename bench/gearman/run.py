@@ -8,6 +8,7 @@ them; figures are medians over the rounds, and ratios are taken within a round. 
     python bench/gearman/run.py --quick
     python bench/gearman/run.py --only gearmand,gearmand-t1 --workloads cycle-4,cycle-16
     python bench/gearman/run.py --only gearmand-buckets,manyhands --backlog 1000000
+    python bench/gearman/run.py --before ../older-checkout --only gearmand,before,manyhands
 """
 
 import argparse
@@ -160,6 +161,16 @@ SERVERS: dict[str, Callable[[Path], Setup]] = {
 }
 
 
+def checkout(tree: Path) -> Callable[[Path], Setup]:
+    """Sets up the server of another checkout, on the same interpreter."""
+
+    def set_up(data: Path) -> Setup:
+        command, find_port = manyhands(data)
+        return Setup(["env", f"PYTHONPATH={tree.resolve() / 'src'}", *command], find_port)
+
+    return set_up
+
+
 def launch(command: list[str], data: Path) -> subprocess.Popen[bytes]:
     with (data / "output").open("wb") as output:
         return subprocess.Popen(
@@ -201,10 +212,10 @@ def family(pid: int) -> list[int]:
     return pids
 
 
-def cpu_seconds(pid: int) -> float:
-    """Adds up the run time of all threads of the family; finer than the clock ticks of `stat`."""
+def cpu_seconds(*pids: int) -> float:
+    """Adds up the run time of all threads of processes; finer than the clock ticks of `stat`."""
     total = 0
-    for member in family(pid):
+    for member in pids:
         for thread in Path(f"/proc/{member}/task").glob("*/schedstat"):
             with contextlib.suppress(OSError):
                 total += int(thread.read_text().split()[0])
@@ -244,13 +255,14 @@ def generate(generator: Path, server: Server, workload: Workload, seconds: float
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     pid = server.process.pid
-    memory, cpu, machine = resident_bytes(pid), cpu_seconds(pid), machine_seconds()
+    memory, cpu, machine = resident_bytes(pid), cpu_seconds(*family(pid)), machine_seconds()
+    main_cpu = cpu_seconds(pid)
     started = time.monotonic()
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=seconds + START_LIMIT
     )
     elapsed = time.monotonic() - started
-    cpu = cpu_seconds(pid) - cpu
+    cpu, main_cpu = cpu_seconds(*family(pid)) - cpu, cpu_seconds(pid) - main_cpu
     machine = machine_seconds() - machine
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"generator ended with {done.returncode}")
@@ -258,6 +270,7 @@ def generate(generator: Path, server: Server, workload: Workload, seconds: float
     if not cell["jobs"]:
         raise RuntimeError("no job was done in time")
     cell["server_cpu_us_per_job"] = cpu / cell["jobs"] * 1e6
+    cell["main_cpu_us_per_job"] = main_cpu / cell["jobs"] * 1e6
     cell["server_cores"] = cpu / cell["seconds"]
     cell["generator_cores"] = cell["cpu_seconds"] / cell["seconds"]
     cell["other_cores"] = max(0.0, (machine - cpu - cell["cpu_seconds"]) / elapsed)
@@ -350,7 +363,10 @@ def ratio(number: float) -> str:
 
 
 def make_table(title: str, results: dict[str, dict[str, Cell]]) -> Table:
-    caption = f"ratio: to {REFERENCE}; CPU us: of the server, per job; cores: how many were busy"
+    caption = (
+        f"ratio: to {REFERENCE}; CPU us: of the server, per job, and of its main process alone;"
+        " cores: how many were busy"
+    )
     table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD)
     table.add_column("workload", no_wrap=True)
     table.add_column("server", no_wrap=True)
@@ -362,6 +378,7 @@ def make_table(title: str, results: dict[str, dict[str, Cell]]) -> Table:
         "p99 us",
         "max ms",
         "CPU us",
+        "main's",
         "cores",
         "load's",
         "others'",
@@ -384,6 +401,7 @@ def make_table(title: str, results: dict[str, dict[str, Cell]]) -> Table:
                 short(row["ack_p99_us"]) if row["acknowledged"] else "",
                 f"{row['ack_max_us'] / 1000:,.1f}" if row["acknowledged"] else "",
                 f"{row['server_cpu_us_per_job']:.1f}",
+                f"{row['main_cpu_us_per_job']:.1f}",
                 f"{row['server_cores']:.2f}",
                 f"{row['generator_cores']:.2f}",
                 f"[yellow]{others}[/yellow]" if row["other_cores"] > NOISE_LIMIT else others,
@@ -448,6 +466,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", default="", metavar="NAMES", help="workloads, likewise")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="longest time for one cell")
+    parser.add_argument(
+        "--before", type=Path, metavar="TREE", help="another checkout, as the server `before`"
+    )
     parser.add_argument("--quick", action="store_true", help="2 rounds of at most 1 second")
     parser.add_argument(
         "--backlog", type=int, metavar="JOBS", help="measure with JOBS queued, once"
@@ -508,6 +529,8 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.quick:
         arguments.rounds, arguments.seconds = 2, 1.0
+    if arguments.before:
+        SERVERS["before"] = checkout(arguments.before)
     refuse_memory_disk(arguments.data_root)
     console = Console()
     with tempfile.TemporaryDirectory() as directory:

@@ -15,9 +15,11 @@ from typing import Any, Final, Protocol
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
-from manyhands.access.callers import callers_of
 from manyhands.access.curve_keys import CurveKeyFile
-from manyhands.config import LISTENERS, Address, BrokerAddress, Config, Endpoints
+from manyhands.access.file import AccessFileError, callers_of, reload_callers
+from manyhands.access.gate import Gate
+from manyhands.access.logins import Logins
+from manyhands.config import LISTENERS, Address, BrokerAddress, Config, DatabaseAddress, Endpoints
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.clock import Clock
@@ -65,6 +67,8 @@ from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.server")
 
+FENCED_CODE: Final = 4  # of a server that another one has replaced
+_EXPIRY_SECONDS: Final = 1.0  # between checks for callers whose time is over
 _LOOK_SECONDS: Final = 0.05  # between checks of what a gentle stop waits for
 # Thresholds of the garbage collector: with a million jobs in memory, the defaults would stop the
 # server for a third of a second.
@@ -122,8 +126,11 @@ class Server:
         self.traffic = Traffic(self.tallies, self.condition.addresses)
         self.worker_books = WorkerBooks(facts)
         self.callers = callers_of(config, self.clock.now)
-        self.admission = Admission(self.callers, read_only=config.read_only)
         self.audit = AuditLog(self.dispatcher)
+        self.logins = Logins(self.callers, self.audit)
+        self.gate = Gate(self.dispatcher, self.audit)
+        self.metrics.sources.append(self.logins.metrics)
+        self.admission = Admission(self.logins, self.gate, read_only=config.read_only)
         self.bulk = BulkRunner(self.dispatcher, self.audit)
         self.duties = Duties(
             self.dispatcher,
@@ -135,9 +142,18 @@ class Server:
             disk_free_mib_min=config.disk_free_mib_min,
         )
         self.backplane = Backplane(
-            self.dispatcher, self.ids, self.budget, self.audit, self.condition, self.callers
+            self.dispatcher,
+            self.ids,
+            self.budget,
+            self.audit,
+            self.condition,
+            self.gate,
+            self.logins,
         )
         self.watched = WatchedFiles(loop)
+        files = [file for file in (config.access, config.tokens_file) if file is not None]
+        if files:
+            self.watched.add(files, partial(reload_callers, self.callers, config))
         self.listeners: list[Listener] = []
         self._http_listener: HttpListener | None = None
 
@@ -149,7 +165,7 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.callers, self.messages)
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.logins, self.messages)
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
@@ -273,8 +289,14 @@ class Server:
                 door = TlsDoor(listener, where_tls, self._tls)
                 self.condition.addresses[f"{name}_tls"] = await door.start()
                 self.listeners.append(door)
+        if self.config.access is not None:
+            self._expire_callers()
         self.bulk.resume()
         self.condition.is_ready = True
+
+    def _expire_callers(self) -> None:
+        self.callers.expire()
+        asyncio.get_running_loop().call_later(_EXPIRY_SECONDS, self._expire_callers)
 
     async def run(self) -> None:
         """Runs until the server is to stop, and then stops it in order."""
@@ -346,7 +368,23 @@ def open_store(config: Config) -> Store:
     )
     if config.store == "memory":
         return MemoryStore(retention)
-    return SqliteStore(config.data, retention)
+    if config.store == "sqlite":
+        return SqliteStore(config.data, retention)
+    return _open_postgres(config, config.store, retention)
+
+
+def _open_postgres(config: Config, address: DatabaseAddress, retention: Retention) -> Store:
+    try:
+        from manyhands.store.postgres.store import (  # noqa: PLC0415 - an extra: not everybody has it
+            Joining,
+            PostgresStore,
+        )
+    except ImportError:
+        raise StoreError(
+            "the PostgreSQL store needs psycopg; install it with: pip install 'manyhands[postgres]'"
+        ) from None
+    joining = Joining(config.server_name, Ids().incarnation)
+    return PostgresStore(address, retention, joining=joining, unsafe_commits=config.unsafe_commits)
 
 
 def run(config: Config, warnings: Sequence[str] = ()) -> None:
@@ -372,7 +410,7 @@ def run(config: Config, warnings: Sequence[str] = ()) -> None:
         failure = store.close()
         if failure is not None:
             _log.critical("the store was not closed in order", reason=failure)
-    raise SystemExit(code if failure is None else 1)
+    raise SystemExit(code if failure is None or code else 1)
 
 
 @contextlib.contextmanager
@@ -411,7 +449,11 @@ def _tune_garbage_collector() -> None:
 async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(LoopErrors())
-    server = Server(config, store, loop)
+    try:
+        server = Server(config, store, loop)
+    except AccessFileError as error:
+        print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
+        return 1
     condition = server.condition
     listen_to_signals(
         condition,
@@ -434,6 +476,6 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     remove_own_files(config)
     if condition.failure is not None:
         _log.critical("stopped because the store failed", reason=condition.failure)
-        return 1
+        return FENCED_CODE if server.dispatcher.fenced else 1
     _log.info("stopped")
     return 0

@@ -9,6 +9,8 @@ import pytest
 from tests.e2e.qless.talk import Wire
 from tests.e2e.serving import SECONDS_MAX, Api, serving
 
+STORES = ("memory", "postgresql")
+
 
 def fill(api, queue: str, count: int, **fields) -> list[str]:
     ids = []

@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.serving import wait_until
 
+STORES = ("memory", "postgresql")
+
 
 def claim_one(api, queue: str, **more):
     [job] = api.results("claim", queue=queue, **more)

@@ -2,6 +2,8 @@
 
 from tests.e2e.serving import Api, serving
 
+STORES = ("memory", "postgresql")
+
 
 def work_off(api, queue: str, *, completed: int, failed: int) -> None:
     api.results("submit", items=[{"queue": queue} for _ in range(completed + failed)])

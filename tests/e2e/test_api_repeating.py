@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.serving import SECONDS_MAX, Api, serving, start, wait_until
 
+STORES = ("memory", "postgresql")
+
 
 def keyed(api: Api, key: str, **body) -> httpx.Response:
     return api.http.post("/api/submit", json=body, headers={"Idempotency-Key": key})

@@ -14,6 +14,8 @@ from tests.e2e.peers import FAILURE_DATA, FAILURE_TEXT, PEERS, SAMPLES, Peer
 from tests.e2e.serving import Api, serving
 
 PENDING, RUNNING = "task_pending_v1", "task_running_v1"
+
+STORES = ("memory", "postgresql")
 ENDINGS = ("task_completed_v1", "task_failed_v1")
 PAIRS = [pytest.param(*two, id="-to-".join(two)) for two in itertools.product(PEERS, repeat=2)]
 # In the words of the other stream; a lease that may still be renewed waits like any other.
@@ -32,11 +34,11 @@ every_pair = pytest.mark.parametrize(("submitter", "worker"), PAIRS)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, store_of_module):
     folder = tmp_path_factory.mktemp("served")
     listeners = ("gearman", "dwork", "wmp", "amqp")
     arguments = [word for name in listeners for word in (f"--{name}", "127.0.0.1:0")]
-    with serving(folder, "--store", "memory", *arguments) as server:
+    with serving(folder, "--store", store_of_module, *arguments) as server:
         yield server
 
 

@@ -31,6 +31,7 @@ from tests.e2e.stream_talk import (
     talking,
 )
 
+STORES = ("memory", "postgresql")
 _NOTHING = -1  # no note is of that kind
 
 

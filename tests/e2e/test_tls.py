@@ -16,8 +16,9 @@ import pika
 import pytest
 from websockets.sync.client import connect as connect_websocket
 
+from manyhands import SyncClient
 from tests.e2e.certificates import Authority
-from tests.e2e.serving import SECONDS_MAX, serving, wait_until
+from tests.e2e.serving import SECONDS_MAX, command, environment, serving, wait_until
 
 CLIENTS = Path(__file__).parent / "clients"
 ADDRESSES = ("--http-tls", "127.0.0.1:0", "--gearman-tls", "127.0.0.1:0")
@@ -399,3 +400,53 @@ def test_a_slow_handshake_ends_in_time(served):
     asyncio.run(sit())
 
     wait_until(lambda: "it took more than 10 s" in served.log())
+
+
+# Our own clients.
+
+
+def test_our_client_shows_its_certificate(demanding, authority, client_pair, tmp_path):
+    both = tmp_path / "both.pem"
+    both.write_text(client_pair.certificate.read_text() + client_pair.key.read_text())
+    pair = (str(client_pair.certificate), str(client_pair.key))
+    for cert in (pair, str(both)):
+        client = SyncClient(https(demanding), ca=str(authority.file), cert=cert)
+        with contextlib.closing(client):
+            client.submit_raw("mail", b"x")
+            assert [queue["name"] for queue in client.queues()] == ["mail"]
+
+
+def run_with(variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        env=environment() | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def test_our_commands_use_the_files_of_the_environment_or_of_a_profile(
+    demanding, authority, client_pair, tmp_path
+):
+    files = {
+        "ca": str(authority.file),
+        "cert": str(client_pair.certificate),
+        "key": str(client_pair.key),
+    }
+    at = {"MANYHANDS_URL": https(demanding)}
+    variables = {f"MANYHANDS_{name.upper()}": file for name, file in files.items()}
+    by_environment = run_with({**at, **variables}, "status")
+    config = tmp_path / "config.toml"
+    lines = [f"{name} = '{file}'" for name, file in files.items()]
+    config.write_text("\n".join(["[profiles.here]", f"url = '{https(demanding)}'", *lines]))
+    by_profile = run_with({"MANYHANDS_CONFIG": str(config)}, "status", "--profile", "here")
+    distrustful = run_with(at, "status")
+    broken = run_with({**at, "MANYHANDS_CA": str(client_pair.key)}, "status")
+
+    assert by_environment.returncode == 0, by_environment.stderr
+    assert by_profile.returncode == 0, by_profile.stderr
+    assert distrustful.returncode != 0
+    assert "certificate" in distrustful.stderr
+    assert "cannot be used" in broken.stderr

@@ -89,7 +89,9 @@ class Echoing:
             ids=Ids(),
             dispatcher=dispatcher,
             budget=ample_budget(),
-            callers=Callers(),
+            callers=(callers := Callers()),
+            logins=SimpleNamespace(callers=callers, failed=lambda *_: None),
+            gate=SimpleNamespace(guard=lambda *_: None),
             condition=SimpleNamespace(failure=None, on_failure=[]),
         )
         session = Echo()

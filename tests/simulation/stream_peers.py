@@ -181,6 +181,9 @@ class Line:
     def come_back(self) -> None:
         self.server.loop.call_soon(lambda: self._take([]))
 
+    def sees(self, job) -> bool:  # noqa: ARG002
+        return True
+
     def has_work(self, queues) -> bool:
         return self.server.dispatcher.has_work(queues)
 

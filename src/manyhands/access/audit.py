@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from manyhands.dispatch.dispatcher import Dispatcher
-from manyhands.dispatch.session import Settle
+from manyhands.dispatch.session import Ask, Settle
 from manyhands.model.audit import AuditEntry
 from manyhands.model.commands import (
     Cancel,
@@ -24,11 +24,13 @@ from manyhands.model.commands import (
     LookByName,
     PutSchedule,
 )
-from manyhands.model.replies import ChangedMany, Refusal, Reply
+from manyhands.model.replies import ChangedMany, Refusal, Reply, Why
 from manyhands.model.roles import ANYBODY, Caller
 
 _TARGET_MAX: Final = 255
 _REQUEST_MAX: Final = 255
+# Refusals recorded for one sender, and senders with any, in a minute: nobody can fill the disk.
+_REFUSED_A_MINUTE: Final = 100
 
 
 class AuditLog:
@@ -36,6 +38,8 @@ class AuditLog:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        self._minute = 0
+        self._refused: dict[tuple[str, str], int] = {}  # in this minute, by caller and address
 
     @contextmanager
     def action(self, caller: Caller, address: str, request: str) -> Iterator["Action"]:
@@ -54,8 +58,11 @@ class AuditLog:
         address: str,
         request: str,
         caller: Caller = ANYBODY,
+        ask: Ask | None = None,
     ) -> None:
-        """Asks a command of an operator that did not come over HTTP."""
+        """Asks a command of an operator that did not come over HTTP. ``ask`` is the caller's own
+        way to the dispatcher, if it is restricted.
+        """
         action = Action(self, caller, address, request)
         entry = action.begin((command,))
 
@@ -64,7 +71,31 @@ class AuditLog:
                 action.end(entry, (reply,))
             settle(reply)
 
-        self._dispatcher.ask(command, settle_recorded)
+        (ask or self._dispatcher.ask)(command, settle_recorded)
+
+    def refused(self, caller: Caller, address: str, protocol: str, what: str, target: str) -> None:
+        """Records a request that was refused, unless its sender had many of them in this minute."""
+        minute = self._dispatcher.clock.now() // 60_000
+        if minute != self._minute:
+            self._minute = minute
+            self._refused.clear()
+        key = (caller.name, address)
+        count = self._refused[key] = self._refused.get(key, 0) + 1
+        if count <= _REFUSED_A_MINUTE and len(self._refused) <= _REFUSED_A_MINUTE:
+            entry = AuditEntry(
+                seq=0,
+                at=0,
+                who=caller.name,
+                role=caller.role.value if caller.name else "",
+                address=address,
+                request=protocol,
+                what=what,
+                target=target[:_TARGET_MAX],
+                asked=1,
+                refused=Why.NOT_ALLOWED.value,
+                known=True,
+            )
+            self.note(entry)
 
     def note(self, entry: AuditEntry) -> AuditEntry:
         """Adds the entry to the next commit; a new one gets its number."""
@@ -101,7 +132,7 @@ class Action:
         asked = sum(
             len(command.job_ids) if isinstance(command, Cancel) else 1 for command in commands
         )
-        return self.note(_words(first), _target(first), asked)
+        return self.note(words_of(first), target_of(first), asked)
 
     def note(self, what: str, target: str, asked: int) -> AuditEntry:
         """Records an action that is not a command, before it is done."""
@@ -133,12 +164,13 @@ def _changed(reply: Reply) -> int:
     return len(reply.jobs) if isinstance(reply, ChangedMany) else 1
 
 
-def _words(command: Command) -> str:
+def words_of(command: Command) -> str:
     """SetQueue is shown as "set queue"."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(command).__name__).lower()
 
 
-def _target(command: Command) -> str:
+def target_of(command: Command) -> str:
+    """The job, queue or setting that a command concerns; the first of several."""
     if isinstance(command, Cancel):
         return command.job_ids[0] if command.job_ids else ""
     if isinstance(command, PutSchedule):

@@ -17,7 +17,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.access.credentials import Certificate, Credentials
-from manyhands.config import Config, Token, read_tokens_file
 from manyhands.model.roles import ANYBODY, Caller
 
 # More than any secret that this server makes; what is longer is not even hashed.
@@ -278,16 +277,3 @@ def _shows_secret(shown: Credentials) -> bool:
 def token_digest(secret: str) -> bytes:
     """What is stored of a token: it is random, so a plain hash is enough."""
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-def entry_of(token: Token) -> Entry:
-    """The entry of a token that the configuration names."""
-    return Entry(caller=Caller(token.name, token.role), token=token_digest(token.secret))
-
-
-def callers_of(config: Config, now: Callable[[], int]) -> Callers:
-    """The callers that the configuration names. Raises ConfigError if a file cannot be read."""
-    tokens = list(config.tokens.each) if config.tokens is not None else []
-    if config.tokens_file is not None:
-        tokens += read_tokens_file(config.tokens_file)
-    return Callers([entry_of(token) for token in tokens], now=now)

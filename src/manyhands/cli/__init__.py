@@ -22,6 +22,12 @@ COMMANDS: Final = (
     Lazy("Server", "serve", "manyhands.cli.serve:serve", "Start the server."),
     Lazy(
         "Server",
+        "access",
+        "manyhands.cli.access:access",
+        "Make, list, test and remove callers of the access file.",
+    ),
+    Lazy(
+        "Server",
         "config",
         "manyhands.cli.show_config:show_config",
         "Show the configuration that serve would use.",
@@ -120,6 +126,12 @@ COMMANDS: Final = (
         "Write everything as lines of JSON.",
     ),
     Lazy("Store", "import", "manyhands.cli.import_jobs:import_jobs", "Read an export."),
+    Lazy(
+        "Store",
+        "migrate",
+        "manyhands.cli.migrate:migrate",
+        "Make or update the tables of a PostgreSQL store.",
+    ),
     Lazy(
         "Other protocols",
         "dwork",

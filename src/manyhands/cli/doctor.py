@@ -23,6 +23,7 @@ from manyhands.config import (
     Address,
     Config,
     ConfigError,
+    DatabaseAddress,
     Endpoints,
     load_config,
     warnings_of,
@@ -131,8 +132,11 @@ def _versions() -> Finding:
 
 
 def _directory(config: Config) -> Iterator[Finding]:
-    if config.store != "sqlite":
+    if config.store == "memory":
         yield Finding("store", "warn", "jobs are kept in memory and are gone when it stops.")
+        return
+    if config.store != "sqlite":
+        yield _database(config.store, unsafe_commits=config.unsafe_commits)
         return
     folder = config.data.absolute()
     exists = folder.is_dir()
@@ -157,6 +161,38 @@ def _directory(config: Config) -> Iterator[Finding]:
         level, said = "ok", f"{least:,} MiB are needed"
     yield Finding("disk", level, f"{free_mib:,} MiB are free; {said}.")
     yield _sync_speed(place)
+
+
+def _database(address: DatabaseAddress, *, unsafe_commits: bool) -> Finding:
+    try:
+        import psycopg
+
+        from manyhands.store.contract import StoreError
+        from manyhands.store.postgres import schema, sessions
+    except ImportError:
+        return Finding("database", "bad", "psycopg is missing: pip install 'manyhands[postgres]'.")
+    from manyhands.dispatch.clock import Clock
+
+    clock = Clock()
+    try:
+        with sessions.connect(address) as connection:
+            sessions.check_server(connection, unsafe_commits=unsafe_commits)
+            version = schema.version_of(connection, address.schema)
+            before = clock.monotonic_ms()
+            for _ in range(_SYNCS):
+                connection.execute("SELECT 1")
+            took = (clock.monotonic_ms() - before) / _SYNCS
+            number = connection.info.server_version // 10_000
+    except psycopg.Error as error:
+        return Finding("database", "bad", str(sessions.unusable(address, error)))
+    except StoreError as error:
+        return Finding("database", "bad", str(error))
+    tables = "no tables yet" if version is None else f"tables of version {version}"
+    return Finding(
+        "database",
+        "ok",
+        f"{address} is PostgreSQL {number} with {tables}; a round trip takes {took:.2f} ms.",
+    )
 
 
 def _sync_speed(place: Path) -> Finding:

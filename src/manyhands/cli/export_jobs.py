@@ -3,9 +3,9 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
 
 import msgspec
 import typer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import apsw
 
     from manyhands.cli.lines import Doom, Line
+    from manyhands.config import Config
     from manyhands.model.events import Cursor
     from manyhands.model.job import Job
     from manyhands.model.policy import Terms
@@ -53,7 +54,7 @@ def export_jobs(
 
       manyhands export - | gzip > jobs.jsonl.gz
     """
-    found = config_of(data, config)
+    found = config_of(data, config, or_database=True)
     counts: dict[str, int] = {}
     damage: list[str] = []
 
@@ -61,13 +62,12 @@ def export_jobs(
 
     with (
         errors_shown(),
-        reading(found.data) as connection,
-        connection,  # one snapshot for all lines
+        _contents(found, damage) as contents,
         _output(file) as output,
         progress("exporting") as report,
     ):
-        total = connection.execute("SELECT count(*) FROM jobs").get
-        for number, line in enumerate(_lines(connection, damage)):
+        total = contents.jobs_count(None)
+        for number, line in enumerate(_lines(contents)):
             kind = str(type(line).__struct_config__.tag)
             counts[kind] = counts.get(kind, 0) + 1
             output.write(encode(line) + b"\n")
@@ -104,8 +104,38 @@ def _output(file: Path) -> Iterator[BinaryIO]:
         draft.unlink(missing_ok=True)
 
 
-def _lines(connection: "apsw.Connection", damage: list[str]) -> Iterator["Line"]:
-    """All undamaged records; ``damage`` names the others."""
+class Contents(Protocol):
+    """A store in one snapshot; damaged records are left out."""
+
+    def settings(self, table: str) -> "Iterable[tuple[str, str]]":
+        """Names and records of a table."""
+
+    def terms(self) -> "Iterable[tuple[int, str]]":
+        """All terms."""
+
+    def jobs(self, terms: "Mapping[int, Terms]") -> "Iterator[Job]":
+        """All jobs, in order of serial."""
+
+    def jobs_count(self, until: int | None) -> int:
+        """How many jobs there are, up to a serial if one is given."""
+
+
+@contextlib.contextmanager
+def _contents(config: "Config", damage: list[str]) -> Iterator[Contents]:
+    if config.store == "sqlite":
+        with reading(config.data) as connection, connection:  # one snapshot for all lines
+            yield _File(connection, damage)
+        return
+    from manyhands.config import DatabaseAddress
+    from manyhands.store.postgres.export import snapshot
+
+    assert isinstance(config.store, DatabaseAddress)
+    with snapshot(config.store) as contents:
+        yield contents
+
+
+def _lines(contents: Contents) -> Iterator["Line"]:
+    """All records."""
     from manyhands import __version__
     from manyhands.cli import lines
     from manyhands.dispatch.clock import Clock
@@ -114,18 +144,18 @@ def _lines(connection: "apsw.Connection", damage: list[str]) -> Iterator["Line"]
     from manyhands.store.records.packer import TermsBook
 
     yield lines.Header(lines.FORMAT, __version__, Clock().now())
-    for _, record in _whole(connection, "queues", damage):
+    for _, record in contents.settings("queues"):
         yield lines.QueueLine(msgspec.json.decode(record, type=Queue))
-    for _, record in _whole(connection, "limits", damage):
+    for _, record in contents.settings("limits"):
         yield lines.LimitLine(msgspec.json.decode(record, type=NamedLimit))
-    for _, record in _whole(connection, "schedules", damage):
+    for _, record in contents.settings("schedules"):
         yield lines.ScheduleLine(msgspec.json.decode(record, type=Schedule))
     terms = TermsBook()
-    for number, record in _whole(connection, "terms", damage):
+    for number, record in contents.terms():
         terms.learn(number, record)
-    cursors = [record for _, record in _whole(connection, "cursors", damage)]
-    dooms, graphs = _dooms(connection, cursors), _graphs(cursors)
-    for job in _jobs(connection, terms.by_number, damage):
+    cursors = [record for _, record in contents.settings("cursors")]
+    dooms, graphs = _dooms(contents, cursors), _graphs(cursors)
+    for job in contents.jobs(terms.by_number):
         namespace = job.namespace or ""
         begins_graph = namespace in graphs and job.serial >= graphs[namespace]
         if begins_graph:
@@ -133,31 +163,43 @@ def _lines(connection: "apsw.Connection", damage: list[str]) -> Iterator["Line"]
         yield lines.job_line(job, dooms.get(job.job_id), begins_graph=begins_graph)
 
 
-def _whole(connection: "apsw.Connection", table: str, damage: list[str]) -> Iterator[Sequence[Any]]:
-    from manyhands.store.sqlite.checksums import RecordDamagedError, verified
+class _File:
+    """The file of a SQLite store; ``damage`` names what is left out."""
 
-    for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1"):  # noqa: S608
-        try:
-            yield verified(f"{table} {row[0]}", row)
-        except RecordDamagedError as error:
-            damage.append(str(error))
+    def __init__(self, connection: "apsw.Connection", damage: list[str]) -> None:
+        self._connection = connection
+        self._damage = damage
 
+    def settings(self, table: str) -> Iterator[Any]:
+        from manyhands.store.sqlite.checksums import RecordDamagedError, verified
 
-def _jobs(
-    connection: "apsw.Connection", terms: "Mapping[int, Terms]", damage: list[str]
-) -> Iterator["Job"]:
-    from manyhands.store.sqlite.checksums import RecordDamagedError
-    from manyhands.store.sqlite.rows import COLUMNS, decode_row
+        for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY 1"):  # noqa: S608
+            try:
+                yield verified(f"{table} {row[0]}", row)
+            except RecordDamagedError as error:
+                self._damage.append(str(error))
 
-    # One by one, so that an unreadable row does not end the loop.
-    statement = f"SELECT {COLUMNS} FROM jobs WHERE serial = ?"  # noqa: S608 - our own words
-    for (serial,) in connection.execute("SELECT serial FROM jobs ORDER BY serial"):
-        try:
-            yield decode_row(connection.execute(statement, (serial,)).fetchall()[0], terms)
-        except RecordDamagedError as error:
-            damage.append(str(error))
-        except (msgspec.MsgspecError, KeyError, ValueError) as error:
-            damage.append(f"the job with serial {serial} cannot be read ({error})")
+    def terms(self) -> Iterator[Any]:
+        return self.settings("terms")
+
+    def jobs(self, terms: "Mapping[int, Terms]") -> Iterator["Job"]:
+        from manyhands.store.sqlite.checksums import RecordDamagedError
+        from manyhands.store.sqlite.rows import COLUMNS, decode_row
+
+        # One by one, so that an unreadable row does not end the loop.
+        execute, damage = self._connection.execute, self._damage
+        statement = f"SELECT {COLUMNS} FROM jobs WHERE serial = ?"  # noqa: S608 - our own words
+        for (serial,) in execute("SELECT serial FROM jobs ORDER BY serial"):
+            try:
+                yield decode_row(execute(statement, (serial,)).fetchall()[0], terms)
+            except RecordDamagedError as error:
+                damage.append(str(error))
+            except (msgspec.MsgspecError, KeyError, ValueError) as error:
+                damage.append(f"the job with serial {serial} cannot be read ({error})")
+
+    def jobs_count(self, until: int | None) -> int:
+        statement = "SELECT count(*) FROM jobs WHERE serial <= coalesce(?, serial)"
+        return int(self._connection.execute(statement, (until,)).get)
 
 
 def _marks(cursors: Sequence[str], prefix: str) -> Iterator["Cursor"]:
@@ -177,7 +219,7 @@ def _graphs(cursors: Sequence[str]) -> dict[str, int]:
     return {mark.name: mark.seq for mark in _marks(cursors, GRAPH_PREFIX)}
 
 
-def _dooms(connection: "apsw.Connection", cursors: Sequence[str]) -> dict[str, "Doom"]:
+def _dooms(contents: Contents, cursors: Sequence[str]) -> dict[str, "Doom"]:
     """The pending cascade cancellations, by job id."""
     from manyhands.cli.lines import Doom
     from manyhands.store.batch import UNNOTIFIED_PREFIX
@@ -185,6 +227,5 @@ def _dooms(connection: "apsw.Connection", cursors: Sequence[str]) -> dict[str, "
     found = {}
     for mark in _marks(cursors, UNNOTIFIED_PREFIX):
         if mark.seq:
-            statement = "SELECT count(*) FROM jobs WHERE serial <= ?"
-            found[mark.name] = Doom(connection.execute(statement, (mark.seq,)).get, mark.notes)
+            found[mark.name] = Doom(contents.jobs_count(mark.seq), mark.notes)
     return found

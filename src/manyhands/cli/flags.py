@@ -52,6 +52,7 @@ _PANELS = {
     "Storage": (
         "data",
         "store",
+        "unsafe_commits",
         "retention_",
         "result_retention_",
         "disk_",
@@ -59,6 +60,7 @@ _PANELS = {
         "memory",
     ),
     "Access": (
+        "access",
         "tokens",
         "tokens_file",
         "read_only",

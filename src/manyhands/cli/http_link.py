@@ -94,8 +94,17 @@ class HttpLink:
         self.name = f"{url.scheme}://{url.netloc}"
         self.is_secure = url.scheme == "https"
         self._seconds = seconds
-        kind = http.client.HTTPSConnection if self.is_secure else http.client.HTTPConnection
-        self._connection = kind(url.hostname, port, timeout=seconds)
+        self._connection: http.client.HTTPConnection
+        if self.is_secure:
+            try:
+                context = place.trust.context()
+            except OSError as error:
+                fail(f"{error}.")
+            self._connection = http.client.HTTPSConnection(
+                url.hostname, port, timeout=seconds, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(url.hostname, port, timeout=seconds)
         self._headers: dict[str, str | bytes] = {"Content-Type": "application/json"}
         if place.token is not None:
             self._headers["Authorization"] = f"Bearer {place.token}".encode()

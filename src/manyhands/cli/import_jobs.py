@@ -41,14 +41,14 @@ def import_jobs(
 
       manyhands import --data /var/lib/manyhands --skip-existing jobs.jsonl
     """
-    found = config_of(data, config)
+    found = config_of(data, config, or_database=True)
 
-    from manyhands.store.sqlite.store import SqliteStore
+    from manyhands.app import open_store
 
     with errors_shown():
         with file.open("rb"):
             pass  # a file that cannot be read leaves no new store behind
-        store = SqliteStore(found.data)
+        store = open_store(found)
         try:
             importer = _Importer(store, skip_existing=skip_existing)
             importer.check(file)
@@ -105,7 +105,7 @@ class _Importer:
         from manyhands.model.job import FINISHED
 
         job, live = line.job, self._store.live
-        if live.job(job.job_id) is not None:
+        if live.job(job.job_id) is not None or self._store.find(job.job_id) is not None:
             return f"job {job.job_id} already exists"
         if job.state in FINISHED:
             return None
@@ -205,6 +205,7 @@ class _Importer:
         from manyhands.engine.graph import job_of_key
         from manyhands.model.job import FINISHED, Unnotified
 
+        self._fetch([key for key in self._awaited if "\0" not in key])
         for key in self._awaited:
             job = job_of_key(effects, key)
             if (
@@ -214,6 +215,15 @@ class _Importer:
             ):
                 continue
             effects.set().unnotified[job.job_id] = Unnotified()
+
+    def _fetch(self, job_ids: list[str]) -> None:
+        """Has records read that a store does not read by itself."""
+        self._store.begin_fetch(job_ids)
+        while not self._store.has_fetched():
+            descriptor = self._store.fileno()
+            assert descriptor is not None
+            select.select([descriptor], [], [])
+            self._store.finish_commits()
 
     def _commit(self, effects: "Effects") -> None:
         store = self._store

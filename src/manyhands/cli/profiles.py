@@ -7,6 +7,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from manyhands.cli.stores import fail
+from manyhands.client.trust import Trust
 from manyhands.config import (
     FILE_VARIABLE,
     PROFILE_VARIABLE,
@@ -22,10 +23,11 @@ _USUAL = "default"
 
 
 class Destination(Struct, frozen=True):
-    """A server's address and the token for it."""
+    """A server's address, the token for it, and the files for TLS."""
 
     url: str
     token: str | None = None
+    trust: Trust = Trust()
 
     def __repr__(self) -> str:
         return f"Destination({self.url})"
@@ -54,8 +56,14 @@ def destination(
         kept = found.token or (
             _read_token(Path(found.token_file).expanduser()) if found.token_file else None
         )
-        return Destination(found.url, _checked(own or kept or os.environ.get(TOKEN_VARIABLE)))
+        used = _checked(own or kept or os.environ.get(TOKEN_VARIABLE))
+        return Destination(found.url, used, _trust(found))
     return Destination(given or DEFAULT_URL, _checked(own or os.environ.get(TOKEN_VARIABLE)))
+
+
+def _trust(profile: Profile) -> Trust:
+    files = (profile.ca, profile.cert, profile.key)
+    return Trust(*(None if file is None else str(Path(file).expanduser()) for file in files))
 
 
 def _profile(name: str) -> Profile | None:

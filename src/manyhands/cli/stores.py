@@ -28,13 +28,21 @@ ConfigFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def config_of(data: Path | None, config: Path | None) -> Config:
-    """The configuration that `serve` would use with the same flags; its store must be on disk."""
+def config_of(data: Path | None, config: Path | None, *, or_database: bool = False) -> Config:
+    """The configuration that `serve` would use with the same flags; its store must be on disk, or
+    in a database if the command can deal with that.
+    """
     file = config or (Path(named) if (named := os.environ.get(FILE_VARIABLE)) else None)
     flags = {"data": str(data) if data is not None else None}
     found = load_config(flags, os.environ, file).config
-    if found.store != "sqlite":
+    if found.store == "memory":
         fail("the store is kept in memory only; there is nothing on disk.")
+    if found.store != "sqlite" and not or_database:
+        fail(
+            "this command works on the files of a SQLite store. A PostgreSQL store is backed up, "
+            "checked and compacted as the database that it is in: with pg_dump or continuously "
+            "(PITR), pg_amcheck, and VACUUM. All tables of its schema belong to it."
+        )
     return found
 
 

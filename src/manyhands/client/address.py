@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from manyhands.client.trust import Trust
+
 URL: Final = "http://127.0.0.1:7700"
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _CONNECT_SECONDS: Final = 10.0
@@ -46,7 +48,7 @@ class Place(Protocol):
 class Url:
     """A server at a host and a port."""
 
-    def __init__(self, url: str, ca: str | None = None) -> None:
+    def __init__(self, url: str, trust: Trust | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in _PORTS or not parts.hostname:
             sentence = f"{url!r} is no address of a server; an example of one is {URL}"
@@ -63,7 +65,7 @@ class Url:
         self._hostname = parts.hostname
         self._port = port
         self._is_secure = parts.scheme in ("https", "wss")
-        self.ca = ca
+        self.trust = trust or Trust()
         self.host = parts.netloc
         self.prefix = parts.path.rstrip("/")
         self.token = None
@@ -121,17 +123,16 @@ class Url:
         return http.client.HTTPConnection(self._hostname, self._port, timeout=timeout)
 
     def _context(self) -> ssl.SSLContext | None:
-        """The system's trust store, or the given authority alone."""
-        return ssl.create_default_context(cafile=self.ca) if self._is_secure else None
+        return self.trust.context() if self._is_secure else None
 
 
-def places(server: "str | Place | None", ca: str | None = None) -> Sequence[Place]:
+def places(server: "str | Place | None", trust: Trust | None = None) -> Sequence[Place]:
     """Where the servers are; several addresses are separated by commas."""
     if server is None:
         server = os.environ.get("MANYHANDS_URL") or URL
     if not isinstance(server, str):
         return (server,)
-    found = tuple(Url(url.strip(), ca) for url in server.split(",") if url.strip())
+    found = tuple(Url(url.strip(), trust) for url in server.split(",") if url.strip())
     if not found:
         raise ValueError(f"the address of a server is missing; an example of one is {URL}")
     return found

@@ -15,6 +15,7 @@ from manyhands.client.raw_client import ANY_RESULT, Client, SyncClient
 from manyhands.client.signature import Decode, Encode, Hooks
 from manyhands.client.submission import Batch, Submission
 from manyhands.client.task import AsyncTask, Task
+from manyhands.client.trust import trusting
 
 if TYPE_CHECKING:
     from manyhands.client.worker.in_process import InProcessWorker
@@ -57,6 +58,7 @@ class App(Generic[S]):
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: None = None,
         defaults: Options | None = None,
@@ -70,18 +72,20 @@ class App(Generic[S]):
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: Lifespan[S],
         defaults: Options | None = None,
         encode: Encode | None = None,
         decode: Decode | None = None,
     ) -> None: ...
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first by name
         self,
         server: str | Place | None = None,
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
         lifespan: Lifespan[Any] | None = None,
         defaults: Options | None = None,
@@ -98,7 +102,7 @@ class App(Generic[S]):
         self._defaults: Options = defaults or {}
         self._state: list[Any] = []
         APPS.add(self)
-        self.bind(places(server, ca), token_of(token), timeout)
+        self.bind(places(server, trusting(ca, cert)), token_of(token), timeout)
 
     def bind(self, servers: Sequence[Place], token: str | None, timeout: float) -> None:
         """Connects to another server, as tests do. Handles keep theirs."""

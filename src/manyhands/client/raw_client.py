@@ -19,6 +19,7 @@ from manyhands.client.options import (
     wire_options,
 )
 from manyhands.client.submission import Submission
+from manyhands.client.trust import trusting
 
 _PAGE_COUNT: Final = 1_000
 _EVENTS_WAIT_SECONDS: Final = 30
@@ -47,9 +48,11 @@ class _Base:
         *,
         token: str | None = None,
         ca: str | None = None,
+        cert: str | tuple[str, str] | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self._use(Server(Courier(places(server, ca), token=token_of(token), timeout=timeout)))
+        found = places(server, trusting(ca, cert))
+        self._use(Server(Courier(found, token=token_of(token), timeout=timeout)))
 
     def _use(self, server: Server) -> None:
         self._server = server

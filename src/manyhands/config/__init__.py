@@ -1,5 +1,6 @@
 """Every option of the server: kinds of values, the table of options, and how they are loaded."""
 
+from manyhands.config.database import DatabaseAddress
 from manyhands.config.kinds import (
     Address,
     Broker,
@@ -39,6 +40,7 @@ __all__ = [
     "BrokerAddress",
     "Config",
     "ConfigError",
+    "DatabaseAddress",
     "Endpoint",
     "Endpoints",
     "Listen",

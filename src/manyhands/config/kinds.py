@@ -6,11 +6,12 @@ A kind knows neither the key it is read for nor where the text came from.
 import ipaddress
 import re
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from manyhands.config.database import PREFIXES, DatabaseAddress, read_address
 from manyhands.config.durations import in_unit
 
 # Leaves room for a job id within the 64 bytes of a Gearman handle.
@@ -32,7 +33,7 @@ DWORK_QUEUE: Final = "dwork"
 # What a value looks like in TOML and in JSON.
 Plain = str | int | bool
 
-Store = Literal["sqlite", "memory"]
+Store = Literal["sqlite", "memory"] | DatabaseAddress
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -103,16 +104,17 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class StoreName(msgspec.Struct, frozen=True):
-    """Where jobs are kept. A database address is recognised only to say that it is not supported
-    yet.
-    """
+    """Where jobs are kept: a word, or the address of a database."""
 
-    accepted: str = "sqlite or memory"
+    accepted: str = "sqlite, memory or postgresql://USER@HOST/DATABASE"
 
-    def read(self, raw: object) -> str:
-        if isinstance(raw, str) and raw.startswith(("postgres://", "postgresql://")):
-            raise WrongValueError("the PostgreSQL store is not available yet")
-        return Choice(get_args(Store)).read(raw)
+    def read(self, raw: object) -> Store:
+        if isinstance(raw, str) and raw.startswith(PREFIXES):
+            try:
+                return read_address(raw)
+            except ValueError as error:
+                raise WrongValueError(str(error)) from None
+        return cast("Store", Choice(("sqlite", "memory")).read(raw))
 
 
 class Whole(msgspec.Struct, frozen=True):

@@ -85,10 +85,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Store,
         About(
             StoreName(),
-            "Where jobs are kept: on disk, or in memory until the server stops.",
-            "memory",
+            "Where jobs are kept: on disk, in memory until the server stops, or in a PostgreSQL"
+            " database (what libpq takes as a URL, and ?schema=NAME).",
+            "postgresql://jobs@db1,db2/jobs",
         ),
     ] = "sqlite"
+    unsafe_commits: Annotated[
+        bool,
+        About(
+            Switch(),
+            "Accept a PostgreSQL database with synchronous_commit = off, which may lose the last"
+            " commits that it has acknowledged.",
+            "true",
+        ),
+    ] = False
     http: Annotated[
         Address | None,
         About(Listen(), "Address for HTTP: API, health and metrics.", "127.0.0.1:8080"),
@@ -306,6 +316,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             FilePath(or_none=True),
             "CA certificates that sign those of clients, as PEM; peers over TLS then need one.",
             "/etc/manyhands/clients-ca.pem",
+        ),
+    ] = None
+    access: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "File of callers with their roles, for all listeners; see manyhands access.",
+            "/etc/manyhands/access.toml",
         ),
     ] = None
     curve_key: Annotated[

@@ -8,11 +8,14 @@ from manyhands.config.kinds import WrongValueError
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server, and the token to use there."""
+    """A server, the token to use there, and the files for TLS."""
 
     url: str
     token: str | None = None
     token_file: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
 
     def __repr__(self) -> str:
         return f"Profile({self.url})"

@@ -35,6 +35,9 @@ _OTHER_VARIABLES: Final = (
     URL_VARIABLE,
     TOKEN_VARIABLE,
     PROFILE_VARIABLE,
+    "MANYHANDS_CA",
+    "MANYHANDS_CERT",
+    "MANYHANDS_KEY",
     "MANYHANDS_CURVE_SERVER",
     "MANYHANDS_CURVE_CLIENT_KEY",
 )
@@ -255,7 +258,7 @@ _REMEDIES: Final = {
 
 
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
-    if config.insecure:
+    if config.insecure or config.access is not None:
         return
     asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
@@ -272,7 +275,8 @@ def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
             raise ConfigError(
                 f'{sources[name]}: {name} cannot be "{address}" because other machines could reach '
                 "it without authentication; use a loopback address such as "
-                f"127.0.0.1:{address.port}, or any address together with {remedy}insecure = true."
+                f"127.0.0.1:{address.port}, or any address together with {remedy}"
+                "access (manyhands access new NAME makes its file) or insecure = true."
             )
 
 

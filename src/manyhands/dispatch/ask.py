@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from manyhands.access.audit import current_action
+from manyhands.access.gate import current_guard
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.session import Ask
 from manyhands.model.commands import Command
 from manyhands.model.replies import Reply
 
@@ -33,22 +35,28 @@ async def ask(dispatcher: Dispatcher, command: Command) -> Reply:
 
     action = current_action()
     entry = action.begin((command,)) if action is not None else None
-    dispatcher.ask(command, settle)
+    _present(dispatcher, recorded=entry is not None)(command, settle)
     reply = await future
     if action is not None and entry is not None:
         action.end(entry, (reply,))
     return reply
 
 
-def ask_many(
-    dispatcher: Dispatcher, commands: Sequence[Command], finish: Callable[[list[Any]], None]
-) -> None:
+def _present(dispatcher: Dispatcher, *, recorded: bool) -> Ask:
+    """How the request that is being handled asks."""
+    guard = current_guard()
+    if guard is None:
+        return dispatcher.ask
+    return guard.ask_recorded if recorded else guard.ask
+
+
+def ask_many(ask: Ask, commands: Sequence[Command], finish: Callable[[list[Any]], None]) -> None:
     """One reply for each command, in order, all together when the last one may leave. They share
     commits; a long list is decided in slices.
     """
     left = len(commands)
     if left == 1:
-        dispatcher.ask(commands[0], lambda reply: finish([reply]))
+        ask(commands[0], lambda reply: finish([reply]))
         return
     replies: list[Any] = [None] * left
     if not left:
@@ -65,7 +73,7 @@ def ask_many(
     def go_on(start: int) -> None:
         stop = min(start + _SLICE, len(commands))
         for index in range(start, stop):
-            dispatcher.ask(commands[index], functools.partial(settle, index))
+            ask(commands[index], functools.partial(settle, index))
         if stop < len(commands):
             asyncio.get_running_loop().call_soon(go_on, stop)
 
@@ -82,7 +90,7 @@ async def ask_all(dispatcher: Dispatcher, commands: Sequence[Command]) -> list[A
 
     action = current_action()
     entry = action.begin(commands) if action is not None else None
-    ask_many(dispatcher, commands, finish)
+    ask_many(_present(dispatcher, recorded=entry is not None), commands, finish)
     replies = await future
     if action is not None and entry is not None:
         action.end(entry, replies)

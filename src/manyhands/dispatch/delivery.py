@@ -44,6 +44,15 @@ class Listeners:
 
     def deliver(self, signal: Signal) -> None:
         """Delivers a signal to the connections that wait for it."""
+        waiters = signal.waiters
+        if len(waiters) == 1 and signal.what != "notice":  # as nearly always
+            listener = self.on_signal.get(waiters[0])
+            if listener is not None:
+                try:
+                    listener(signal)
+                except Exception:  # noqa: BLE001
+                    self._report("a signal")
+            return
         listeners = [self.on_signal[name] for name in signal.waiters if name in self.on_signal]
         if not listeners and signal.what == "notice":
             listeners = self.on_notice

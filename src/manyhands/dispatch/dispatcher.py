@@ -9,12 +9,14 @@ clients wait, so a lone client waits for one flush and no more.
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from manyhands.dispatch.checks import BrokenInvariantError, Checks
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.delivery import Answer, Listeners
 from manyhands.dispatch.events import EventLog
+from manyhands.dispatch.lookups import ids_of
 from manyhands.dispatch.loops import Loop, Timer
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.dispatch.slices import Spreading
@@ -23,9 +25,18 @@ from manyhands.dispatch.wakeups import Waking
 from manyhands.engine import plain
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
-from manyhands.engine.view import View
+from manyhands.engine.view import MissingError, View
 from manyhands.loggers import get_logger
-from manyhands.model.commands import Claim, Command, Complete, Conclude, Look, Resume, Submit
+from manyhands.model.commands import (
+    Claim,
+    Command,
+    Complete,
+    Conclude,
+    Look,
+    LookByKey,
+    Resume,
+    Submit,
+)
 from manyhands.model.events import Signal
 from manyhands.model.job import Job
 from manyhands.model.replies import (
@@ -40,10 +51,11 @@ from manyhands.model.replies import (
     Why,
 )
 from manyhands.store.batch import Batch
-from manyhands.store.contract import Store, StoreFailedError
+from manyhands.store.contract import Store, StoreFailedError, StoreFencedError
 
 Settle = Callable[[Reply], None]
 Refused = Callable[[], Settle | None]
+_Held = tuple[Command, Settle | None, Refused | None]
 
 _log = get_logger("manyhands.dispatcher")
 # After a commit with this many answers, the next one keeps a minimum distance from it.
@@ -56,6 +68,8 @@ _FULL_COUNT: Final = 64
 # disk, and a batch of this size, with its last change, mostly fits into a journal file.
 _FULL_BYTES: Final = 1024 * 1024
 _IN_FLIGHT_MAX: Final = 8
+# Of so many commands that wait for a record the records are read together.
+_LOOK_AHEAD: Final = 256
 # How often a commit is put off because more requests arrived meanwhile.
 _LOOKS_MAX: Final = 3
 _NOT_AWAITED: Final = 1 << 62
@@ -75,6 +89,7 @@ _MEMORY_FULL: Final = Refusal(
     "the jobs that wait take up the memory that the server may use; try again when workers have"
     " finished some, or start the server with more (--memory)",
 )
+_NOTHING: Final = LookByKey(b"", "")  # its reply comes after all earlier ones
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
 
 
@@ -127,7 +142,7 @@ class Dispatcher:
     be ``Recover``, before the event loop runs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one statement an attribute
         self,
         store: Store,
         clock: Clock,
@@ -156,6 +171,7 @@ class Dispatcher:
         self.stalled = False  # the disk has not answered for long
         self.draining = False
         self.failed: str | None = None
+        self.fenced = False  # because another server has taken over
         checked = Checks(store) if check_invariants else store
         self._load: Callable[[Command], View] = checked.load
         self._write: Callable[[Effects], int] = checked.write
@@ -176,6 +192,10 @@ class Dispatcher:
         self._on_failure = on_failure
         self._open = _Gathering(0)
         self._in_flight: deque[_Gathering] = deque()
+        # Commands that wait until a record has been read, and all that came after them: decisions
+        # are made in order.
+        self._held: deque[_Held] = deque()
+        self._resumed: Command | None = None  # the one that goes on now
         self._flush_timer: Timer | None = None
         self._flush_soon = False
         self._send_timer: Timer | None = None
@@ -209,6 +229,9 @@ class Dispatcher:
         wants no reply. If ``refused`` is given, it is called on a refusal and returns the callback
         that gets it.
         """
+        if self._held and command is not self._resumed:
+            self._held.append((command, settle, refused))
+            return
         self.counts.commands += command.requests_count if type(command) is Submit else 1
         step = self.steps.get(type(command))
         if step is None or not step(command, settle):
@@ -229,6 +252,9 @@ class Dispatcher:
         if reply is None:
             try:
                 reply, effects = decide(command, self._load(command), self.clock.now())
+            except MissingError as missing:
+                self._hold(command, settle, refused, missing)
+                return
             except Exception:  # noqa: BLE001 - our own defect; that peer is informed, others go on
                 self._report(command)
                 reply = _INTERNAL
@@ -332,11 +358,17 @@ class Dispatcher:
             or self._live.unfinished_bytes > self.jobs_bytes_max
         ):
             return False
-        changes = self._decide_plain(plain.submit, command)
+        try:
+            changes = plain.submit(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
+            return False
         if changes is None:
             return False
         reply = SubmittedMany(tuple([Submitted(job) for _, job, _ in changes]))
-        if not command.early or not _promises_nothing(reply):
+        if not command.early or any(job.durable_interest for _, job, _ in changes):
             if settle is not None:
                 self._open.more_count += command.requests_count - 1
             self._take_in(command, changes, settle, reply, is_urgent=True)
@@ -351,10 +383,19 @@ class Dispatcher:
     def _claim(self, command: Claim, settle: Settle | None) -> bool:
         if self.failed is not None or self.draining:
             return False
-        changes = self._decide_plain(plain.claim, command)
+        try:
+            changes = plain.claim(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - our own defect; the rules may do better
+            self._report(command)
+            return False
         if changes is None:
             return False
-        jobs = tuple([job for _, job, _ in changes])
+        if len(changes) == 1:
+            jobs: tuple[Job, ...] = (changes[0][1],)
+        else:
+            jobs = tuple([job for _, job, _ in changes])
         for job in jobs:
             self.owed_bytes += len(job.payload)
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
@@ -369,39 +410,39 @@ class Dispatcher:
     def _complete(self, command: Complete, settle: Settle | None) -> bool:
         if self.failed is not None:
             return False
-        change = self._decide_plain(plain.complete, command)
-        if change is None:
+        try:
+            ending = plain.complete(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
             return False
-        reply: Reply | None = None
-        signals: Sequence[Signal] = ()
-        waiters = change[0].waiters
-        if waiters or settle is not None:
-            job = plain.as_reported(command, change)
-            reply = Changed(job)
-            if waiters:
-                signals = (Signal(job, "ended", b"", waiters),)
+        if ending is None:
+            return False
+        change, job = ending
+        reply = None if settle is None else Changed(job)
+        waiters = job.waiters
+        signals = (Signal(job, "ended", b"", waiters),) if waiters else ()
         self._take_in(command, (change,), settle, reply, signals=signals)
         return True
 
     def _conclude(self, command: Conclude, settle: Settle | None) -> bool:
         if self.failed is not None:
             return False
-        changes = self._decide_plain(plain.conclude, command)
-        if changes is None:
+        try:
+            endings = plain.conclude(command, self._load(command), self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(command)
             return False
-        items = zip(command.items, changes, strict=True)
-        jobs = [plain.as_reported(item, change) for item, change in items if type(item) is Complete]
-        signals = [Signal(job, "ended", b"", job.waiters) for job in jobs if job.waiters]
-        reply = Concluded(tuple([Changed(job) for job in jobs]))
+        if endings is None:
+            return False
+        signals = [Signal(job, "ended", b"", job.waiters) for _, job in endings if job.waiters]
+        reply = Concluded(tuple([Changed(job) for _, job in endings]))
+        changes = [change for change, _ in endings]
         self._take_in(command, changes, settle, reply, signals=signals)
         return True
-
-    def _decide_plain(self, step: Callable[[Any, View, int], Any], command: Command) -> Any:  # noqa: ANN401 - what the step returns
-        try:
-            return step(command, self._load(command), self.clock.now())
-        except Exception:  # noqa: BLE001 - our own defect; the rules may do better
-            self._report(command)
-            return None
 
     def _take_in(  # noqa: C901 - as in `_ask_rules`
         self,
@@ -457,6 +498,43 @@ class Dispatcher:
         self.counts.answers += 1
         self._open.others_count += 1
         settle(reply)
+
+    def _hold(
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        missing: MissingError,
+    ) -> None:
+        """Has the missing record read, with all others that this command and those behind it will
+        need.
+        """
+        self.counts.commands -= command.requests_count if type(command) is Submit else 1
+        self._held.appendleft((command, settle, refused))
+        wanted = [missing.job_id]
+        for held in islice(self._held, _LOOK_AHEAD):
+            wanted += ids_of(held[0])
+        self.store.begin_fetch(wanted)
+
+    def _resume(self) -> None:
+        """Decides what waited for records, until another one is missing."""
+        held = self._held
+        while held and self.store.has_fetched():
+            command, settle, refused = held.popleft()
+            self._resumed = command
+            self.ask(command, settle, refused)
+        self._resumed = None
+        if not held:
+            self.store.end_fetch()
+            self._settle_down()
+
+    def refuse(self, refusal: Refusal, settle: Settle | None, refused: Refused | None) -> None:
+        """Answers a command that is not even decided, after all earlier answers."""
+        self._count_refusal(refusal)
+        if settle is None and refused is not None:
+            settle = refused()
+        if settle is not None:
+            self.ask(_NOTHING, lambda _reply: settle(refusal))
 
     def _whole(self, command: Command, reply: Reply) -> Reply | None:
         """The reply with the payloads that are only on disk, or None if they cannot be read."""
@@ -673,6 +751,8 @@ class Dispatcher:
         finally:
             self._delivering = False
             self._settle_down()
+        if self._held and self.store.has_fetched():
+            self._resume()
         for notify in self.on_progress:
             notify()
 
@@ -682,7 +762,7 @@ class Dispatcher:
             return
         if self._open.answers or self._open.changed:
             self._arm_flush()
-        elif self._idle_callbacks:
+        elif self._idle_callbacks and not self._held:
             self._call_idle()
 
     def _release(self, gathering: _Gathering) -> None:
@@ -713,6 +793,7 @@ class Dispatcher:
         may be acknowledged.
         """
         if isinstance(error, StoreFailedError):
+            self.fenced = isinstance(error, StoreFencedError)
             self._fail(str(error))
             return
         text = f"a batch could not be written ({type(error).__name__}: {error}); see the log"
@@ -734,6 +815,12 @@ class Dispatcher:
             self._cancel_flush_timer()
             self._timekeeper.end()
             self._spreading.end()
+            while self._held:
+                _, settle, refused = self._held.popleft()
+                if settle is None and refused is not None:
+                    settle = refused()
+                if settle is not None:
+                    settle(self._store_failed())
         finally:
             # Even if there is no memory left for that: the server must not continue like this.
             if self._on_failure is not None:
@@ -750,7 +837,11 @@ class Dispatcher:
         store failed.
         """
         if self.failed is not None or not (
-            self._in_flight or self._delivering or self._open.changed or self._open.answers
+            self._in_flight
+            or self._delivering
+            or self._open.changed
+            or self._open.answers
+            or self._held
         ):
             callback()
             return

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from manyhands.access.gate import current_guard
 from manyhands.dispatch.ask import ask
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.model import limits
@@ -24,5 +25,9 @@ async def find_job(dispatcher: Dispatcher, name: str) -> Job | Refusal | None:
         assert isinstance(reply, Found)
         return reply.job
     if 0 < len(job_id) <= limits.JOB_ID_DIGITS_MAX and job_id.isascii():
-        return await asyncio.to_thread(dispatcher.store.find, job_id)
+        found = await asyncio.to_thread(dispatcher.store.find, job_id)
+        guard = current_guard()
+        if found is not None and guard is not None and not guard.sees(found):
+            return guard.unseen()
+        return found
     return None

@@ -103,6 +103,18 @@ class Peer(Backing, Protocol):
     def is_asleep(self) -> bool:
         """Whether a wake-up is pending."""
 
+    def log_in(self, token: str, then: Callable[[bool], None]) -> None:
+        """Makes the peer the caller whose token this is; calls back whether it is one."""
+
+    def may_use(self, queue: str) -> bool:
+        """Whether the peer may use this queue."""
+
+    def sees(self, job: Job) -> bool:
+        """Whether the peer may look at this job."""
+
+    def refusal_to_look(self) -> Refusal | None:
+        """Why the peer may not list queues and workers, or None."""
+
     def queues(self) -> Sequence[QueueSummary]:
         """All queues, in order of their names."""
 

@@ -7,6 +7,7 @@ from typing import Final
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.loops import Loop
 from manyhands.dispatch.sleepers import Sleepers
+from manyhands.engine import plain
 from manyhands.engine.claim import Gate
 from manyhands.engine.effects import Effects
 from manyhands.loggers import get_logger
@@ -32,6 +33,8 @@ class Waking:
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would get a job now."""
+        if len(queues) == 1 and plain.has_work(queues[0], self._live.view):
+            return True  # as nearly always, if there is work at all
         gate = Gate(Effects(self._live.view, self._clock.now()))
         return any(gate.first(queue) is not None for queue in queues)
 

@@ -25,6 +25,9 @@ from manyhands.model.policy import NO_POLICY
 
 # A job as it was, if it is not new; as it is now; and the event that says so.
 Change = tuple[Job | None, Job, Event]
+# The end of a job, and the job as its worker and those who wait for it see it: with them, and with
+# a result that is perhaps not kept.
+Ending = tuple[Change, Job]
 
 _LEASED: Final = State.LEASED
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
@@ -90,6 +93,17 @@ def claim(command: Claim, view: View, now: int) -> list[Change] | None:
     if job is None or not _is_free(job):
         return None
     return [_grant(command, job, command.tokens[0], now)]
+
+
+def has_work(queue: str, view: View) -> bool:
+    """Whether a claim would surely get a job of this queue. If not, the rules may still find
+    one.
+    """
+    known = view.known_queue(queue)
+    if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
+        return False
+    job = known.first_ready()
+    return job is not None and _is_free(job)
 
 
 def _is_free(job: Job) -> bool:
@@ -158,7 +172,7 @@ def _grant(command: Claim, job: Job, token: str, now: int) -> Change:
     return job, leased, _event(leased, now, job.entered_at, command.holder)
 
 
-def complete(command: Complete, view: View, now: int) -> Change | None:
+def complete(command: Complete, view: View, now: int) -> Ending | None:
     """A leased job, by its holder, if no other job waits for it."""
     job = view.live_job(command.job_id) or _named(command.job_id, view)
     if job is None or not _only_ends(command, job, view):
@@ -166,7 +180,7 @@ def complete(command: Complete, view: View, now: int) -> Change | None:
     return _complete(command, job, now)
 
 
-def conclude(command: Conclude, view: View, now: int) -> list[Change] | None:
+def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
     """Several such completions."""
     items = command.items
     if not 0 < len(items) <= limits.BATCH_COUNT_MAX:
@@ -213,30 +227,17 @@ def _only_ends(command: Complete, job: Job, view: View) -> bool:
     return known is not None and known.queue.policy is NO_POLICY and not view.is_awaited(job)
 
 
-def _complete(command: Complete, job: Job, now: int) -> Change:
-    """The job as it is stored: without those who waited for it, see ``as_reported``."""
-    lease, result = job.lease, command.result
+def _complete(command: Complete, job: Job, now: int) -> Ending:
+    lease = job.lease
     assert lease is not None
-    ready = job
-    if command.replaces_payload and result is not None:
-        ready = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
-    if result is not None and result_ms_of(job) == 0:
-        result = None  # thrown away; whoever waits has it from the command
-    completed = completed_by(ready, lease.holder, result, command.encoding, now)
-    if completed.waiters:
-        completed = replace(completed, waiters=())
-    return job, completed, _event(completed, now, job.entered_at, lease.holder)
-
-
-def as_reported(command: Complete, change: Change) -> Job:
-    """A completed job as its worker and those who wait for it see it: with the result, although it
-    may not be kept.
-    """
-    before, job, _ = change
-    assert before is not None
-    if before.waiters or command.result is not job.result:
-        return replace(job, waiters=before.waiters, result=command.result)
-    return job
+    worked = job
+    if command.replaces_payload and command.result is not None:
+        worked = replace(job, payload=command.result, stored_bytes=0, encoding=command.encoding)
+    reported = completed_by(worked, lease.holder, command.result, command.encoding, now)
+    stored = replace(reported, waiters=()) if reported.waiters else reported
+    if reported.result is not None and result_ms_of(reported) == 0:
+        stored = replace(stored, result=None)  # thrown away, now that those who wait have it
+    return (job, stored, _event(stored, now, job.entered_at, lease.holder)), reported
 
 
 def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:

@@ -8,6 +8,16 @@ from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.receipts import Receipt
 
 
+class MissingError(Exception):
+    """A decision needs the record of a job that is not in memory. It has changed nothing; it is
+    made again with the record.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+
 class QueueView(Protocol):
     """One queue, for the short way of plain jobs (``plain.py``)."""
 
@@ -37,7 +47,7 @@ class View(Protocol):
 
     def job(self, job_id: str) -> Job | None:
         """Any job that is still on record, finished ones included, by its id, its uid, or the name
-        key of a job that is unfinished or whose graph is unfinished.
+        key of a job that is unfinished or whose graph is unfinished. May raise MissingError.
         """
 
     def key_holder(self, queue: str, key: bytes) -> str | None:

@@ -21,6 +21,7 @@ class Category(enum.Enum):
     UNFIT = enum.auto()  # not in the present state of things
     FULL = enum.auto()  # a bound is reached that goes down by itself
     UNAVAILABLE = enum.auto()  # the server can do nothing of the kind at present
+    FORBIDDEN = enum.auto()  # the caller may not
     DEFECT = enum.auto()  # ours
 
 
@@ -77,6 +78,7 @@ CATEGORIES: Final[Mapping[Category, tuple[Why, ...]]] = {
     ),
     Category.FULL: (Why.QUEUE_FULL, Why.TOO_MANY_QUEUES, Why.TOO_MANY_SCHEDULES),
     Category.UNAVAILABLE: (Why.STORE_FULL, Why.STORE_FAILED, Why.SHUTTING_DOWN),
+    Category.FORBIDDEN: (Why.NOT_ALLOWED,),
     Category.DEFECT: (Why.INTERNAL,),
 }
 

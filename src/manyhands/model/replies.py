@@ -57,6 +57,8 @@ class Why(enum.StrEnum):
     NOT_IDLE = "not_idle"  # it is delayed, or a worker has it or was the last to have it
     NO_LONGER_FITS = "no_longer_fits"  # the job is not what the command was meant for
 
+    NOT_ALLOWED = "not_allowed"  # the caller's role or queues do not include it
+
     CYCLE = "cycle"
     TOO_MANY_DEPENDENCIES = "too_many_dependencies"
     HAS_DEPENDANTS = "has_dependants"

@@ -15,6 +15,7 @@ class Right(enum.StrEnum):
     SUBMIT = "submit"
     WORK = "work"
     OPERATE = "operate"
+    OWN = "own"  # concerns only the sender's own connection: every caller has it
     SERVER = "server"  # only the server itself asks it: no role has this right
 
 
@@ -29,11 +30,11 @@ class Role(enum.StrEnum):
 
 
 RIGHTS: Final = {
-    Role.READ: frozenset({Right.LOOK}),
-    Role.SUBMIT: frozenset({Right.SUBMIT}),
-    Role.WORK: frozenset({Right.WORK}),
-    Role.WORKER: frozenset({Right.SUBMIT, Right.WORK}),
-    Role.OPERATE: frozenset({Right.LOOK, Right.SUBMIT, Right.WORK, Right.OPERATE}),
+    Role.READ: frozenset({Right.OWN, Right.LOOK}),
+    Role.SUBMIT: frozenset({Right.OWN, Right.SUBMIT}),
+    Role.WORK: frozenset({Right.OWN, Right.WORK}),
+    Role.WORKER: frozenset({Right.OWN, Right.SUBMIT, Right.WORK}),
+    Role.OPERATE: frozenset({Right.OWN, Right.LOOK, Right.SUBMIT, Right.WORK, Right.OPERATE}),
 }
 
 
@@ -63,7 +64,16 @@ class Caller(Struct, frozen=True):
         """
         if not self.may_use(queue):
             return False
-        return self.has(Right.LOOK) or (submitter == self.name and self.has(Right.SUBMIT))
+        if self.has(Right.LOOK):
+            return True
+        mark = f"@{self.name}"
+        return self.has(Right.SUBMIT) and (submitter == mark or submitter.startswith(f"{mark} "))
+
+    def signed(self, submitter: str) -> str:
+        """The name under which a job that it submits is stored: ``@`` and its own name, so that it
+        may look at the job later, and what the protocol knows the submitter by.
+        """
+        return f"@{self.name} {submitter}" if submitter else f"@{self.name}"
 
 
 # Without an access file, callers on this machine are trusted.

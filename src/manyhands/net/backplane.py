@@ -4,6 +4,8 @@ from msgspec import Struct
 
 from manyhands.access.audit import AuditLog
 from manyhands.access.callers import Callers
+from manyhands.access.gate import Gate
+from manyhands.access.logins import Logins
 from manyhands.dispatch.budget import Budget
 from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -11,8 +13,8 @@ from manyhands.dispatch.ids import Ids
 
 
 class Backplane(Struct, frozen=True):
-    """The dispatcher, the names of connections, the memory budget, the audit log, the condition of
-    the server, and its callers.
+    """The dispatcher, names of connections, the memory budget, the audit log, the condition of the
+    server, and who may do what.
     """
 
     dispatcher: Dispatcher
@@ -20,4 +22,10 @@ class Backplane(Struct, frozen=True):
     budget: Budget
     audit: AuditLog
     condition: Condition
-    callers: Callers
+    gate: Gate
+    logins: Logins
+
+    @property
+    def callers(self) -> Callers:
+        """Everybody that the server knows."""
+        return self.logins.callers

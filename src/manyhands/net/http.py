@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from manyhands.access.credentials import Credentials
 from manyhands.model.events import Signal
 from manyhands.net.http_peer import Peer, Proxies
 from manyhands.net.http_short_way import Head, KnownHead, ShortRequest, ShortWay
@@ -213,6 +214,14 @@ class HttpSession:
         self._answered_at = 0.0
         self._uptake = Uptake(connection)
         self._behind: bytes | None = None  # arrived after a request that may end HTTP here
+
+    def credentials(self, headers: dict[bytes, bytes]) -> Credentials:
+        """What the connection shows of its peer. Behind a trusted proxy, the address is that of the
+        client.
+        """
+        return Credentials(
+            address=self.peer.address(headers), certificate=self.connection.certificate
+        )
 
     # Called by the connection.
 

@@ -5,6 +5,7 @@ the answer is one write.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from manyhands.access.gate import Guard
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import status_line
 
@@ -23,13 +24,14 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Head:
     """The head of a request. Requests with the same head share it."""
 
-    __slots__ = ("headers", "is_allowed", "method", "path", "query")
+    __slots__ = ("guard", "headers", "is_allowed", "method", "path", "query")
 
     def __init__(self, method: str, url: tuple[bytes, bytes], headers: dict[bytes, bytes]) -> None:
         self.method = method
         self.path, self.query = url
         self.headers = headers
         self.is_allowed = False  # until it was checked
+        self.guard: Guard | None = None  # what its commands have to pass
 
 
 class Request:
@@ -65,6 +67,7 @@ class ShortWay:
         self.body_bytes_max = body_bytes_max
         self.foreign_origins: frozenset[bytes] = frozenset()  # whose pages may ask
         self._known: dict[bytes, KnownHead] = {}
+        self.forget = self._known.clear  # callers have changed
         self.good_head = status_line(200) + _JSON_HEAD  # the head of most answers
 
     def set_date(self, date: bytes) -> None:

@@ -9,19 +9,23 @@ import os
 import resource
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from manyhands.access.credentials import Certificate
+from manyhands.access.credentials import Certificate, Credentials
+from manyhands.access.gate import NOBODY, Guard
+from manyhands.access.logins import DELAY_SECONDS
 from manyhands.config import Address
 from manyhands.dispatch.budget import GRANT_BYTES
-from manyhands.dispatch.session import QueueSummary, Settle
+from manyhands.dispatch.session import Ask, QueueSummary, Settle
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command, LookByKey
 from manyhands.model.events import Signal
 from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
-from manyhands.model.replies import Reply
+from manyhands.model.replies import Refusal, Reply
+from manyhands.model.roles import ANYBODY, Caller, Right
 from manyhands.net.backplane import Backplane
 from manyhands.net.peer_certificate import certificate_of
 from manyhands.observe.incidents import is_debugging
@@ -116,6 +120,7 @@ class TcpListener:
                 flag = f"--{self.name.partition(' ')[0]}"
                 raise cannot_listen(self.name, flag, self.address, error) from None
         self.backplane.condition.on_failure.append(self.fall_silent)
+        self.backplane.logins.callers.subscribe(self._dismiss)
         return None if self.address is None else str(self.bound())
 
     async def _listen(self, address: Address) -> None:
@@ -177,6 +182,14 @@ class TcpListener:
         for connection in list(self.connections):
             connection.break_off()
 
+    def _dismiss(self) -> None:
+        """Callers have changed: those that are gone are disconnected."""
+        callers = self.backplane.logins.callers
+        for connection in list(self.connections):
+            caller = connection.caller
+            if caller is not None and not callers.knows(caller):
+                connection.give_up("its caller was removed, or has other credentials now")
+
     def forget(self, connection: "Connection") -> None:
         """Called when a connection is gone."""
         self.connections.pop(connection, None)
@@ -220,7 +233,9 @@ class Connection(asyncio.Protocol):
         self.listener = listener
         self._dispatcher = backplane.dispatcher
         self.debtor: Debtor = backplane.dispatcher
-        self.ask = backplane.dispatcher.ask
+        self.ask: Ask = backplane.dispatcher.ask
+        self.caller: Caller | None = ANYBODY  # None: not identified
+        self.guard: Guard | None = None  # what its commands have to pass
         self.token = backplane.ids.token
         self._ids = backplane.ids
         self._budget = backplane.budget
@@ -279,6 +294,8 @@ class Connection(asyncio.Protocol):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
         transport.set_write_buffer_limits(high=_OUTPUT_BYTES_HIGH)
         listener.connections[self] = None
+        if listener.backplane.logins.callers.asks_everyone:
+            self.take_caller(listener.backplane.logins.callers.identify(self.credentials()))
         if listener.is_debugging:
             _log.debug("connected", listener=listener.name, peer=self.address, number=self.number)
         self.take_session(listener.make_session(self))
@@ -291,6 +308,57 @@ class Connection(asyncio.Protocol):
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def credentials(self) -> Credentials:
+        """What the connection itself shows of its peer."""
+        return Credentials(address=self.address, certificate=self.certificate)
+
+    def take_caller(self, caller: Caller | None) -> None:
+        """From now on, commands are those of this caller."""
+        listener = self.listener
+        self.caller = caller
+        self.guard = listener.backplane.gate.guard(caller, self.address, listener.name)
+        self.ask = self._dispatcher.ask if self.guard is None else self.guard.ask
+
+    def log_in(self, token: str, then: Callable[[bool], None]) -> None:
+        """Makes the peer the caller whose token this is, if it is one, and calls back. The answer
+        to a failed login is held back a while, and nothing is read meanwhile.
+        """
+        logins = self.listener.backplane.logins
+        shown = Credentials(address=self.address, token=token)
+        caller = logins.identify(shown, self.listener.name)
+        if caller is not None:
+            self.take_caller(caller)
+            then(True)  # noqa: FBT003 - a callback
+        else:
+            self.hold_back(partial(then, False))  # noqa: FBT003
+
+    def hold_back(self, call: Callable[[], None]) -> None:
+        """Calls back after a while, in which nothing is read: the answer to a failed login."""
+        self._awaiting = True
+        self.pause_reading()
+        self.listener.loop.call_later(DELAY_SECONDS, self._let_go, call)
+
+    def _let_go(self, call: Callable[[], None]) -> None:
+        if self._transport is not None:
+            call()
+            self._awaiting = False
+            self.resume_reading()
+
+    def may_use(self, queue: str) -> bool:
+        """Whether the peer may use this queue."""
+        return self.guard is None or self.guard.caller.may_use(queue)
+
+    def sees(self, job: Job) -> bool:
+        """Whether the peer may look at this job."""
+        return self.guard is None or self.guard.sees(job)
+
+    def refusal_to_look(self) -> Refusal | None:
+        """Why the peer may not list queues and workers, or None."""
+        guard = self.guard
+        if guard is None or (guard.caller is not NOBODY and guard.caller.has(Right.LOOK)):
+            return None
+        return guard.lacks(Right.LOOK)
 
     def take_session(self, session: Session) -> None:
         """Makes this session serve the peer."""
@@ -409,7 +477,7 @@ class Connection(asyncio.Protocol):
             self._awaiting = True
             self.pause_reading()
             # A query for nothing: its reply comes after all earlier ones.
-            self.ask(LookByKey(b"", ""), self._answered)
+            self._dispatcher.ask(LookByKey(b"", ""), self._answered)
 
     def _answered(self, _reply: Reply) -> None:
         self._awaiting = False
@@ -608,7 +676,15 @@ class Connection(asyncio.Protocol):
 
     def operate(self, command: Command, settle: Settle) -> None:
         listener = self.listener
-        listener.backplane.audit.ask(command, settle, self.address, f"{listener.name} admin")
+        guard = self.guard
+        listener.backplane.audit.ask(
+            command,
+            settle,
+            self.address,
+            f"{listener.name} admin",
+            self.caller or NOBODY,
+            None if guard is None else guard.ask_recorded,
+        )
 
     def now(self) -> int:
         return self._clock.now()
@@ -639,12 +715,13 @@ class Connection(asyncio.Protocol):
         return [
             QueueSummary(name, queue.counts, queue.ready_by_priority(), queue.queue.paused)
             for name, queue in sorted(live.queues.items())
+            if self.may_use(name)
         ]
 
     def unfinished_jobs(self, count_max: int) -> Sequence[Job]:
         jobs = []
         for job in self._dispatcher.store.live.live_jobs():
-            if job.finished_at is None:
+            if job.finished_at is None and (self.guard is None or self.guard.sees(job)):
                 jobs.append(job)
                 if len(jobs) == count_max:
                     break

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 from manyhands.access.accounts import is_this_machine
 from manyhands.access.credentials import Credentials
 from manyhands.access.curve_keys import CurveKeyFile
+from manyhands.access.gate import Askers, Guard
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
@@ -77,6 +78,38 @@ class Session(Protocol):
         """The server is stopping: answers what is held back."""
 
 
+class Introduced:
+    """A session whose commands are those of the peer that sent the message at hand."""
+
+    def __init__(self, session: Session, askers: Askers, router: "RouterSocket") -> None:
+        self._session = session
+        self._askers = askers
+        self._router = router
+        self.overflowed = session.overflowed
+        self.is_overwhelmed = session.is_overwhelmed
+        self.drain = session.drain
+        self._short = session.receive_short
+        self.receive_short = None if self._short is None else self._receive_short
+
+    def receive(self, frames: list[bytes]) -> None:
+        """Takes a message."""
+        askers = self._askers
+        askers.enter(self._router.guard_of(frames[0]))
+        try:
+            self._session.receive(frames)
+        finally:
+            askers.enter(None)
+
+    def _receive_short(self, route: tuple[bytes, ...], body: bytes) -> None:
+        askers = self._askers
+        askers.enter(self._router.guard_of(route[0]))
+        try:
+            assert self._short is not None
+            self._short(route, body)
+        finally:
+            askers.enter(None)
+
+
 class Places(NamedTuple):
     """Where a socket listens: without encryption, and with CURVE, for which it has keys."""
 
@@ -129,9 +162,11 @@ class RouterSocket:
         self._refused_count = 0
         self._looking: asyncio.TimerHandle | None = None
 
-    async def start(self, session: Session) -> Places:
-        """Binds and listens; returns the bound addresses."""
-        self.session = session
+    async def start(self, session: Session, askers: Askers | None = None) -> Places:
+        """Binds and listens; returns the bound addresses. With ``askers``, commands are those of
+        the peer that sent the message.
+        """
+        self.session = session if askers is None else Introduced(session, askers, self)
         for listener in filter(None, (self._plain, self._curve)):
             await listener.start()
         self._callers.subscribe(self._look_at_callers)
@@ -168,13 +203,16 @@ class RouterSocket:
         """Who a peer is. Raises `RefusedError` if it is not accepted."""
         address = peer.connection.address
         if isinstance(mechanism, CurveHandshake):
-            shown = Credentials(address=address, curve=mechanism.peer_key)
+            # Without an access file no key is known, and CURVE only encrypts.
+            known = self._callers.asks_everyone
+            shown = Credentials(address=address, curve=mechanism.peer_key if known else None)
         elif isinstance(mechanism, PlainHandshake):
             shown = Credentials(address=address, user=mechanism.user, password=mechanism.password)
         else:
             shown = Credentials(address=address)
         caller = self._callers.identify(shown)
         if caller is None:
+            self._backplane.logins.failed(shown, self.name)
             raise RefusedError("the peer is not accepted", reply=True, code=NOT_ACCEPTED)
         return caller
 
@@ -216,6 +254,11 @@ class RouterSocket:
         """The address of a peer, while it is connected."""
         peer = self._peers.get(identity)
         return "" if peer is None else peer.connection.address
+
+    def guard_of(self, identity: bytes) -> Guard | None:
+        """What the commands of a peer have to pass."""
+        peer = self._peers.get(identity)
+        return None if peer is None else peer.connection.guard
 
     def report_refused(self, peer: "Peer", sentence: str) -> None:
         """Logs the first refusal, the second, the fourth, …: peers that try again must not fill the
@@ -470,6 +513,7 @@ class Peer:
 
     def _identify(self, mechanism: Mechanism | None) -> None:
         self.caller = self._router.identify(self, mechanism)
+        self.connection.take_caller(self.caller)
 
     def _send_command(self, frame: bytes) -> None:
         self.connection.send(frame if self._box is None else self._box.encode_command(frame))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from manyhands.model.failures import Group, group_of
 from manyhands.model.job import EndReason, Job
 from manyhands.store.contract import FailureGroup, FailureQuestion, Failures, Store
-from manyhands.store.sqlite.failures import HOUR_MS, TREND_HOURS
+from manyhands.store.records.failures import HOUR_MS, TREND_HOURS
 
 # Jobs that are looked at for one answer. Beyond that, numbers are those of the jobs looked at.
 RETRIED_JOBS_MAX: Final = 20_000

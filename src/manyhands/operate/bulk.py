@@ -153,7 +153,7 @@ class BulkRunner:
         only = _only(bulk)
         replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         # Decided at once; the position goes with their commit, or right after it.
-        ask_many(dispatcher, [make(bulk, job_id, only) for job_id in found], replies.set_result)
+        ask_many(dispatcher.ask, [make(bulk, job_id, only) for job_id in found], replies.set_result)
         bulk = replace(bulk, after=bulk.until if after is None else after)
         self._keep(bulk)
         refused = dict(bulk.refused)

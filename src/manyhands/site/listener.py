@@ -1,12 +1,15 @@
 """The HTTP listener: which part of the server answers a request, and how errors are answered."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from manyhands.access.gate import guarded_by
+from manyhands.access.logins import DELAY_SECONDS
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.net.backplane import Backplane
@@ -25,6 +28,7 @@ from manyhands.site.routes import SiteRoutes
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.ui.site import Ui
+from manyhands.web.admission import WrongLoginError
 from manyhands.web.cors import Cors
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Defences, Exchange, HungUpError
@@ -35,6 +39,10 @@ from manyhands.web.sources import Sources
 
 _log = get_logger("manyhands.http")
 
+# Paths that show one job, which is checked when it is found, or nothing but what a command returns.
+_LIMITED: Final = re.compile(
+    r"/api/jobs/[^/]+(/.*)?|/job/.+|/api/stream|/0\.2\.0/task/[^/]+(/status)?"
+)
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
 # What a body may hold besides its payload, which may be base64.
 _ENVELOPE_BYTES: Final = 1024 * 1024
@@ -79,6 +87,7 @@ class HttpListener(TcpListener):
             config.payload_bytes_max * 4 // 3 + _ENVELOPE_BYTES,
             cors,
         )
+        backplane.logins.callers.subscribe(short_way.forget)
         self._defences: Defences | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -189,17 +198,14 @@ class HttpListener(TcpListener):
                 await exchange.answer_options(_METHODS, preflight)
                 return
             change = kind_of(exchange.method, exchange.raw_path, exchange.path)
-            exchange.caller = self._admission.check(
-                exchange.headers, changes=change is not Change.NONE, path=exchange.path
-            )
+            self._admit(exchange, change)
             if change is Change.WORK and exchange.method == "GET":
                 self._defences.check_taking(exchange.headers)
-            if change is Change.OPERATION:
-                request = f"{exchange.method} {exchange.path}"
-                with self.backplane.audit.action(exchange.caller, exchange.address, request):
-                    await self._dispatch(exchange)
-            else:
-                await self._dispatch(exchange)
+            with guarded_by(self._admission.guard(exchange.caller, exchange.address)):
+                await self._serve(exchange, change)
+        except WrongLoginError as found:
+            await asyncio.sleep(DELAY_SECONDS)
+            await exchange.fail(found)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -218,6 +224,30 @@ class HttpListener(TcpListener):
             defect = Problem(500, "internal", "an internal error; see the server's log")
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
+
+    def _admit(self, exchange: Exchange, change: Change) -> None:
+        admission = self._admission
+        caller = exchange.caller = admission.check(
+            exchange.headers,
+            changes=change is not Change.NONE,
+            path=exchange.path,
+            near=exchange.connection.credentials(exchange.headers),
+        )
+        if admission.asks:
+            exchange.connection.connection.caller = caller
+        if change is Change.NONE:
+            limited = _LIMITED.fullmatch(exchange.path) is not None
+            admission.check_reading(caller, exchange.path, limited=limited)
+        elif exchange.path.startswith("/api/bulk"):
+            admission.check_operating(caller)
+
+    async def _serve(self, exchange: Exchange, change: Change) -> None:
+        if change is Change.OPERATION:
+            request = f"{exchange.method} {exchange.path}"
+            with self.backplane.audit.action(exchange.caller, exchange.address, request):
+                await self._dispatch(exchange)
+        else:
+            await self._dispatch(exchange)
 
     async def _dispatch(self, exchange: Exchange) -> None:
         if exchange.method == "OPTIONS" and exchange.raw_path == b"*":

@@ -40,6 +40,10 @@ class StoreFailedError(StoreError):
     """A write or a sync failed, so nothing more may be acknowledged."""
 
 
+class StoreFencedError(StoreFailedError):
+    """Another server has taken over: this one must not answer anything more."""
+
+
 class Page(Struct, frozen=True):
     """A page of a listing. ``next`` is the cursor of the following page, or None on the last one.
     If ``complete`` is False, the search stopped at its time limit; continue from ``next``.
@@ -324,6 +328,17 @@ class Committing(Protocol):
 
     def finish_commits(self) -> int:
         """The number of the last durable batch. Raises StoreFailedError if one failed."""
+
+    def begin_fetch(self, job_ids: Sequence[str]) -> None:
+        """Begins to read records that a decision missed; ``fileno`` becomes readable when they are
+        there. Nothing is decided meanwhile.
+        """
+
+    def has_fetched(self) -> bool:
+        """Whether they are there; decisions find them until ``end_fetch``."""
+
+    def end_fetch(self) -> None:
+        """The decisions that needed them are made."""
 
     def check(self) -> None:
         """Raises AssertionError if the lookup tables disagree with the jobs."""

@@ -31,10 +31,10 @@ from manyhands.store.contract import (
     StoreError,
 )
 from manyhands.store.index.recount import check_index
-from manyhands.store.queries import matches
+from manyhands.store.records.failures import count_failures
+from manyhands.store.records.queries import matches
 from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
 from manyhands.store.rounds import Rounds
-from manyhands.store.sqlite.failures import count_failures
 
 
 class MemoryStore:
@@ -323,6 +323,15 @@ class MemoryStore:
 
     def end_sweep(self, unused: Sequence[int]) -> int:
         return len(unused)
+
+    def begin_fetch(self, job_ids: Sequence[str]) -> None:
+        """Never needed: decisions find every record by themselves."""
+
+    def has_fetched(self) -> bool:
+        return True
+
+    def end_fetch(self) -> None:
+        """Does nothing."""
 
     def check(self) -> None:
         check_index(self.live)

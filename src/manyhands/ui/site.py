@@ -127,7 +127,11 @@ class Ui:
             return
         visit = Visit(exchange, self._sources.dispatcher, self._sources.ids, parts[1:])
         try:
-            exchange.caller = self._sources.admission.check(exchange.headers, changes=False)
+            near = exchange.connection.credentials(exchange.headers)
+            exchange.caller = self._sources.admission.check(
+                exchange.headers, changes=False, near=near
+            )
+            self._sources.admission.check_reading(exchange.caller, exchange.path, limited=False)
             visit.may_act = self._sources.admission.may_change(exchange.caller)
             await self._serve(visit, parts[0])
         except HungUpError:
@@ -188,7 +192,9 @@ class Ui:
         log.
         """
         exchange = visit.exchange
-        caller = self._sources.admission.check(exchange.headers, changes=True)
+        near = exchange.connection.credentials(exchange.headers)
+        caller = self._sources.admission.check(exchange.headers, changes=True, near=near)
+        self._sources.admission.check_operating(caller)
         form = await visit.form()
         request = f"POST {exchange.path}"
         with self._sources.audit.action(caller, exchange.address, request):

@@ -1,13 +1,14 @@
-"""Who sends an HTTP request, and whether it may change anything."""
+"""Who sends an HTTP request, and what it may do at all. Its commands are judged by the gate."""
 
 import base64
 import binascii
 from typing import Final
 
-from manyhands.access.callers import Callers
 from manyhands.access.credentials import Credentials
+from manyhands.access.gate import Gate, Guard
+from manyhands.access.logins import Logins
 from manyhands.loggers import get_logger
-from manyhands.model.roles import ANYBODY, Caller, Role
+from manyhands.model.roles import ANYBODY, Caller, Right, Role
 from manyhands.web.envelope import Problem
 
 _log = get_logger("manyhands.access")
@@ -15,58 +16,142 @@ _log = get_logger("manyhands.access")
 # Headers that were verified, so that they are not decoded again for every request.
 _KNOWN_MAX: Final = 1_000
 _OPEN_PATHS: Final = ("/healthz", "/readyz")
+# What everybody may read who is let in at all: it shows no job.
+_PLAIN_PATHS: Final = ("/", "/openapi.json", "/docs", *_OPEN_PATHS)
+
+
+class WrongLoginError(Problem):
+    """Credentials were shown, and they are wrong: the answer is held back a while."""
 
 
 class Admission:
     """Identifies the callers of requests."""
 
-    def __init__(self, callers: Callers, *, read_only: bool = False) -> None:
-        self._callers = callers
+    def __init__(
+        self,
+        logins: Logins,
+        gate: Gate,
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self._logins = logins
+        self._callers = logins.callers
+        self._gate = gate
         self._read_only = read_only
         self._known: dict[bytes, Caller] = {}
+        self._guards: dict[tuple[int, str], Guard | None] = {}
         self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
-        callers.subscribe(self._known.clear)
+        self._callers.subscribe(self._forget)
 
-    def check(self, headers: dict[bytes, bytes], *, changes: bool, path: str = "") -> Caller:
-        """The caller of a request, if it may: ``changes`` is to change something or take work."""
+    def _forget(self) -> None:
+        self._known.clear()
+        self._guards.clear()
+
+    @property
+    def asks(self) -> bool:
+        """Whether requests need credentials."""
+        return bool(self._callers.entries) or self._callers.asks_everyone
+
+    def check(
+        self,
+        headers: dict[bytes, bytes],
+        *,
+        changes: bool,
+        path: str = "",
+        near: Credentials | None = None,
+    ) -> Caller:
+        """The caller of a request, if it may: ``changes`` is to change something or take work.
+        ``near`` is what its connection shows.
+        """
         caller = ANYBODY
-        if (self._callers.entries or self._callers.asks_everyone) and path not in _OPEN_PATHS:
-            caller = self._caller(headers)
+        if self.asks and path not in _OPEN_PATHS:
+            caller = self._caller(headers, near or Credentials())
         if changes and not self.may_change(caller):
             raise self._forbidden(caller)
         return caller
+
+    def check_reading(self, caller: Caller, path: str, *, limited: bool) -> None:
+        """Raises a Problem unless the caller may read at this path. ``limited``: what is shown
+        there is limited to what the caller may see.
+        """
+        if caller.is_unrestricted or limited or path in _PLAIN_PATHS:
+            return
+        if not caller.has(Right.LOOK):
+            raise self._not_allowed(
+                f"{caller.name} has the role {caller.role}; this needs the role read or operate"
+            )
+        if caller.queues:
+            allowed = ", ".join(caller.queues)
+            raise self._not_allowed(
+                f"{caller.name} has no access to all queues, which this shows, only to {allowed}"
+            )
+
+    def check_operating(self, caller: Caller) -> None:
+        """Raises a Problem unless the caller may do something that is not a command, to all
+        queues.
+        """
+        if not caller.is_unrestricted:
+            raise self._not_allowed(
+                f"{caller.name} lacks the role operate for all queues, which this needs"
+            )
+
+    def _not_allowed(self, sentence: str) -> Problem:
+        self._count("forbidden")
+        return Problem(403, "not_allowed", sentence)
+
+    def guard(self, caller: Caller, address: str) -> Guard | None:
+        """What the commands of a request have to pass."""
+        if caller.is_unrestricted:
+            return None
+        key = (id(caller), address)
+        found = self._guards.get(key)
+        if found is None:
+            if len(self._guards) >= _KNOWN_MAX:
+                self._guards.clear()
+            found = self._guards[key] = self._gate.guard(caller, address, "http")
+        return found
+
+    def is_said_by(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the head alone says who the caller is, or it does not matter."""
+        return not self.asks or b"authorization" in headers
 
     def may_change(self, caller: Caller) -> bool:
         """Whether a caller may do more than read."""
         return not (self._read_only or caller.role is Role.READ)
 
-    def _caller(self, headers: dict[bytes, bytes]) -> Caller:
+    # Identifying.
+
+    def _caller(self, headers: dict[bytes, bytes], near: Credentials) -> Caller:
         given = headers.get(b"authorization")
         if given is None:
-            raise self._unauthorized("this server requires a token: Authorization: Bearer …")
+            found = self._callers.identify(near) if self._callers.asks_everyone else None
+            if found is None:
+                raise self._unauthorized("this server requires a token: Authorization: Bearer …")
+            return found
         known = self._known.get(given)
         if known is not None:
             return known
-        shown = self._read(given)
-        caller = None if shown is None else self._callers.identify(shown)
+        shown = self._read(given, near.address)
+        caller = None if shown is None else self._logins.identify(shown, "http")
         if caller is None:
-            raise self._unauthorized("this token is unknown")
+            self._count("unauthorized")
+            raise WrongLoginError(401, "unauthorized", "this token or password is unknown")
         if len(self._known) < _KNOWN_MAX:
             self._known[given] = caller
         return caller
 
-    def _read(self, given: bytes) -> Credentials | None:
+    def _read(self, given: bytes, address: str | None) -> Credentials | None:
         """Bearer, or Basic with the token as the password; a user name, if given, must match."""
         scheme, _, rest = given.partition(b" ")
         try:
             if scheme.lower() == b"bearer":
-                return Credentials(token=rest.strip().decode())
+                return Credentials(address=address, token=rest.strip().decode())
             if scheme.lower() == b"basic":
                 user, _, secret = base64.b64decode(rest, validate=True).decode().partition(":")
-                return Credentials(user=user, password=secret)
+                return Credentials(address=address, user=user, password=secret)
         except (binascii.Error, UnicodeDecodeError):
             return None
-        raise self._unauthorized("Authorization must use Bearer or Basic")
+        raise self._unauthorized("Authorization must use Bearer or Basic; Hawk is not spoken")
 
     def _unauthorized(self, sentence: str) -> Problem:
         self._count("unauthorized")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from manyhands.config.database import DatabaseAddress
 from manyhands.dispatch.ids import Ids
 from manyhands.engine.decide import decide
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_job
+from manyhands.engine.view import MissingError
 from manyhands.model.commands import Claim, Command, NewJob, Submit
 from manyhands.model.job import Holder, Job
 from manyhands.model.policy import Queue
@@ -18,6 +20,7 @@ from manyhands.model.replies import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Store
 from manyhands.store.memory import MemoryStore
+from manyhands.store.postgres.store import PostgresStore
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite.store import SqliteStore
 
@@ -27,8 +30,15 @@ IDS = Ids()
 
 
 class Opened:
-    def __init__(self, kind: str, directory: Path, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        directory: Path,
+        retention: Retention | None = None,
+        address: DatabaseAddress | None = None,
+    ) -> None:
         self.kind = kind
+        self.address = address
         self.directory = directory
         self.retention = retention
         self.now = START
@@ -37,6 +47,8 @@ class Opened:
     def _open(self) -> Store:
         if self.kind == "memory":
             return MemoryStore(self.retention)
+        if self.kind == "postgresql":
+            return PostgresStore(self.address, self.retention, in_background=False)
         return SqliteStore(self.directory, self.retention)
 
     def reopen(self) -> None:
@@ -50,11 +62,24 @@ class Opened:
         self.store.close()
 
     def ask(self, command: Command) -> Reply:
-        reply, effects = decide(command, self.store.load(command), self.now)
+        while True:
+            try:
+                reply, effects = decide(command, self.store.load(command), self.now)
+                break
+            except MissingError as missing:
+                self.fetch(missing.job_id)
         self.store.write(effects)
+        self.store.end_fetch()
         for job in effects.jobs.values():
             check_job(job)
         return reply
+
+    def fetch(self, job_id: str) -> None:
+        """As the dispatcher does it when a decision needs a record."""
+        self.store.begin_fetch((job_id,))
+        while not self.store.has_fetched():
+            select.select([self.store.fileno()], [], [], 10)
+            self.store.finish_commits()
 
     def put(self, *jobs: Job) -> list[Job]:
         """Jobs as they are, whatever the engine would think of them."""
@@ -98,7 +123,7 @@ class Opened:
         return list(reply.jobs)
 
     def job(self, job_id: str) -> Job:
-        job = self.store.live.job(job_id)
+        job = self.store.live.job(job_id) or self.store.find(job_id)
         assert job is not None
         return self.store.whole(job)
 

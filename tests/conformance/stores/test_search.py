@@ -22,7 +22,7 @@ from manyhands.model.job import (
     Origin,
     State,
 )
-from manyhands.store.sqlite import search
+from manyhands.store.records import search
 from manyhands.store.sqlite.reader import Reader
 from tests.conformance.stores.opened import START, Opened, ids
 

@@ -114,7 +114,7 @@ def test_every_field_of_a_job_comes_back(opened):
     (job,) = opened.put(EVERYTHING)
     opened.reopen()
 
-    assert job.serial == 1
+    assert job.serial > 0
     assert opened.store.find("abc123") == job
     assert opened.store.live.live_job("abc123") == job
 
@@ -346,8 +346,8 @@ def test_facts_tell_what_there_is(opened, count):
 
 
 def test_a_copy_made_while_the_store_is_in_use_opens_as_a_store(opened, tmp_path):
-    if opened.kind == "memory":
-        pytest.skip("a memory store has nothing on disk to copy")
+    if opened.kind != "sqlite":
+        pytest.skip("there is no file to copy")
     jobs = [opened.submit(payload=b"x" * 10_000) for _ in range(2_000)]
     opened.commit()
     steps = []

@@ -1,4 +1,4 @@
-"""One server in memory for all tests of this folder; each test uses queues of its own."""
+"""One server of each store for the tests of this folder; each test uses queues of its own."""
 
 import re
 import uuid
@@ -9,9 +9,9 @@ from tests.e2e.qless.talk import Qless
 from tests.e2e.serving import serving
 
 
-@pytest.fixture(scope="session")
-def served(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("qless"), "--store", "memory") as server:
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, store_of_module):
+    with serving(tmp_path_factory.mktemp("qless"), "--store", store_of_module) as server:
         yield server
 
 

@@ -6,6 +6,8 @@ from manyhands.model.identity import uid_of
 from tests.e2e.qless.talk import Qless, wait_until
 from tests.e2e.serving import serving
 
+STORES = ("memory", "postgresql")
+
 
 def ids_of(items) -> list[str]:
     return [item["id"] for item in items]

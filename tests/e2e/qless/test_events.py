@@ -8,6 +8,8 @@ import pytest
 from tests.e2e.qless.talk import Qless, Wire, wait_until
 from tests.e2e.serving import serving
 
+STORES = ("memory", "postgresql")
+
 
 class Stream:
     """A watcher."""

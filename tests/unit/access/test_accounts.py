@@ -3,7 +3,8 @@
 import pytest
 
 from manyhands.access.accounts import Accounts
-from manyhands.access.callers import Callers, entry_of
+from manyhands.access.callers import Callers
+from manyhands.access.file import entry_of
 from manyhands.config import Token
 from manyhands.model.roles import Role
 

@@ -1,12 +1,14 @@
 """Who is let in, as whom, and what a request may do."""
 
 import base64
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
 
-from manyhands.access.callers import Callers, callers_of, entry_of
+from manyhands.access.callers import Callers
 from manyhands.access.credentials import Credentials
+from manyhands.access.file import callers_of, entry_of
 from manyhands.config import ConfigError, Token, load_config, read_tokens_file
 from manyhands.model.roles import Caller, Role
 from manyhands.site.changes import Change, kind_of
@@ -19,7 +21,11 @@ WALL = Token(Role.READ, "wall", "9b1e7c3d5f2a4608")
 
 
 def admission(*tokens: Token, read_only: bool = False) -> Admission:
-    return Admission(Callers([entry_of(token) for token in tokens]), read_only=read_only)
+    callers = Callers([entry_of(token) for token in tokens])
+    logins = SimpleNamespace(
+        callers=callers, identify=lambda shown, _protocol: callers.identify(shown)
+    )
+    return Admission(logins, SimpleNamespace(), read_only=read_only)
 
 
 def basic(user: str, secret: str) -> dict[bytes, bytes]:
@@ -172,7 +178,9 @@ def test_a_file_of_tokens_that_cannot_be_read_is_told(tmp_path):
 def test_http_may_be_reached_by_others_once_they_are_asked_who_they_are(tmp_path):
     load_config({"http": "0.0.0.0:80", "tokens_file": str(tmp_path / "t")}, {}, None)
 
-    with pytest.raises(ConfigError, match="together with tokens_file or insecure = true"):
+    with pytest.raises(
+        ConfigError, match=r"together with tokens_file or access .* or insecure = true"
+    ):
         load_config({"http": "0.0.0.0:80"}, {}, None)
     with pytest.raises(ConfigError, match="gearman cannot be"):
         load_config({"gearman": "0.0.0.0:80", "tokens_file": str(tmp_path / "t")}, {}, None)

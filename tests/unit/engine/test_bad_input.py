@@ -49,7 +49,13 @@ TOKEN = ByToken("token-1")
 NOBODY = "f" * 32
 
 # What only the server can know, not a decision about jobs.
-BY_THE_SERVER = {Why.STORE_FULL, Why.STORE_FAILED, Why.SHUTTING_DOWN, Why.INTERNAL}
+BY_THE_SERVER = {
+    Why.STORE_FULL,
+    Why.STORE_FAILED,
+    Why.SHUTTING_DOWN,
+    Why.INTERNAL,
+    Why.NOT_ALLOWED,
+}
 # Words for what the fronts find out for themselves; the engine has no command that asks for it.
 BY_THE_FRONTS = {Why.UNKNOWN_WORKER, Why.OTHER_ITEM_REFUSED}
 

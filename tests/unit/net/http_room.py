@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
+from manyhands.access.callers import Callers
 from manyhands.net.http import HttpConnection, HttpSession, Site
 from manyhands.net.http_peer import Proxies
 from manyhands.net.http_short_way import Request, ShortWay
@@ -74,6 +76,7 @@ class Backplane:
     def __init__(self) -> None:
         self.dispatcher = self.Dispatcher()
         self.budget = ample_budget()
+        self.logins = SimpleNamespace(callers=Callers())
 
 
 class Room:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from manyhands.access.callers import Callers
 from manyhands.net.tcp import OUTPUT_BYTES_MAX, Connection
 from manyhands.protocols.amqp.listener import _WatcherConnection
 from tests.unit.net.transport import Transport, ample_budget
@@ -55,7 +56,12 @@ def opened(loop, request):
         ask=None, on_signal={}, draining=False, failed=None, owed_bytes=0, clock=None
     )
     listener = SimpleNamespace(
-        backplane=SimpleNamespace(ids=ids, dispatcher=dispatcher, budget=ample_budget()),
+        backplane=SimpleNamespace(
+            ids=ids,
+            dispatcher=dispatcher,
+            budget=ample_budget(),
+            logins=SimpleNamespace(callers=Callers()),
+        ),
         endpoint=SimpleNamespace(leave=lambda _watcher: None),
         is_debugging=False,
         connections={},

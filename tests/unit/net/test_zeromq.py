@@ -7,14 +7,26 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from manyhands.access.callers import Callers
+from manyhands.access.callers import Callers, Entry, new_password
+from manyhands.access.curve_keys import new_keys
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
+from manyhands.model.roles import ANYBODY, Caller, Role
 from manyhands.net import zeromq
+from manyhands.net.curve import CurveHandshake
 from manyhands.net.tcp import Connection
 from manyhands.net.zeromq import Places, RouterSocket
-from manyhands.net.zmtp import GREETING, PING, Decoder, command, encode, ready
+from manyhands.net.zmtp import (
+    GREETING,
+    PING,
+    Decoder,
+    RefusedError,
+    command,
+    encode,
+    properties,
+    ready,
+)
 from manyhands.store.batch import Batch
 from tests.unit.net.transport import Transport, ample_budget
 
@@ -58,6 +70,7 @@ class House:
     def __init__(self, loop) -> None:
         self.loop = loop
         self.session = Session()
+        self.callers = Callers()
         self.dispatcher = SimpleNamespace(
             ask=self._ask,
             on_signal={},
@@ -70,7 +83,12 @@ class House:
         self.session.dispatcher = self.dispatcher
         self.awaited: list = []
         backplane = SimpleNamespace(
-            ids=Ids(), dispatcher=self.dispatcher, budget=ample_budget(), callers=Callers()
+            ids=Ids(),
+            dispatcher=self.dispatcher,
+            budget=ample_budget(),
+            callers=self.callers,
+            logins=SimpleNamespace(callers=self.callers, failed=lambda *_: None),
+            gate=SimpleNamespace(guard=lambda *_: None),
         )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
@@ -696,3 +714,84 @@ def test_time_is_looked_at_as_often_as_it_says():
     assert zeromq._LOOK_SECONDS * zeromq._LOOKS_BETWEEN_PINGS == 10.0
     assert zeromq._LOOK_SECONDS * (zeromq._LOOKS_OF_SILENCE_MAX - 1) == 30.0
     assert zeromq._LOOK_SECONDS * (zeromq._LOOKS_OF_HANDSHAKE_MAX - 1) == 10.0
+
+
+# Who a peer is.
+
+PLAIN_HELLO = GREETING + b"\1" + b"PLAIN".ljust(20, b"\0") + bytes(32)
+ADA = Entry(caller=Caller("ada", Role.WORKER), password=new_password("secret"))
+
+
+def password(text: bytes) -> bytes:
+    return command(b"HELLO", b"\3ada" + bytes((len(text),)) + text)
+
+
+def test_a_password_from_another_machine_is_refused_unless_it_is_asked_for(house):
+    """The transport of these tests has no address, so it is none of this machine."""
+    transport = house.connect(PLAIN_HELLO + password(b"secret"))
+    assert transport.written.startswith(HELLO)
+    assert b"WELCOME" not in transport.written
+    assert transport.state != "open"
+
+    house.router._places = house.router._places._replace(is_plain_anywhere=True)
+    transport = house.connect(PLAIN_HELLO + password(b"secret"))
+    assert b"WELCOME" in transport.written
+
+
+def test_a_peer_that_is_not_accepted_gets_an_error_at_the_handshake(house):
+    house.callers.asks_everyone = True
+    house.callers.replace([ADA])
+    house.router._places = house.router._places._replace(is_plain_anywhere=True)
+    introduction = command(b"INITIATE", properties(b"REQ", b"me"))
+
+    nameless = house.connect(HELLO + ready(b"REQ", b"me"))
+    wrong = house.connect(PLAIN_HELLO + password(b"wrong") + introduction)
+    right = house.connect(PLAIN_HELLO + password(b"secret") + introduction)
+
+    refused = command(b"ERROR", b"\x03400")
+    assert nameless.written == HELLO + refused
+    assert wrong.written.endswith(refused)
+    assert b"READY" not in wrong.written
+    assert b"READY" in right.written
+    assert house.router.caller_of(b"me") == ADA.caller
+
+
+def test_an_old_peer_that_is_not_accepted_is_let_go(house):
+    house.callers.asks_everyone = True
+
+    transport = house.connect(OLD_HELLO)
+
+    assert transport.state != "open"
+    assert house.router.caller_of(b"me") is None
+
+
+def test_a_caller_that_is_removed_is_disconnected(house):
+    house.callers.asks_everyone = True
+    house.callers.replace([ADA])
+    house.router._places = house.router._places._replace(is_plain_anywhere=True)
+    hello = PLAIN_HELLO + password(b"secret")
+    transport = house.connect(hello + command(b"INITIATE", properties(b"REQ", b"me")))
+    house.callers.subscribe(house.router._look_at_callers)
+
+    house.callers.replace([ADA])
+    assert transport.state == "open"
+    house.callers.replace([])
+
+    assert transport.state == "aborted"
+    assert house.router.caller_of(b"me") is None
+
+
+def test_keys_of_peers_count_once_there_is_a_file_that_can_list_them(house):
+    transport = house.join(b"me")
+    peer = transport.connection._session
+    mechanism = CurveHandshake(new_keys())
+    mechanism.peer_key = new_keys().public
+    listed = Entry(caller=Caller("node", Role.WORKER), curve=mechanism.peer_key)
+
+    house.callers.replace([ADA])  # as with a file of tokens
+    assert house.router.identify(peer, mechanism) is ANYBODY
+    house.callers.asks_everyone = True
+    with pytest.raises(RefusedError):
+        house.router.identify(peer, mechanism)
+    house.callers.replace([listed])
+    assert house.router.identify(peer, mechanism) == listed.caller

@@ -35,8 +35,8 @@ class Welcome:
     product, version, server_name = "Test", "0", "server"
     connections_max = 1
 
-    def refusal_of(self, user, password, address):  # noqa: ARG002
-        return None if user == "guest" else "no"
+    def lets_in(self, user, password, peer):  # noqa: ARG002
+        return user == "guest"
 
     def __init__(self) -> None:
         self.faults: list[int] = []
@@ -53,7 +53,7 @@ class Welcome:
 
 
 class Peer:
-    connection, address = "c/1", "127.0.0.1"
+    connection, address, certificate = "c/1", "127.0.0.1", None
 
     def __init__(self) -> None:
         self.sent = b""
@@ -66,6 +66,9 @@ class Peer:
 
     def close(self):
         self.closed = True
+
+    def hold_back(self, call):
+        call()
 
     def is_congested(self):
         return False

@@ -324,6 +324,22 @@ def test_a_bad_packet_among_background_jobs_is_answered_in_its_turn(room):
     ]
 
 
+def test_background_jobs_of_different_functions_that_arrive_together_are_decided_apart(room):
+    client = room.gearman()
+    asked = []
+    ask = client.ask
+    client.ask = lambda command, *rest: (asked.append(command), ask(command, *rest))[1]
+
+    functions = (b"f", b"f", b"g", b"f")
+    client.give(in_one_go(*((wire.SUBMIT_JOB_BG, name, b"", b"") for name in functions)))
+    room.run()
+
+    queues = [[item.queue for item in command.items] for command in asked]
+    assert queues == [["f", "f"], ["g"], ["f"]]
+    created = client.heard()
+    assert [room.job(args[0]).queue.encode() for _, args in created] == list(functions)
+
+
 def test_each_of_several_background_jobs_is_refused_if_all_are(room):
     """G11"""
     client = room.gearman()

@@ -13,7 +13,7 @@ from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem
 from tests.captured_logs import capture_logs
 
-DISPATCHER = SimpleNamespace(clock=SimpleNamespace(monotonic_ms=lambda: 5.0))
+DISPATCHER = SimpleNamespace(ask=None, clock=SimpleNamespace(monotonic_ms=lambda: 5.0))
 
 
 class Sent(Request):
@@ -29,7 +29,12 @@ class Sent(Request):
 
 @pytest.fixture
 def answering():
-    found = Answering(DISPATCHER, Ids(), Admission(Callers()), load_always=False)
+    found = Answering(
+        DISPATCHER,
+        Ids(),
+        Admission(SimpleNamespace(callers=Callers()), SimpleNamespace()),
+        load_always=False,
+    )
     found.defences = SimpleNamespace(check=lambda _headers, *, host_needed: host_needed)
     return found
 

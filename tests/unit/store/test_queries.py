@@ -21,10 +21,11 @@ from manyhands.model.job import (
 )
 from manyhands.model.policy import Queue
 from manyhands.store.collector import Collector
-from manyhands.store.queries import MEANINGS, matches, place_beside, where
 from manyhands.store.records.frames import Counters, cut
 from manyhands.store.records.packer import Packer, Removals, TermsBook
+from manyhands.store.records.queries import MEANINGS, matches, place_beside, where
 from manyhands.store.sqlite import schema
+from manyhands.store.sqlite.rows import DIALECT
 from manyhands.store.sqlite.writer.apply import Applier
 
 # Few values, so that conditions often hold; some that need escaping in JSON or SQL.
@@ -138,11 +139,11 @@ def test_sqlite_and_python_find_the_same_jobs(many, wanteds):
 
     for wanted in wanteds:
         expected = {job.serial for job in many if matches(job, wanted)}
-        narrowed = where(wanted)
+        narrowed = where(DIALECT, wanted)
         assert serials(connection, "jobs", narrowed.sql, narrowed.values) == expected
-        place = place_beside(wanted)
+        place = place_beside(DIALECT, wanted)
         if place is not None:
-            rest = where(wanted, place.fields)
+            rest = where(DIALECT, wanted, place.fields)
             sql, values = f"{place.sql} AND {rest.sql}", (*place.values, *rest.values)
             assert serials(connection, place.tables, sql, values) == expected
     connection.close()
@@ -157,7 +158,7 @@ def test_a_record_that_is_damaged_does_not_end_a_search_by_worker():
     connection = database(many)
     cut_off = "UPDATE jobs SET record = substr(record, 1, length(record) - 1) WHERE serial = 1"
     connection.execute(cut_off)
-    narrowed = where(Filter(worker="w"))
+    narrowed = where(DIALECT, Filter(worker="w"))
 
     assert serials(connection, "jobs", narrowed.sql, narrowed.values) == {2}
 
@@ -168,7 +169,7 @@ def test_a_condition_that_is_left_out_narrows_nothing(many, wanted):
     everything = [meaning.field for meaning in MEANINGS]
 
     assert all(matches(job, wanted, without=everything) for job in many)
-    assert where(wanted, without=everything).sql == "TRUE"
+    assert where(DIALECT, wanted, without=everything).sql == "TRUE"
 
 
 def test_every_condition_of_a_filter_has_a_meaning_a_name_and_is_tried_above():

@@ -219,7 +219,7 @@ def _introduce(child: Child, app: App[Any], target: str) -> None:
             "run `manyhands serve` and give its address"
         )
     names = ",".join(place.name for place in addresses)
-    child.tell(messages.Connection(names, app.token, addresses[0].ca))
+    child.tell(messages.Connection(names, app.token, addresses[0].trust))
     child.tell(messages.Modules(modules_of_user(target)))
 
 

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from manyhands.client.trust import Trust
 from manyhands.client.worker.tallies import Tally
 
 
@@ -13,7 +14,7 @@ class Connection(Struct, tag="connection", frozen=True):
 
     server: str
     token: str | None
-    ca: str | None
+    trust: Trust
 
 
 class Modules(Struct, tag="modules", frozen=True):

@@ -138,7 +138,7 @@ class Supervisor:
             self._closing = self._loop.create_task(self._stream.close())
         self._connection = connection
         self._stream = WorkerStream(
-            places(connection.server, connection.ca),
+            places(connection.server, connection.trust),
             voucher.Overseer(),
             name=None,
             token=connection.token,

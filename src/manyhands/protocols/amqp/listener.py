@@ -8,11 +8,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from manyhands import __version__
 from manyhands.access.accounts import Accounts
-from manyhands.access.callers import Callers
+from manyhands.access.credentials import Credentials
+from manyhands.access.logins import Logins
 from manyhands.config import Address, Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.pacer import Pacer
 from manyhands.loggers import get_logger
+from manyhands.model.roles import Right
 from manyhands.net.amqp import AmqpError, Code
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
@@ -20,7 +22,7 @@ from manyhands.observe.repeats import Repeats
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.amqp.broker import Broker
 from manyhands.protocols.amqp.log import MessageLog
-from manyhands.protocols.amqp.session import AmqpSession
+from manyhands.protocols.amqp.session import AmqpSession, Peer
 
 _log = get_logger("manyhands.amqp")
 
@@ -41,12 +43,15 @@ class AmqpEndpoint:
     version = __version__
 
     def __init__(
-        self, dispatcher: Dispatcher, config: Config, callers: Callers, messages: MessageLog
+        self, dispatcher: Dispatcher, config: Config, logins: Logins, messages: MessageLog
     ) -> None:
         self.server_name = config.server_name
         self.connections_max = config.amqp_connections_max
         self._clock = dispatcher.clock
-        self._accounts = Accounts(config.amqp_users, callers, guest_from_anywhere=config.insecure)
+        self._logins = logins
+        self._accounts = Accounts(
+            config.amqp_users, logins.callers, guest_from_anywhere=config.insecure
+        )
         self._loop = asyncio.get_running_loop()
         self._events = dispatcher.events
         self._sessions: dict[AmqpSession, None] = {}
@@ -96,13 +101,34 @@ class AmqpEndpoint:
         """A connection is gone."""
         self._sessions.pop(session, None)
 
-    def refusal_of(self, user: str, password: str, address: str) -> str | None:
-        """Why a user is refused, or None if welcome."""
-        refusal = self._accounts.refusal_of(user, password, address)
+    def lets_in(self, user: str | None, password: str, peer: Peer) -> bool:
+        """Whether a peer may watch. The reason of a refusal is logged, and nothing else of it."""
+        assert isinstance(peer, Connection)
+        refusal = self._refusal_of(user, password, peer)
         if refusal is not None:
             self._refused_count += 1
-            self._repeats.warn("a login was refused", address, why=refusal)
-        return refusal
+            self._repeats.warn("a login was refused", peer.address, why=refusal)
+        return refusal is None
+
+    def _refusal_of(self, user: str | None, password: str, peer: Connection) -> str | None:
+        logins = self._logins
+        if user is None:
+            if peer.certificate is None:
+                return "the connection has shown no certificate"
+            caller = logins.identify(peer.credentials(), "amqp")
+        elif logins.callers.asks_everyone:
+            shown = Credentials(address=peer.address, user=user, password=password)
+            caller = logins.identify(shown, "amqp")
+        else:
+            return self._accounts.refusal_of(user, password, peer.address)
+        if caller is None:
+            return "nobody has these credentials"
+        if not caller.has(Right.LOOK):
+            return f"{caller.name} has the role {caller.role}; watching needs read or operate"
+        if caller.queues:
+            return f"{caller.name} has no access to all queues, which watching needs"
+        peer.take_caller(caller)
+        return None
 
     def report_header(self, address: str, header: bytes) -> None:
         """Logs a connection that began with another protocol."""

@@ -8,6 +8,7 @@ from pamqp.commands import Channel, Connection
 from pamqp.common import FieldTable
 from pamqp.heartbeat import Heartbeat
 
+from manyhands.access.credentials import Certificate
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
 from manyhands.net.amqp import (
@@ -61,6 +62,10 @@ class Peer(Protocol):
 
     connection: str
     address: str
+    certificate: Certificate | None
+
+    def hold_back(self, call: Callable[[], None]) -> None:
+        """Calls back after a while, in which nothing is read."""
 
     def send(self, data: bytes) -> None:
         """Sends to the peer, together with everything else sent in this turn."""
@@ -88,8 +93,8 @@ class Welcome(Protocol):
 
     connections_max: int
 
-    def refusal_of(self, user: str, password: str, address: str) -> str | None:
-        """Why a user at this address is refused, or None if welcome."""
+    def lets_in(self, user: str | None, password: str, peer: Peer) -> bool:
+        """Whether a peer may watch; without a user, by its certificate."""
 
     def is_full(self) -> bool:
         """Whether the maximum number of connections is reached."""
@@ -309,7 +314,8 @@ class AmqpSession:
             "cluster_name": welcome.server_name,
             "capabilities": dict(_CAPABILITIES),
         }
-        self._say(0, Connection.Start(0, 9, properties, "PLAIN AMQPLAIN", "en_US"))
+        mechanisms = "PLAIN AMQPLAIN" + (" EXTERNAL" if self._peer.certificate else "")
+        self._say(0, Connection.Start(0, 9, properties, mechanisms, "en_US"))
 
     def _take_own(self, frame: base.Frame) -> None:
         if isinstance(frame, Connection.Close):
@@ -327,16 +333,23 @@ class AmqpSession:
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
         user, password = _credentials(frame)
-        sentence = self._welcome.refusal_of(user, password, self._peer.address)
-        if sentence is not None:
-            if _understands_refusal(frame):
-                self.fail(AmqpError(Code.ACCESS_REFUSED, sentence, frame))
-            else:
-                self._closing_since = self.now()
-                self._peer.close()
+        if not self._welcome.lets_in(user, password, self._peer):
+            self._peer.hold_back(lambda: self._refuse_login(frame))
             return
         self._expected = Connection.TuneOk
         self._say(0, Connection.Tune(CHANNELS_COUNT_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
+
+    def _refuse_login(self, frame: Connection.StartOk) -> None:
+        """As RabbitMQ words it: the reason is in the log only."""
+        if _understands_refusal(frame):
+            sentence = (
+                f"Login was refused using authentication mechanism {frame.mechanism}."
+                " For details see the broker logfile."
+            )
+            self.fail(AmqpError(Code.ACCESS_REFUSED, sentence, frame))
+        else:
+            self._closing_since = self.now()
+            self._peer.close()
 
     def _tune(self, frame: Connection.TuneOk) -> None:
         frame_max = frame.frame_max or FRAME_BYTES_MAX
@@ -374,8 +387,11 @@ _STEPS: Final[dict[type[base.Frame], Callable[[AmqpSession, Any], None]]] = {
 }
 
 
-def _credentials(frame: Connection.StartOk) -> tuple[str, str]:
+def _credentials(frame: Connection.StartOk) -> tuple[str | None, str]:
+    """User and password; no user if the certificate of the connection says who it is."""
     response = _as_bytes(frame.response)
+    if frame.mechanism == "EXTERNAL":
+        return None, ""
     try:
         if frame.mechanism == "PLAIN":
             _, user, password = response.split(b"\0")
@@ -386,7 +402,7 @@ def _credentials(frame: Connection.StartOk) -> tuple[str, str]:
             return str(table["LOGIN"]), str(table["PASSWORD"])
     except Exception as error:  # noqa: BLE001 - a foreign parser on foreign bytes
         raise AmqpError(Code.SYNTAX_ERROR, f"credentials cannot be read: {error}", frame) from None
-    sentence = f"there is no mechanism '{frame.mechanism}'; there are PLAIN and AMQPLAIN"
+    sentence = f"there is no mechanism '{frame.mechanism}'; there are PLAIN, AMQPLAIN and EXTERNAL"
     raise AmqpError(Code.NOT_ALLOWED, sentence, frame)
 
 

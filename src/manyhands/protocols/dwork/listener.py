@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, ParamSpec
 
 from manyhands.access.curve_keys import CurveKeyFile
+from manyhands.access.gate import Askers
 from manyhands.config import Address, Config, Endpoint, Endpoints
 from manyhands.config.kinds import DWORK_QUEUE
 from manyhands.dispatch.session import Ask
@@ -20,6 +21,7 @@ from manyhands.store.batch import Batch
 from manyhands.store.contract import Store
 
 _log = get_logger("manyhands.dwork")
+P = ParamSpec("P")
 # Counting held tasks takes at most a twentieth of the time.
 _HELD_PAUSE: Final = 20
 
@@ -85,7 +87,10 @@ class DworkHub:
         self.socket = RouterSocket(backplane, _name(name), config.payload_bytes_max, places)
         self.send = self.socket.send
         self.send_alone = self.socket.send_alone
-        self.ask: Ask = dispatcher.ask
+        # With an access file, commands are those of the peer whose message is handled.
+        asks = backplane.logins.callers.asks_everyone
+        self._askers = Askers(dispatcher.ask) if asks else None
+        self.ask: Ask = dispatcher.ask if self._askers is None else self._askers.ask
         self._clock = dispatcher.clock
         self.now = dispatcher.clock.now
         self.token = ids.token
@@ -113,7 +118,7 @@ class DworkHub:
 
     async def start(self) -> Places:
         """Binds the socket; returns the actual addresses."""
-        places = await self.socket.start(self._session)
+        places = await self.socket.start(self._session, self._askers)
         self._dispatcher.on_batch.append(self._on_batch)
         return places
 
@@ -198,17 +203,21 @@ class DworkHub:
     def find_ended(
         self, namespace: str, names: Sequence[str], then: Callable[[Mapping[str, Job]], None]
     ) -> None:
-        self._records.find(namespace, names, then)
+        self._records.find(namespace, names, self._bound(then))
 
     def sleep(self, queue: str, wake: Callable[[], None], holder: Holder) -> Callable[[], None]:
         named = holder if holder.name is not None else None
+        wake = self._bound(wake)
         sleeper = Sleeper((queue,), lambda _queue: wake(), named)
         sleepers = self._dispatcher.sleepers
         sleepers.sleep(sleeper)
         return lambda: sleepers.leave(sleeper)
 
+    def _bound(self, call: Callable[P, None]) -> Callable[P, None]:
+        return call if self._askers is None else self._askers.bind(call)
+
     def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-        return self.socket.loop.call_later(seconds, call).cancel
+        return self.socket.loop.call_later(seconds, self._bound(call)).cancel
 
 
 class _Records:

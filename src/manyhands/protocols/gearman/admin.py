@@ -17,6 +17,7 @@ from manyhands.protocols.gearman.words import ERROR_CODES
 from manyhands.protocols.replies import Replies
 
 # Lines in a listing of jobs; for more, operators have the search of the HTTP API.
+UNKNOWN_TOKEN: Final = b"this token is unknown, or expired"
 _JOBS_COUNT_MAX: Final = 100_000
 # Functions that are listed although no worker offers them any more.
 _FUNCTIONS_COUNT_MAX: Final = 10_000
@@ -141,8 +142,11 @@ class Admin:
             return
         command = words[0].lower()
         action = _COMMANDS.get(command)
+        refusal = self._peer.refusal_to_look() if command not in _OPEN else None
         if action is None:
             self._unknown(words[0])
+        elif refusal is not None:
+            self._replies.say(_refused(refusal, refusal.sentence.encode("utf-8", "replace")))
         else:
             action(self, words[1:])
 
@@ -161,7 +165,11 @@ class Admin:
             total, leased = queue.unfinished_count, queue.counts[State.LEASED]
             count = workers.pop(queue.name, 0)
             lines.append(f"{queue.name}\t{total}\t{leased}\t{count}")
-        lines.extend(f"{function}\t0\t0\t{count}" for function, count in workers.items())
+        lines.extend(
+            f"{function}\t0\t0\t{count}"
+            for function, count in workers.items()
+            if self._peer.may_use(function)
+        )
         self._list(lines)
 
     def on_priority_status(self, words: list[bytes]) -> None:
@@ -177,14 +185,18 @@ class Admin:
                 else:
                     normal += count
             lines.append(f"{queue.name}\t{high}\t{normal}\t{low}\t{workers.pop(queue.name, 0)}")
-        lines.extend(f"{function}\t0\t0\t0\t{count}" for function, count in workers.items())
+        lines.extend(
+            f"{function}\t0\t0\t0\t{count}"
+            for function, count in workers.items()
+            if self._peer.may_use(function)
+        )
         self._list(lines)
 
     def on_workers(self, words: list[bytes]) -> None:
         lines = []
         for session in self._hall.sessions:
             name = _one_word(session.client_id) or "-"
-            functions = " ".join(map(as_word, session.abilities))
+            functions = " ".join(map(as_word, filter(self._peer.may_use, session.abilities)))
             peer = session.peer
             lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
         self._list(lines)
@@ -206,6 +218,18 @@ class Admin:
             self._replies.say(
                 wire.encode_refusal(b"UNKNOWN_SHOW_ARGUMENTS", b"show jobs, or show unique jobs")
             )
+
+    def on_auth(self, words: list[bytes]) -> None:
+        if len(words) != 1:
+            self._incomplete(b"auth TOKEN")
+            return
+        slot = self._replies.reserve()
+
+        def then(is_known: bool) -> None:  # noqa: FBT001 - a callback
+            refusal = wire.encode_refusal(b"NOT_ALLOWED", UNKNOWN_TOKEN)
+            self._replies.fill(slot, wire.OK_LINE if is_known else refusal)
+
+        self._peer.log_in(words[0].decode("utf-8", "surrogateescape"), then)
 
     def on_version(self, words: list[bytes]) -> None:
         self._replies.say(wire.encode_value(self._hall.version.encode()))
@@ -311,6 +335,10 @@ class Admin:
         self._peer.ask(_BARRIER, lambda _: self._replies.fill(slot, listing))
 
 
+# Commands that show no queue, and those that the gate judges.
+_OPEN: Final = frozenset(
+    {b"auth", b"version", b"getpid", b"verbose", b"maxqueue", b"cancel", b"create", b"drop"}
+)
 _NO_SUCH_JOB: Final = frozenset(
     {Why.UNKNOWN_JOB, Why.ALREADY_COMPLETED, Why.ALREADY_FAILED, Why.ALREADY_CANCELLED}
 )
@@ -367,6 +395,7 @@ _COMMANDS: Final[dict[bytes, Callable[[Admin, list[bytes]], None]]] = {
     b"prioritystatus": Admin.on_priority_status,
     b"workers": Admin.on_workers,
     b"show": Admin.on_show,
+    b"auth": Admin.on_auth,
     b"version": Admin.on_version,
     b"getpid": Admin.on_getpid,
     b"verbose": Admin.on_verbose,

@@ -41,9 +41,9 @@ from manyhands.model.job import (
     failure_from_bytes,
 )
 from manyhands.model.reasons import LOST_CODE, Outcome
-from manyhands.model.replies import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany
+from manyhands.model.replies import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.protocols.gearman import codec as wire
-from manyhands.protocols.gearman.admin import Admin, Hall, is_listing, shown_unique
+from manyhands.protocols.gearman.admin import UNKNOWN_TOKEN, Admin, Hall, is_listing, shown_unique
 from manyhands.protocols.gearman.names import NAME_SENTENCE, queue_of, unescaped
 from manyhands.protocols.gearman.words import ERROR_CODES
 from manyhands.protocols.replies import Replies, Slot
@@ -234,10 +234,25 @@ class GearmanSession:
         if args[0].lower() == b"exceptions":
             self._wants_exceptions = True
             self._replies.say(wire.encode_response(wire.OPTION_RES, args[0]))
+        elif args[0][:6].lower() == b"token:":
+            self._log_in(args[0][6:])
         else:
-            sentence = b"the only option is exceptions"
+            sentence = b"the only options are exceptions and token:SECRET"
             self.hall.complain(self.peer, b"UNKNOWN_OPTION", sentence)
             self._replies.say(wire.encode_response(wire.ERROR, b"UNKNOWN_OPTION", sentence))
+
+    def _log_in(self, token: bytes) -> None:
+        slot = self._replies.reserve()
+
+        def then(is_known: bool) -> None:  # noqa: FBT001 - a callback
+            if is_known:
+                answer = wire.encode_response(wire.OPTION_RES, b"token")
+            else:
+                answer = wire.encode_response(wire.ERROR, b"NOT_ALLOWED", UNKNOWN_TOKEN)
+                self.hall.complain(self.peer, b"NOT_ALLOWED", UNKNOWN_TOKEN)
+            self._replies.fill(slot, answer)
+
+        self.peer.log_in(token.decode("utf-8", "surrogateescape"), then)
 
     def on_admin_line(self, kind: int, args: list[bytes]) -> None:
         Admin(self.peer, self.hall, self._replies).answer(args[0])
@@ -253,11 +268,15 @@ class GearmanSession:
             self._submit([item], early=True)
 
     def _submit_run(self, run: list[wire.Message]) -> None:
-        """Background jobs that arrived together are submitted together: one command, one answer."""
+        """Background jobs of one queue that arrived together are submitted together: one command,
+        one answer. Not of several queues: a caller may be allowed to use one and not the other.
+        """
         items: list[NewJob] = []
         for kind, args in run:
             item = self._item(args[0], args[1], args[2], _SUBMITS[kind][0], behind=items)
             if item is not None:
+                if items and items[0].queue != item.queue:
+                    self._submit_first(items)
                 items.append(item)
         self._submit(items)
 
@@ -332,7 +351,7 @@ class GearmanSession:
 
     def _created(self, slot: Slot, reply: Reply) -> None:
         answers = reply.items if type(reply) is SubmittedMany else (reply,) * slot.count
-        packets = []
+        packets: list[bytes] = []
         for answer in answers:
             if type(answer) is Submitted:
                 packets.append(self.hall.job_created(answer.job))
@@ -446,7 +465,10 @@ class GearmanSession:
 
     def _granted(self, slot: Slot, kind: int, reply: Reply) -> None:
         if type(reply) is not Claimed or not reply.jobs:
-            self._replies.fill(slot, wire.NO_JOB_PACKET)
+            if type(reply) is Refusal and reply.why is Why.NOT_ALLOWED:
+                self._refused(slot, reply)
+            else:
+                self._replies.fill(slot, wire.NO_JOB_PACKET)
             return
         job = reply.jobs[0]
         if self._closed:

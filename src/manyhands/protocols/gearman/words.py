@@ -15,6 +15,7 @@ ERROR_CODES: Final[dict[Why, bytes]] = words_for(
         Category.UNFIT: b"INVALID_ARGUMENT",
         Category.FULL: b"QUEUE_ERROR",
         Category.UNAVAILABLE: b"QUEUE_ERROR",
+        Category.FORBIDDEN: b"NOT_ALLOWED",
         Category.DEFECT: b"INTERNAL_ERROR",
     },
     {

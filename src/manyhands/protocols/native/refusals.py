@@ -24,6 +24,7 @@ STATUSES: Final[dict[Why, int]] = words_for(
         Category.UNFIT: 409,
         Category.FULL: 409,
         Category.UNAVAILABLE: 503,
+        Category.FORBIDDEN: 403,
         Category.DEFECT: 500,
     },
     {Why.KEY_REUSED: 422, Why.QUEUE_FULL: 429},

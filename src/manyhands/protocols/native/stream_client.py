@@ -165,11 +165,12 @@ class ClientSide:
         if self._socket.is_behind:
             self._unseen.append(job_id)
         else:
-            self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
+            self._outbox.say_in_turn(wire.ended(self._view(job_id, job)))
 
     def see_news(self, job: Job, pieces: Iterable[Piece]) -> None:
         """A job it follows changed, or there are new pieces of its result."""
-        self._news.hear(job, pieces)
+        if self._peer.sees(job):
+            self._news.hear(job, pieces)
 
     def go_on(self) -> None:
         """The peer reads again."""
@@ -188,7 +189,7 @@ class ClientSide:
     def _show_end(self, job_id: str, jobs: list[Job | None]) -> None:
         if not self._is_over:
             for job in jobs:
-                self._outbox.say_in_turn(wire.ended(_view(job_id, job)))
+                self._outbox.say_in_turn(wire.ended(self._view(job_id, job)))
             self._show_ends()
 
     def look(self, note: wire.Look) -> int:
@@ -197,7 +198,7 @@ class ClientSide:
         slot = self._outbox.reserve(note.number)
 
         def found(jobs: list[Job | None]) -> None:
-            views = [_view(name, job) for name, job in zip(note.ids, jobs, strict=False)]
+            views = [self._view(name, job) for name, job in zip(note.ids, jobs, strict=False)]
             self._outbox.settle(slot, note.number, views)
 
         self._hub.look(read_ids(tuple(note.ids)), _LOOK_BYTES_MAX, found)
@@ -224,24 +225,23 @@ class ClientSide:
         self._operate(command, settle)
         return len(note.ids)
 
+    def _view(self, name: str, job: Job | None) -> tuple[Any, ...]:
+        """A job, as waiting clients need it. One that the peer may not look at is unknown."""
+        if job is None or not self._peer.sees(job):
+            return (name, "unknown", None, None, None, None)
+        failure = job.failure
+        is_finished = job.state in FINISHED
+        return (
+            name,
+            job.state.value,
+            job.result if is_finished else None,
+            job.result_encoding.value,
+            None if failure is None else (failure.code, failure.message, failure.payload),
+            in_words(job.reason, job.detail) or None,
+        )
+
 
 def _check_watches(count: int) -> None:
     if count > WATCHES_COUNT_MAX:
         sentence = f"a stream watches at most {WATCHES_COUNT_MAX} jobs"
         raise NoteRefusedError(Why.BATCH_TOO_LARGE.value, sentence)
-
-
-def _view(name: str, job: Job | None) -> tuple[Any, ...]:
-    """A job, as waiting clients need it."""
-    if job is None:
-        return (name, "unknown", None, None, None, None)
-    failure = job.failure
-    is_finished = job.state in FINISHED
-    return (
-        name,
-        job.state.value,
-        job.result if is_finished else None,
-        job.result_encoding.value,
-        None if failure is None else (failure.code, failure.message, failure.payload),
-        in_words(job.reason, job.detail) or None,
-    )

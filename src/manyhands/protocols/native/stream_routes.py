@@ -18,7 +18,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
 from manyhands.model.replies import Refusal
-from manyhands.model.roles import Caller
+from manyhands.net.tcp import Connection
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
 from manyhands.protocols.native.bodies import REALM
@@ -80,7 +80,8 @@ class StreamRoutes:
         connection = session.connection
         socket = WebSocketSession(connection, self.bounds.message_bytes)
         address = exchange.address
-        operate = functools.partial(self._operate, exchange.caller, address)
+        connection.take_caller(exchange.caller)
+        operate = functools.partial(self._operate, connection, address)
         stream = StreamSession(connection, socket, self, operate, address)
         socket.begin(stream)
         exchange.upgrade(answer_headers(offer, SUBPROTOCOL), socket)
@@ -283,8 +284,13 @@ class StreamRoutes:
         """The stream has ended."""
         self._streams.pop(stream, None)
 
-    def _operate(self, caller: Caller, address: str, command: Command, settle: Settle) -> None:
-        self._audit.ask(command, settle, address, "GET /api/stream", caller)
+    def _operate(
+        self, connection: Connection, address: str, command: Command, settle: Settle
+    ) -> None:
+        caller, guard = connection.caller, connection.guard
+        assert caller is not None
+        ask = None if guard is None else guard.ask_recorded
+        self._audit.ask(command, settle, address, "GET /api/stream", caller, ask)
 
 
 def _common(mine: Mapping[str, object], jobs: Mapping[str, object]) -> list[str]:

@@ -11,7 +11,7 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
-from manyhands.net.http_short_way import Head, Headers, Request
+from manyhands.net.http_short_way import Headers, Request
 from manyhands.protocols.qless.answers import ItemError
 from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem, envelope, error_envelope
@@ -45,7 +45,7 @@ class Answering:
             try:
                 head = request.head
                 if not head.is_allowed:
-                    self._let_in(head)
+                    self._let_in(request)
                 serve(request)
             except Problem as found:
                 self.fail(request, found)
@@ -54,13 +54,17 @@ class Answering:
 
         return guarded
 
-    def _let_in(self, head: Head) -> None:
+    def _let_in(self, request: Request) -> None:
         assert self.defences is not None
+        head = request.head
         self.defences.check(head.headers, host_needed=True)
         if head.method == "GET":  # only the routes that take work have a GET
             self.defences.check_taking(head.headers)
-        self._admission.check(head.headers, changes=True)
-        head.is_allowed = True
+        near = request.connection.credentials(head.headers)
+        caller = self._admission.check(head.headers, changes=True, near=near)
+        head.guard = self._admission.guard(caller, near.address or "")
+        # A head says who sends it only if it has credentials.
+        head.is_allowed = self._admission.is_said_by(head.headers)
 
     def ask(
         self, request: Request, commands: Sequence[Command], finish: Callable[[list[Any]], None]
@@ -75,7 +79,8 @@ class Answering:
             except Exception:  # noqa: BLE001
                 self._fail_ourselves(request)
 
-        ask_many(self._dispatcher, commands, guarded)
+        guard = request.head.guard
+        ask_many(self._dispatcher.ask if guard is None else guard.ask, commands, guarded)
 
     def answer(
         self, request: Request, results: object, beside: dict[str, Any] | None = None

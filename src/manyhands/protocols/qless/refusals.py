@@ -17,6 +17,7 @@ CODES: Final[dict[Why, str]] = words_for(
         Category.UNKNOWN: "not_found",
         Category.FULL: "too_large",
         Category.UNAVAILABLE: "unavailable",
+        Category.FORBIDDEN: "forbidden",
         Category.DEFECT: "internal",
     },
     {
@@ -52,6 +53,7 @@ CODES: Final[dict[Why, str]] = words_for(
 _STATUSES: Final = {
     "not_found": 404,
     "too_large": 413,
+    "forbidden": 403,
     "key_reused": 422,
     "queue_full": 429,
     "unavailable": 503,

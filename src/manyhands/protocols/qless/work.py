@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from manyhands.access.gate import guarded_by
 from manyhands.config import Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
@@ -116,7 +117,8 @@ class QlessWork:
             term_of_job=True,
         )
         if wait:
-            self._start(self._take_patiently(request, command, wait, array=array))
+            with guarded_by(request.head.guard):
+                self._start(self._take_patiently(request, command, wait, array=array))
         else:
             self._answering.ask(
                 request, (command,), lambda replies: self._hand_over(request, replies[0], array)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from manyhands.model import limits
 from manyhands.model.commands import ByToken, Claim, ClaimOrder, Release
 from manyhands.model.job import Holder, Job
-from manyhands.model.replies import Claimed, Reply
+from manyhands.model.replies import Claimed, Refusal, Reply
 from manyhands.protocols.wmp.codec import Command, Path, Property, decimal, encode
 from manyhands.protocols.wmp.holdings import Holdings
 from manyhands.protocols.wmp.hub import Hub, way_back
@@ -103,7 +103,8 @@ class Giving:
         self.awaited_count -= 1
         if type(reply) is not Claimed:
             self._readiness.silence(give.path)
-            self._say_no(give, queues, give.count, _STOPPING_MS)
+            assert isinstance(reply, Refusal)
+            self._say_no(give, queues, give.count, _STOPPING_MS, reply.sentence)
         elif reply.jobs:
             self._readiness.given(give.path)
             for job in reply.jobs:
@@ -152,13 +153,17 @@ class Giving:
         else:
             self._hub.send(way_back(path), control, undelivered)
 
-    def _say_no(self, give: Give, queues: tuple[str, ...], count: int, retry_ms: int = 0) -> None:
+    def _say_no(
+        self, give: Give, queues: tuple[str, ...], count: int, retry_ms: int = 0, reason: str = ""
+    ) -> None:
         path = give.path
         properties: list[Property] = [self._manager, (b"lock", give.lock)]
         if count != 1:
             properties.append((b"n", decimal(count)))
         if retry_ms:
             properties.append((b"retry-after", decimal(retry_ms)))
+        if reason:
+            properties.append((b"reason", reason.encode("utf-8", "replace")))
         forget = self._readiness.forget
         self._hub.send(way_back(path), encode(Command.NO, *properties), lambda: forget(path))
         self._readiness.refused(path, queues)

@@ -2,11 +2,12 @@
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, ParamSpec
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.access.curve_keys import CurveKeyFile
+from manyhands.access.gate import Askers
 from manyhands.config import Address, Config
 from manyhands.dispatch.session import Ask
 from manyhands.dispatch.sleepers import Sleeper
@@ -21,6 +22,7 @@ from manyhands.protocols.wmp.session import Settings, WmpSession
 from manyhands.store.batch import Batch
 
 _log = get_logger("manyhands.wmp")
+P = ParamSpec("P")
 
 _READY: Final = State.READY
 
@@ -44,7 +46,10 @@ class WmpListener:
         self._socket = RouterSocket(backplane, "wmp", config.payload_bytes_max, places)
         self._loop = self._socket.loop
         self.send = self._socket.send
-        self.ask: Ask = dispatcher.ask
+        # With an access file, commands are those of the peer whose message is handled.
+        asks = backplane.logins.callers.asks_everyone
+        self._askers = Askers(dispatcher.ask) if asks else None
+        self.ask: Ask = dispatcher.ask if self._askers is None else self._askers.ask
         self.now = dispatcher.clock.now
         self.token = ids.token
         self.ready_count = dispatcher.ready_count
@@ -71,7 +76,7 @@ class WmpListener:
 
     async def start(self) -> str | None:
         """Binds the socket; returns its actual address without encryption."""
-        bound = await self._socket.start(self._session)
+        bound = await self._socket.start(self._session, self._askers)
         self._dispatcher.on_batch.append(self._on_batch)
         self.curve_address = None if bound.curve is None else str(bound.curve)
         return None if bound.plain is None else str(bound.plain)
@@ -101,9 +106,11 @@ class WmpListener:
 
     def queues_with_work(self) -> list[str]:
         found = []
+        guard = None if self._askers is None else self._askers.guard
         for queue in list(self._with_work):
             if self.ready_count(queue):
-                found.append(queue)
+                if guard is None or guard.caller.may_use(queue):
+                    found.append(queue)
             else:
                 del self._with_work[queue]
         return found
@@ -111,12 +118,16 @@ class WmpListener:
     def sleep(
         self, queues: tuple[str, ...], wake: Callable[[str], None], holder: Holder | None = None
     ) -> Callable[[], None]:
-        sleeper = Sleeper(queues or None, wake, holder)
+        sleeper = Sleeper(queues or None, self._bound(wake), holder)
         sleepers = self._dispatcher.sleepers
         sleepers.sleep(sleeper)
         return lambda: sleepers.leave(sleeper)
 
+    def _bound(self, call: Callable[P, None]) -> Callable[P, None]:
+        return call if self._askers is None else self._askers.bind(call)
+
     def later(self, seconds: float, call: Callable[[], None]) -> Callable[[], None]:
+        call = self._bound(call)
         if seconds <= 0.0:
             return self._loop.call_soon(call).cancel
         return self._loop.call_later(seconds, call).cancel

@@ -84,6 +84,11 @@ def pack(message: SentFrame | Answer) -> bytearray:
     return buffer
 
 
+def pack_body(number: int, body: bytes) -> bytes:
+    """An encoded message with its length and number in front."""
+    return _HEAD.pack(len(body), number) + body
+
+
 def mark_kept(packed: bytearray) -> None:
     """Flags a packed batch as already in the journal."""
     length, number = _HEAD.unpack_from(packed)

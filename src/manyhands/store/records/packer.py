@@ -1,6 +1,6 @@
 """Packs batches into frames: a row per job, its terms by number, everything else by table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -56,7 +56,9 @@ class TermsBook:
     loaded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number_for: Callable[[str], int] | None = None) -> None:
+        """``number_for`` makes the number of new terms from their record; else they are counted."""
+        self._number_for = number_for
         self.by_number: dict[int, Terms] = {}
         self.fresh: list[tuple[int, str]] = []  # new terms, not in any batch yet
         self._last = 0
@@ -80,10 +82,11 @@ class TermsBook:
             return known[1]
         number = self._numbers.get(terms)
         if number is None:
-            number = self._last = self._last + 1
+            record = encode_terms(terms).decode()
+            number = self._next(record)
             self.by_number[number] = terms
             self._numbers[terms] = number
-            self.fresh.append((number, encode_terms(terms).decode()))
+            self.fresh.append((number, record))
         if self._used is not None:
             self._used.add(number)
         if len(self._quick) >= _QUICK_MAX:
@@ -91,6 +94,12 @@ class TermsBook:
         # This entry keeps the object alive, so its id is not reused.
         self._quick[id(terms)] = (terms, number)
         return number
+
+    def _next(self, record: str) -> int:
+        if self._number_for is not None:
+            return self._number_for(record)
+        self._last += 1
+        return self._last
 
     def watch(self) -> None:
         """Starts to record which numbers are used."""
@@ -116,8 +125,15 @@ class TermsBook:
 class Packer:
     """Turns batches into frames, in order."""
 
-    def __init__(self, terms: TermsBook, result_ms: int | None, serial: int) -> None:
+    def __init__(
+        self,
+        terms: TermsBook,
+        result_ms: int | None,
+        serial: int,
+        payload_bytes_inside: int = _PAYLOAD_BYTES_INSIDE,
+    ) -> None:
         self._terms = terms
+        self._inside_max = payload_bytes_inside
         self._result_ms = result_ms
         self._serial = serial  # jobs up to this one have a row
 
@@ -136,7 +152,7 @@ class Packer:
                 until = None if result is None else result_until(job)
                 updated.append((serial, job.queue, state, job.finished_at, until, record, result))
                 continue
-            if serial <= last_serial or job.tags or len(job.payload) > _PAYLOAD_BYTES_INSIDE:
+            if serial <= last_serial or job.tags or len(job.payload) > self._inside_max:
                 plain = False
             inserted.append(self._row(job, record))
         self._serial = max(last_serial, counters.serial)
@@ -171,7 +187,7 @@ class Packer:
             if is_new or job.job_id in batch.full:
                 if not is_new:
                     replaced.append(((serial,), None))
-                if len(job.payload) > _PAYLOAD_BYTES_INSIDE:
+                if len(job.payload) > self._inside_max:
                     payloads.append(((serial,), (job.payload,)))
                 tags += [((tag, serial), ()) for tag in dict.fromkeys(job.tags)]
             if state is _FAILED:
@@ -210,7 +226,7 @@ class Packer:
             origin.name,
             origin.address,
             record,
-            job.payload if len(job.payload) <= _PAYLOAD_BYTES_INSIDE else None,
+            job.payload if len(job.payload) <= self._inside_max else None,
             job.result,
         )
 

@@ -1,10 +1,10 @@
 """Queries on the file, through read-only connections."""
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
@@ -19,8 +19,9 @@ from manyhands.store.records.packer import TermsBook
 from manyhands.store.records.rows import decode_event, split_events
 from manyhands.store.records.tables import LOG_BIT
 from manyhands.store.sqlite.checksums import RecordDamagedError, verified
-from manyhands.store.sqlite.rows import COLUMNS, COLUMNS_COUNT, decode_row
+from manyhands.store.sqlite.rows import COLUMNS, COLUMNS_COUNT, DIALECT, decode_row
 
+Found = TypeVar("Found")
 _log = get_logger("manyhands.store")
 _BUSY_MS: Final = 5_000
 _NAMES_AT_ONCE: Final = 1_000
@@ -40,6 +41,8 @@ def open_reader(file: Path) -> apsw.Connection:
 class Reader:
     """One connection, used by one thread at a time."""
 
+    dialect = DIALECT
+
     def __init__(self, file: Path, terms: TermsBook) -> None:
         self.connection = open_reader(file)
         self._terms = terms.by_number
@@ -48,6 +51,14 @@ class Reader:
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows of a query. Releases the snapshot."""
         return self.connection.execute(statement, tuple(values)).fetchall()
+
+    def at_once(self, read: Callable[[], Found]) -> Found:
+        """What several queries find in one snapshot."""
+        self.connection.execute("BEGIN")
+        try:
+            return read()
+        finally:
+            self.connection.execute("ROLLBACK")
 
     def make_job(self, row: Sequence[Any]) -> Job:
         """The job of a row of ``COLUMNS``, which may be followed by the size of a payload that was

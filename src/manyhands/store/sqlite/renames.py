@@ -13,9 +13,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from manyhands.model.job import Holder, Job, Origin
+from manyhands.store.records.queries import PAYLOAD
 from manyhands.store.records.rows import split_events
 from manyhands.store.sqlite.checksums import checksum
-from manyhands.store.sqlite.rows import PAYLOAD
 
 OLD_REALM: Final = "http"
 NEW_REALM: Final = "qless"

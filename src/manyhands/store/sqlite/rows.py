@@ -1,5 +1,6 @@
 """Jobs as rows of the file: their columns, and the checksums that every reader verifies."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -7,12 +8,11 @@ from msgspec.structs import replace
 
 from manyhands.model.job import Job, Origin
 from manyhands.model.policy import Terms
+from manyhands.store.records.queries import PAYLOAD
+from manyhands.store.records.reading import Dialect
 from manyhands.store.records.rows import decode_job
 from manyhands.store.sqlite.checksums import RecordDamagedError, checksum
 
-PAYLOAD: Final = (
-    "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
-)
 # The size of a payload, which SQLite knows without reading it.
 PAYLOAD_BYTES: Final = (
     "coalesce(length(jobs.payload),"
@@ -21,7 +21,7 @@ PAYLOAD_BYTES: Final = (
 WEIGHT: Final = f"{PAYLOAD_BYTES} + coalesce(length(result), 0)"  # of payload and result
 # The columns of a job, in the order that `decode_row` expects.
 _RECORD_COLUMNS: Final = (
-    "serial, jobs.job_id, jobs.queue, finished_at, terms_id, submitted_at, unique_key, realm,"
+    "jobs.serial, jobs.job_id, jobs.queue, finished_at, terms_id, submitted_at, unique_key, realm,"
     " submitter, address, CAST(record AS BLOB), changing_sum"
 )
 _NOT_READ: Final = -1
@@ -36,6 +36,22 @@ WEIGHED_COLUMNS: Final = f"{BRIEF_COLUMNS}, {PAYLOAD_BYTES}"
 def columns_with(payload: str) -> str:
     """The same with part of the payload, which cannot be verified."""
     return f"{_RECORD_COLUMNS}, {_NOT_READ}, {payload}, NULL, NULL"
+
+
+def _cut(length: int) -> str:
+    # For SQLite, a part of an empty value is NULL.
+    return columns_with(f"coalesce(substr({PAYLOAD}, 1, {length}), x'')")
+
+
+DIALECT: Final = Dialect(
+    columns=COLUMNS,
+    weighed_columns=WEIGHED_COLUMNS,
+    cut=_cut,
+    weight=WEIGHT,
+    places="json_each(?) AS place",
+    place_columns=("place.value ->> 0", "place.value ->> 1"),
+    place_values=lambda places: (json.dumps(places),),
+)
 
 
 def sums_of(row: Sequence[Any], payload: bytes) -> tuple[int, int, int | None]:

@@ -18,12 +18,12 @@ import msgspec
 from manyhands.config.files import open_draft
 from manyhands.model.failures import group_of_job
 from manyhands.store.contract import StoreError
+from manyhands.store.records.queries import PAYLOAD
 from manyhands.store.records.rows import decode_job, encode_record, join_events
 from manyhands.store.records.tables import SUMMED
 from manyhands.store.sqlite.checksums import checksum
 from manyhands.store.sqlite.copies import copy_database, sync_file
 from manyhands.store.sqlite.renames import rename
-from manyhands.store.sqlite.rows import PAYLOAD
 
 FILE_NAME: Final = "manyhands.db"
 APPLICATION_ID: Final = 0x4D616E79  # "Many": identifies our files

@@ -37,19 +37,20 @@ from manyhands.store.contract import (
     StoreFailedError,
 )
 from manyhands.store.index.recount import check_index
+from manyhands.store.records.counts import count_by_state
+from manyhands.store.records.failures import read_codes, read_failures
 from manyhands.store.records.frames import Counters
 from manyhands.store.records.packer import Packer, Removals, TermsBook
+from manyhands.store.records.pruner import Pruner, answered
+from manyhands.store.records.search import search, select
 from manyhands.store.retention import Retention
 from manyhands.store.sqlite import schema
 from manyhands.store.sqlite.copies import copy_database
-from manyhands.store.sqlite.counts import count_by_state
-from manyhands.store.sqlite.failures import read_codes, read_failures
-from manyhands.store.sqlite.loader import load
 from manyhands.store.sqlite.opening import DirectoryLock, inspect, make_private, unusable
-from manyhands.store.sqlite.pruner import Pruner
 from manyhands.store.sqlite.reader import Reader, ReaderPool
 from manyhands.store.sqlite.recovery import read_mark, recover
-from manyhands.store.sqlite.search import search, select
+from manyhands.store.sqlite.rows import DIALECT
+from manyhands.store.sqlite.source import load
 from manyhands.store.sqlite.writer import journal
 from manyhands.store.sqlite.writer.link import WRITER_COMMAND, WriterLink
 
@@ -105,7 +106,7 @@ class SqliteStore:
         self._swept = 0
         self._first_seq = self._reader.first_seq() or counters.seq + 1
         self._packer = Packer(self._terms, retention.result_ms, counters.serial)
-        self._pruner = Pruner(self._collector, self._reader, retention)
+        self._pruner = Pruner(self._collector, DIALECT, retention)
         self._removals = Removals()
         self._removed: deque[tuple[int, Removals]] = deque()  # with the numbers of their batches
 
@@ -275,7 +276,7 @@ class SqliteStore:
 
     def failures(self, wanted: FailureQuestion) -> Failures:
         with self._reading() as reader:
-            return read_failures(reader, wanted)
+            return reader.at_once(lambda: read_failures(reader, wanted))
 
     def failure_codes(self) -> Sequence[tuple[str, str, int]]:
         with self._reading() as reader:
@@ -314,7 +315,8 @@ class SqliteStore:
     # Upkeep.
 
     def prune(self, now: int, count_max: int) -> int:
-        count = self._pruner.prune(now, count_max, self._removals, self._first_seq, self._last_seq)
+        steps = self._pruner.prune(now, count_max, self._removals, self._first_seq, self._last_seq)
+        count = answered(steps, self._reader)
         if not self._removals.is_empty():
             self.touch()
         self._first_seq = max(self._first_seq, self._removals.events_to + 1)
@@ -338,6 +340,15 @@ class SqliteStore:
         self._removals.groups = True
         self.touch()
         return len(dropped)
+
+    def begin_fetch(self, job_ids: Sequence[str]) -> None:
+        """Never needed: decisions find every record by themselves."""
+
+    def has_fetched(self) -> bool:
+        return True
+
+    def end_fetch(self) -> None:
+        """Does nothing."""
 
     def check(self) -> None:
         check_index(self.live)

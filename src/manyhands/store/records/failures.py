@@ -6,12 +6,12 @@ are counted in a fraction of a second by a thread that only reads.
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from manyhands.model.failures import Group, group_of_job
 from manyhands.model.job import Job
 from manyhands.store.contract import FailureGroup, FailureQuestion, Failures
-from manyhands.store.sqlite.reader import Reader
+from manyhands.store.records.reading import Records
 
 HOUR_MS: Final = 3_600_000
 TREND_HOURS: Final = 24
@@ -19,30 +19,26 @@ _SAMPLES_COUNT: Final = 5
 _QUEUES_SHOWN: Final = 10
 
 
-def read_failures(reader: Reader, wanted: FailureQuestion) -> Failures:
-    """Reads the groups from the file, in one snapshot, so that the numbers are consistent."""
-    with reader.connection:
-        found = _read(reader, wanted)
-    return found  # noqa: RET504 - to mypy, `with` may swallow an error
-
-
-def _read(reader: Reader, wanted: FailureQuestion) -> Failures:
+def read_failures(reader: Records, wanted: FailureQuestion) -> Failures:
+    """Reads the groups. Call it within one snapshot, so that the numbers are consistent."""
+    dialect = reader.dialect
+    name = None if wanted.queue is None else dialect.name(wanted.queue)
     conditions, values = ["TRUE"], []
-    for column, value in (("queue", wanted.queue), ("group_id", wanted.group_id)):
+    for column, value in (("queue", name), ("group_id", wanted.group_id)):
         if value is not None:
-            conditions.append(f"{column} = ?")
+            conditions.append(f"failures.{column} = ?")
             values.append(value)
     where = " AND ".join(conditions)
     order = "max(at)" if wanted.latest_first else "count(*)"
     rows = reader.rows(
-        f"SELECT group_id, count(*), min(at), max(at) FROM failures WHERE {where}"  # noqa: S608
+        f"SELECT group_id, count(*), min(at), max(at) FROM {dialect.prefix}failures WHERE {where}"  # noqa: S608
         f" GROUP BY group_id ORDER BY {order} DESC, group_id",
         values,
     )
     groups = []
     for group_id, count, first_at, last_at in rows[: wanted.count_max]:
-        only = (group_id, *([wanted.queue] if wanted.queue is not None else []))
-        inside = "group_id = ?" + (" AND failures.queue = ?" if wanted.queue is not None else "")
+        only = (group_id, *([name] if name is not None else []))
+        inside = "group_id = ?" + (" AND failures.queue = ?" if name is not None else "")
         groups.append(
             FailureGroup(
                 _group(reader, group_id),
@@ -57,44 +53,52 @@ def _read(reader: Reader, wanted: FailureQuestion) -> Failures:
     return Failures(tuple(groups), len(rows), sum(row[1] for row in rows))
 
 
-def _group(reader: Reader, group_id: str) -> Group:
-    rows = reader.rows("SELECT code, line FROM failure_groups WHERE group_id = ?", (group_id,))
+def _group(reader: Records, group_id: str) -> Group:
+    table, text = f"{reader.dialect.prefix}failure_groups", reader.dialect.text
+    rows = reader.rows(f"SELECT code, line FROM {table} WHERE group_id = ?", (group_id,))  # noqa: S608
     code, line = rows[0]
-    return Group(group_id, code, line)
+    return Group(group_id, text(code), text(line))
 
 
-def _trend(reader: Reader, inside: str, values: Iterable[str], now: int) -> tuple[int, ...]:
+def _trend(reader: Records, inside: str, values: Iterable[Any], now: int) -> tuple[int, ...]:
     since = _trend_start(now)
     rows = reader.rows(
-        f"SELECT (at - ?) / {HOUR_MS}, count(*) FROM failures"  # noqa: S608
+        f"SELECT (at - {since}) / {HOUR_MS}, count(*) FROM {reader.dialect.prefix}failures"  # noqa: S608
         f" WHERE {inside} AND at >= ? GROUP BY 1",
-        (since, *values, since),
+        (*values, since),
     )
     return _hours(dict(rows))
 
 
-def _queues(reader: Reader, inside: str, values: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def _queues(reader: Records, inside: str, values: Iterable[Any]) -> tuple[tuple[str, int], ...]:
+    text = reader.dialect.text
     rows = reader.rows(
-        f"SELECT queue, count(*) FROM failures WHERE {inside}"  # noqa: S608
+        f"SELECT queue, count(*) FROM {reader.dialect.prefix}failures WHERE {inside}"  # noqa: S608
         f" GROUP BY queue ORDER BY 2 DESC, 1 LIMIT {_QUEUES_SHOWN}",
         tuple(values),
     )
-    return tuple((queue, count) for queue, count in rows)
+    return tuple((text(queue), count) for queue, count in rows)
 
 
-def _newest(reader: Reader, inside: str, values: Iterable[str]) -> tuple[str, ...]:
+def _newest(reader: Records, inside: str, values: Iterable[Any]) -> tuple[str, ...]:
+    prefix = reader.dialect.prefix
+    join = (
+        f"{prefix}failures JOIN {prefix}jobs USING(serial)"
+        if prefix
+        else "failures CROSS JOIN jobs USING(serial)"  # SQLite walks in this order
+    )
     rows = reader.rows(
-        f"SELECT job_id FROM failures CROSS JOIN jobs USING(serial)"  # noqa: S608
-        f" WHERE {inside} ORDER BY serial DESC LIMIT {_SAMPLES_COUNT}",
+        f"SELECT job_id FROM {join} WHERE {inside} ORDER BY serial DESC LIMIT {_SAMPLES_COUNT}",  # noqa: S608
         tuple(values),
     )
     return tuple(row[0] for row in rows)
 
 
-def read_codes(reader: Reader) -> list[tuple[str, str, int]]:
+def read_codes(reader: Records) -> list[tuple[str, str, int]]:
     """The number of failed jobs on record by code and queue."""
-    rows = reader.rows("SELECT code, queue, count(*) FROM failures GROUP BY code, queue")
-    return [(code, queue, count) for code, queue, count in rows]
+    text, table = reader.dialect.text, f"{reader.dialect.prefix}failures"
+    rows = reader.rows(f"SELECT code, queue, count(*) FROM {table} GROUP BY code, queue")  # noqa: S608
+    return [(text(code), text(queue), count) for code, queue, count in rows]
 
 
 def count_failures(jobs: Iterable[Job], wanted: FailureQuestion) -> Failures:

@@ -1,5 +1,5 @@
-"""How many jobs match a filter, by state: counted in SQLite, newest first, until the time is up.
-Rows that were not reached are not estimated.
+"""How many jobs match a filter, by state: counted in the database, newest first, until the time is
+up. Rows that were not reached are not estimated.
 """
 
 import time
@@ -10,14 +10,22 @@ from manyhands.model.filter import Filter
 from manyhands.model.job import State
 from manyhands.store.contract import Counted
 from manyhands.store.index.live import Index
-from manyhands.store.queries import Place, Where, given, place_beside, where
-from manyhands.store.sqlite.reader import Reader
+from manyhands.store.records.queries import (
+    Place,
+    Where,
+    all_jobs,
+    given,
+    jobs_at,
+    place_beside,
+    where,
+)
+from manyhands.store.records.reading import Dialect, Records
 
 _SLICE_ROWS: Final = 2_000
 _SERIAL_MAX: Final = (1 << 63) - 1
 
 
-def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Counted:
+def count_by_state(reader: Records, index: Index, wanted: Filter, seconds_max: float) -> Counted:
     """The number of jobs by state. The filter's own states are ignored, because the counts are by
     state.
     """
@@ -33,9 +41,10 @@ def count_by_state(reader: Reader, index: Index, wanted: Filter, seconds_max: fl
     # A time limit of a query, which decides nothing about any job, so it need not be the server's
     # clock.
     give_up_at = time.perf_counter() + seconds_max
-    places = tuple(_places(index, wanted))
+    dialect = reader.dialect
+    places = tuple(_places(dialect, index, wanted))
     for place in places:
-        for rows, more in _slices(reader, place, where(wanted, ("states", *place.fields))):
+        for rows, more in _slices(reader, place, where(dialect, wanted, ("states", *place.fields))):
             for state, count in rows:
                 counts[State(state)] += count
             if (more or place is not places[-1]) and time.perf_counter() > give_up_at:
@@ -52,33 +61,31 @@ def _count_queues(index: Index, queue: str | None, counts: dict[State, int]) -> 
             counts[state] += count
 
 
-def _places(index: Index, wanted: Filter) -> Iterator[Place]:
+def _places(dialect: Dialect, index: Index, wanted: Filter) -> Iterator[Place]:
     """Where to look, as narrow as an index allows."""
-    beside = place_beside(wanted)
+    beside = place_beside(dialect, wanted)
     if beside is not None:
         yield beside
     elif wanted.retrying:
-        one = "jobs.queue = ? AND jobs.state = ?"
         for queue, state in index.retrying.places():
             if wanted.queue in (None, queue):
-                yield Place("jobs", one, (queue, state), ("queue",))
+                yield jobs_at(dialect, queue, state, "queue")
     elif wanted.queue is not None:
         for state in State:
-            one = "jobs.queue = ? AND jobs.state = ?"
-            yield Place("jobs", one, (wanted.queue, state.value), ("queue",))
+            yield jobs_at(dialect, wanted.queue, state, "queue")
     else:
-        yield Place("jobs", "TRUE", (), ())
+        yield all_jobs(dialect)
 
 
-def _slices(reader: Reader, place: Place, narrowed: Where) -> Iterator[tuple[list[Any], bool]]:
+def _slices(reader: Records, place: Place, narrowed: Where) -> Iterator[tuple[list[Any], bool]]:
     """Counts slice by slice, each with whether there is more."""
     bound = (
-        f"SELECT serial FROM {place.tables} WHERE {place.sql} AND serial < ?"  # noqa: S608
-        f" ORDER BY serial DESC LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
+        f"SELECT jobs.serial FROM {place.tables} WHERE {place.sql} AND jobs.serial < ?"  # noqa: S608
+        f" ORDER BY jobs.serial DESC LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
     )
     rows = (
-        f"SELECT jobs.state, count(*) FROM {place.tables} WHERE {place.sql} AND serial < ?"  # noqa: S608
-        f" AND serial >= ? AND {narrowed.sql} GROUP BY jobs.state"
+        f"SELECT jobs.state, count(*) FROM {place.tables} WHERE {place.sql} AND jobs.serial < ?"  # noqa: S608
+        f" AND jobs.serial >= ? AND {narrowed.sql} GROUP BY jobs.state"
     )
     start = _SERIAL_MAX
     while True:

@@ -1,10 +1,8 @@
-"""Loads everything unfinished from the file into memory, at start."""
+"""Loads everything unfinished from the records into memory, at start."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
-import apsw
 import msgspec
 from msgspec.structs import replace
 
@@ -20,68 +18,79 @@ from manyhands.store.index.ready import entry_order
 from manyhands.store.records.frames import Counters
 from manyhands.store.records.packer import TermsBook
 from manyhands.store.records.tables import SETTINGS, Table
-from manyhands.store.sqlite.checksums import RecordDamagedError, read_fact, read_rows
-from manyhands.store.sqlite.opening import damaged, damaged_record
-from manyhands.store.sqlite.reader import open_reader
-from manyhands.store.sqlite.rows import COLUMNS, WEIGHT, decode_row
 
 _decode_counters = msgspec.json.Decoder(Counters).decode
 
 
-def load(file: Path, index: Index, terms: TermsBook, bulks: dict[str, Bulk]) -> Counters | None:
-    """Fills an empty index. Returns the counters of the last commit, or None if there was none."""
-    connection = open_reader(file)
-    try:
-        with connection:  # one snapshot
-            counters = _Loader(connection, index, terms, bulks).load()
-    except RecordDamagedError as error:
-        raise damaged_record(file, error) from None
-    except (apsw.Error, msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise damaged(file, f"a record cannot be read ({error})") from None
-    finally:
-        connection.close()
-    return counters
+class Source(Protocol):
+    """Where records are read from, in one snapshot."""
+
+    def terms(self) -> Iterable[tuple[int, str]]:
+        """All terms: number and record."""
+
+    def settings(self, table: str) -> Iterable[tuple[str, str]]:
+        """All settings of a table: name and record."""
+
+    def counts(self) -> Iterable[tuple[str, str, int]]:
+        """How many jobs there are by queue and state."""
+
+    def jobs_at(self, queue: str, state: State) -> Iterable[Job]:
+        """The jobs of a queue in a state, in order of serial."""
+
+    def finished_since(self, namespace: str, serial: int) -> Iterable[Job]:
+        """The finished jobs of a namespace from this serial on, in order of it."""
+
+    def counters(self) -> str | None:
+        """The counters of the last commit, if there was one."""
+
+    def finished_bytes(self) -> int:
+        """Bytes of payloads and results of all finished jobs."""
 
 
-class _Loader:
+class Loader:
+    """Fills an empty index."""
+
     def __init__(
         self,
-        connection: apsw.Connection,
+        source: Source,
         index: Index,
         terms: TermsBook,
         bulks: dict[str, Bulk],
+        payload_bytes_max: int = limits.PAYLOAD_BYTES_IN_MEMORY,
     ) -> None:
-        self._connection = connection
+        self._source = source
         self._index = index
         self._terms = terms
         self._bulks = bulks
+        self._payload_bytes_max = payload_bytes_max
         self._graphs: dict[str, int] = {}  # where the graphs of namespaces began
         self._queues: dict[str, str] = {}
         self._origins: dict[Origin, Origin] = {UNKNOWN_ORIGIN: UNKNOWN_ORIGIN}
 
     def load(self) -> Counters | None:
-        index, connection = self._index, self._connection
-        for number, record in read_rows(connection, "terms"):
+        """Returns the counters of the last commit, or None if there was none."""
+        index, source = self._index, self._source
+        for number, record in source.terms():
             self._terms.learn(number, record)
         for table in SETTINGS:
             self._take_settings(table)
         unfinished = self._count()
         self._put(unfinished)
         self._put_named(self._graphs)
-        found = read_fact(connection, "counters")
+        found = source.counters()
         if found is None:
             return None
         counters = _decode_counters(found)
         index.serial = counters.serial
         index.position = counters.position
         index.finished_bytes = (
-            self._weigh() if counters.finished_bytes is None else counters.finished_bytes
+            source.finished_bytes() if counters.finished_bytes is None else counters.finished_bytes
         )
         return counters
 
     def _take_settings(self, table: Table) -> None:
         decode = msgspec.json.Decoder(table.kind).decode
-        found = {name: decode(record) for name, record in read_rows(self._connection, table.name)}
+        found = {name: decode(record) for name, record in self._source.settings(table.name)}
         if table.name == "queues":
             for queue in found.values():
                 self._index.put_queue(queue)
@@ -111,16 +120,10 @@ class _Loader:
         for key, receipt in sorted(receipts.items(), key=lambda item: item[1].at):
             index.put_receipt(key, receipt)
 
-    def _weigh(self) -> int:
-        """Bytes of payloads and results of finished jobs."""
-        statement = f"SELECT sum({WEIGHT}) FROM jobs WHERE finished_at IS NOT NULL"  # noqa: S608
-        return int(self._connection.execute(statement).get or 0)
-
     def _count(self) -> list[tuple[str, State]]:
         """Counts the finished jobs; returns the queues and states that have unfinished ones."""
         unfinished = []
-        statement = "SELECT queue, state, count(*) FROM jobs GROUP BY queue, state"
-        for queue, word, count in self._connection.execute(statement):
+        for queue, word, count in self._source.counts():
             state = State(word)
             self._queues[queue] = queue
             if state in FINISHED:
@@ -132,11 +135,9 @@ class _Loader:
     def _put(self, places: list[tuple[str, State]]) -> None:
         ready: list[Job] = []
         others: list[Job] = []
-        statement = f"SELECT {COLUMNS} FROM jobs WHERE queue = ? AND state = ? ORDER BY serial"  # noqa: S608
         for queue, state in places:
             jobs = ready if state is State.READY else others
-            for row in self._connection.execute(statement, (queue, state)):
-                jobs.append(self._make_job(row))
+            jobs += [self._kept(job) for job in self._source.jobs_at(queue, state)]
         # Dependants are notified in order of arrival; ready jobs are handed out by position.
         others.sort(key=_serial)
         ready.sort(key=entry_order)
@@ -150,21 +151,17 @@ class _Loader:
         """Loads the finished jobs of open graphs, because their names keep their outcome."""
         index = self._index
         index.namespaces.restore(graphs)
-        statement = (
-            f"SELECT {COLUMNS} FROM jobs WHERE namespace = ? AND serial >= ?"  # noqa: S608
-            " AND finished_at IS NOT NULL ORDER BY serial"
-        )
         for namespace, began in index.namespaces.graphs.items():
-            for row in self._connection.execute(statement, (namespace, began)):
-                job = self._make_job(row)
+            for found in self._source.finished_since(namespace, began):
+                job = self._kept(found)
                 index.keep(job)
                 index.forget(job)  # takes effect when the graph has finished
         index.namespaces.count_again()
 
-    def _make_job(self, row: Sequence[Any]) -> Job:
-        job = decode_row(row, self._terms.by_number)
+    def _kept(self, job: Job) -> Job:
+        """A job as the index keeps it: without a large payload."""
         payload = job.payload
-        is_large = len(payload) > limits.PAYLOAD_BYTES_IN_MEMORY  # it is not kept
+        is_large = len(payload) > self._payload_bytes_max
         # Equal strings become one object, as they are in jobs that were never on disk.
         return replace(
             job,

@@ -1,7 +1,8 @@
 """What each condition of a filter means, for a job in memory and for a row of the database.
 
-Listings, counts and selections of every store use these definitions. A test compares both meanings
-on random jobs and filters.
+Listings, counts and selections of every store use these definitions. The SQL is SQLite's; where
+another database says it differently, its dialect has the words. Tests compare the meanings on
+random jobs and filters.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -14,7 +15,7 @@ from manyhands.model.failures import group_of_job
 from manyhands.model.filter import Filter
 from manyhands.model.identity import is_job_id
 from manyhands.model.job import FINISHED, Job
-from manyhands.store.sqlite.rows import PAYLOAD
+from manyhands.store.records.reading import Dialect
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,11 +36,14 @@ class Meaning(Struct, frozen=True, kw_only=True):
 
 
 def _beside(field: str, table: str, column: str, holds: Callable[[Job, Any], bool]) -> Meaning:
-    sql = (
+    return Meaning(field=field, holds=holds, sql=_sql_beside(table, column), beside=(table, column))
+
+
+def _sql_beside(table: str, column: str) -> str:
+    return (
         f"EXISTS (SELECT 1 FROM {table} AS beside"  # noqa: S608 - our own words
         f" WHERE beside.serial = jobs.serial AND beside.{column} = ?)"
     )
-    return Meaning(field=field, holds=holds, sql=sql, beside=(table, column))
 
 
 def _has_worker(job: Job, name: str) -> bool:
@@ -63,6 +67,10 @@ def _has_header(job: Job, header: tuple[str, str]) -> bool:
     return job.headers is not None and job.headers.get(name) == value
 
 
+# As SQLite says it: a small payload is in the row of its job.
+PAYLOAD: Final = (
+    "coalesce(jobs.payload, (SELECT payload FROM payloads WHERE payloads.serial = jobs.serial))"
+)
 # Only a job's own failure is an object: that of an attempt is a text.
 _HAS_FAILURE: Final = "instr(record, '\"failure\":{') > 0"
 _TAIL_DIGITS_MIN: Final = 8  # of the end of an id, to look for it
@@ -194,13 +202,18 @@ class Where(Struct, frozen=True):
     values: tuple[Any, ...]
 
 
-def where(wanted: Filter, without: Collection[str] = ()) -> Where:
+def where(dialect: Dialect, wanted: Filter, without: Collection[str] = ()) -> Where:
     """All conditions, exactly."""
-    found = tuple(given(wanted, without))
-    return Where(
-        " AND ".join(f"({meaning.sql})" for meaning, _ in found) or "TRUE",
-        tuple(one for meaning, value in found for one in meaning.values(value)),
-    )
+    parts: list[str] = []
+    values: list[Any] = []
+    for meaning, value in given(wanted, without):
+        sql, encode = dialect.conditions.get(meaning.field) or (meaning.sql, meaning.values)
+        if meaning.beside is not None:
+            table, column = meaning.beside
+            sql = _sql_beside(dialect.prefix + table, column)
+        parts.append(f"({sql})")
+        values += encode(value)
+    return Where(" AND ".join(parts) or "TRUE", tuple(values))
 
 
 class Place(Struct, frozen=True):
@@ -214,11 +227,29 @@ class Place(Struct, frozen=True):
     fields: tuple[str, ...]
 
 
-def place_beside(wanted: Filter) -> Place | None:
+def all_jobs(dialect: Dialect, sql: str = "TRUE", values: tuple[Any, ...] = ()) -> Place:
+    """All jobs that meet a condition on their state."""
+    fields = ("states",) if values else ()
+    return Place(f"{dialect.prefix}jobs", sql, values, fields)
+
+
+def jobs_at(dialect: Dialect, queue: str, state: str, *fields: str) -> Place:
+    """The jobs of one queue in one state."""
+    values = (dialect.name(queue), str(state))
+    return Place(f"{dialect.prefix}jobs", "jobs.queue = ? AND jobs.state = ?", values, fields)
+
+
+def place_beside(dialect: Dialect, wanted: Filter) -> Place | None:
     """Where to walk, if the filter has a field that is indexed in another table."""
     for meaning, value in given(wanted):
         if meaning.beside is not None:
             table, column = meaning.beside
-            tables = f"{table} CROSS JOIN jobs USING(serial)"
-            return Place(tables, f"{table}.{column} = ?", (value,), (meaning.field,))
+            _, encode = dialect.conditions.get(meaning.field) or ("", meaning.values)
+            tables = (
+                f"{dialect.prefix}{table} AS {table} JOIN {dialect.prefix}jobs AS jobs"
+                " USING(serial)"
+            )
+            if not dialect.prefix:
+                tables = f"{table} CROSS JOIN jobs USING(serial)"  # SQLite walks in this order
+            return Place(tables, f"{table}.{column} = ?", encode(value), (meaning.field,))
     return None

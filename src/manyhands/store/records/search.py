@@ -1,9 +1,8 @@
-"""Listings from the file: SQLite walks over the rows that an index finds and filters them. A search
-is limited in time, and says where to continue.
+"""Listings from the records: the database walks over the rows that an index finds and filters
+them. A search is limited in time, and says where to continue.
 """
 
 import heapq
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -13,9 +12,8 @@ from manyhands.model.filter import Filter, Order
 from manyhands.model.job import FINISHED, Job, State
 from manyhands.store.contract import SEARCH_SECONDS_MAX, Page, Selection
 from manyhands.store.index.live import Index
-from manyhands.store.queries import Place, place_beside, where
-from manyhands.store.sqlite.reader import Reader
-from manyhands.store.sqlite.rows import COLUMNS, PAYLOAD, WEIGHED_COLUMNS, columns_with
+from manyhands.store.records.queries import Place, all_jobs, jobs_at, place_beside, where
+from manyhands.store.records.reading import Records
 
 _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 # Where rows of many places are merged, a page needs only a few of each.
@@ -24,14 +22,13 @@ _FIRST_ROWS_OF_MANY: Final = 8
 _PLACES_MAX: Final = 5_000
 _SERIAL_MAX: Final = (1 << 63) - 1
 
-_AT_PLACE: Final = "jobs.queue = ? AND jobs.state = ?"
 # A serial and the row of a job, or None if all rows up to that serial were looked at, or nothing if
 # the rows of a place begin after it.
 _Step = tuple[int, Sequence[Any] | None]
 _BEGINS: Final[Sequence[Any]] = ()
 
 
-def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> Page:
+def search(reader: Records, index: Index, wanted: Filter, seconds_max: float) -> Page:
     """A page of a listing. The index only helps to find jobs; the page shows committed values."""
     newest = wanted.order is Order.NEWEST
     # A time limit of a query, which decides nothing about any job, so it need not be the server's
@@ -52,11 +49,11 @@ def search(reader: Reader, index: Index, wanted: Filter, seconds_max: float) -> 
     return Page(tuple(found), None)
 
 
-def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
+def select(reader: Records, index: Index, wanted: Filter) -> Selection:
     """The ids of the jobs of a listing, without reading payloads or records."""
     newest = wanted.order is Order.NEWEST
     give_up_at = time.perf_counter() + SEARCH_SECONDS_MAX
-    streams = _Search(reader, wanted, "serial, jobs.job_id").streams(index)
+    streams = _Search(reader, wanted, "jobs.serial, jobs.job_id").streams(index)
     found: list[tuple[int, str]] = []
     for serial, row in heapq.merge(*streams, key=itemgetter(0), reverse=newest):
         if row is None:
@@ -74,20 +71,22 @@ def select(reader: Reader, index: Index, wanted: Filter) -> Selection:
 class _Search:
     """One search: the streams of matching rows."""
 
-    def __init__(self, reader: Reader, wanted: Filter, columns: str = COLUMNS) -> None:
+    def __init__(self, reader: Records, wanted: Filter, columns: str = "") -> None:
+        dialect = self._dialect = reader.dialect
         self._reader = reader
-        self._columns = columns
         self._wanted = wanted
         self._newest = wanted.order is Order.NEWEST
-        if wanted.payload_bytes is not None and columns is COLUMNS:
-            # For SQLite, a part of an empty value is NULL.
-            cut = f"coalesce(substr({PAYLOAD}, 1, {wanted.payload_bytes}), x'')"
-            self._columns = columns_with(cut) if wanted.payload_bytes else WEIGHED_COLUMNS
+        shown = wanted.payload_bytes
+        if columns or shown is None:
+            self._columns = columns or dialect.columns
+        else:
+            self._columns = dialect.cut(shown) if shown else dialect.weighed_columns
 
     def streams(self, index: Index) -> list[Iterator[_Step]]:
         """Streams of rows in order, as few as possible."""
         wanted = self._wanted
-        beside = place_beside(wanted)
+        dialect = self._dialect
+        beside = place_beside(dialect, wanted)
         if beside is not None:
             return [self._walk(beside)]
         states = wanted.states or tuple(State)
@@ -104,10 +103,10 @@ class _Search:
             )
         queues = index.recorded_queues() if wanted.queue is None else [wanted.queue]
         if wanted.queue is None and states == tuple(State):
-            streams.append(self._walk(Place("jobs", "TRUE", (), ("states",))))
+            streams.append(self._walk(all_jobs(dialect)))
         elif len(queues) * len(states) > _PLACES_MAX:
-            narrowed = where(Filter(states=states))
-            streams.append(self._walk(Place("jobs", narrowed.sql, narrowed.values, ("states",))))
+            narrowed = where(dialect, Filter(states=states))
+            streams.append(self._walk(all_jobs(dialect, narrowed.sql, narrowed.values)))
         else:
             streams += self._merged(
                 (queue, state.value) for queue in queues for state in dict.fromkeys(states)
@@ -119,17 +118,19 @@ class _Search:
         not read before the walk has come to it, so most are never read.
         """
         best, beyond = ("max", "<") if self._newest else ("min", ">")
+        dialect = self._dialect
+        queue, state = dialect.place_columns
         heads = (
-            f"SELECT (SELECT {best}(serial) FROM jobs WHERE queue = place.value ->> 0"  # noqa: S608
-            f" AND state = place.value ->> 1 AND serial {beyond} ?), place.value ->> 0,"
-            " place.value ->> 1 FROM json_each(?) AS place"
+            f"SELECT (SELECT {best}(serial) FROM {dialect.prefix}jobs WHERE queue = {queue}"  # noqa: S608
+            f" AND state = {state} AND serial {beyond} ?), {queue}, {state} FROM {dialect.places}"
         )
-        found = self._reader.rows(heads, (self._start(), json.dumps(list(places))))
+        found = self._reader.rows(heads, (self._start(), *dialect.place_values(list(places))))
         begun = [row for row in found if row[0] is not None]
         rows = _FIRST_ROWS_OF_MANY if len(begun) > 1 else _SLICE_ROWS
-        fields = ("queue", "states")
         return [
-            self._from_head(head, Place("jobs", _AT_PLACE, (queue, state), fields), rows)
+            self._from_head(
+                head, jobs_at(dialect, dialect.text(queue), state, "queue", "states"), rows
+            )
             for head, queue, state in begun
         ]
 
@@ -140,8 +141,9 @@ class _Search:
     def _jobs(self, job_ids: Sequence[str]) -> Iterator[_Step]:
         """These jobs, if they match and come after the previous page."""
         after = self._start()
-        narrowed = where(self._wanted)
-        statement = f"SELECT {self._columns} FROM jobs WHERE jobs.job_id = ? AND {narrowed.sql}"  # noqa: S608
+        narrowed = where(self._dialect, self._wanted)
+        jobs = f"{self._dialect.prefix}jobs"
+        statement = f"SELECT {self._columns} FROM {jobs} WHERE jobs.job_id = ? AND {narrowed.sql}"  # noqa: S608
         rows: list[Sequence[Any]] = []
         for job_id in job_ids:
             rows += self._reader.rows(statement, (job_id, *narrowed.values))
@@ -162,14 +164,14 @@ class _Search:
         """
         direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
         bound = (
-            f"SELECT serial FROM {place.tables} WHERE {place.sql} AND serial {beyond} ?"  # noqa: S608
-            f" ORDER BY serial {direction} LIMIT 1 OFFSET ?"
+            f"SELECT jobs.serial FROM {place.tables} WHERE {place.sql} AND jobs.serial {beyond} ?"  # noqa: S608
+            f" ORDER BY jobs.serial {direction} LIMIT 1 OFFSET ?"
         )
-        narrowed = where(self._wanted, place.fields)
+        narrowed = where(self._dialect, self._wanted, place.fields)
         rows = (
             f"SELECT {self._columns} FROM {place.tables} WHERE {place.sql}"  # noqa: S608
-            f" AND serial {beyond} ? AND serial {within} ? AND {narrowed.sql}"
-            f" ORDER BY serial {direction}"
+            f" AND jobs.serial {beyond} ? AND jobs.serial {within} ? AND {narrowed.sql}"
+            f" ORDER BY jobs.serial {direction}"
         )
         read = self._reader.rows
         start = self._start()

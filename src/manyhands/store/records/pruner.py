@@ -1,22 +1,24 @@
-"""Retention in the SQLite store: which records, results and events to drop.
+"""Retention of records in a database: which records, results and events to drop.
 
-Candidates are read from the file in slices, oldest first; those that a live job needs are skipped.
-Removals are noted for the next batch, so that they are applied in order with everything else.
+Candidates are read in slices, oldest first; those that a live job needs are skipped. Removals are
+noted for the next batch, so that they are applied in order with everything else. Every question to
+the database is yielded and its answer sent back, so that a store may ask outside of the event loop.
 """
 
-from collections.abc import Iterator
-from heapq import merge, nsmallest
-from typing import Final
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from heapq import nsmallest
+from typing import Any, Final, Protocol
 
 from manyhands.model import limits
 from manyhands.model.job import State
 from manyhands.model.policy import NO_POLICY, QueuePolicy
 from manyhands.store.collector import Collector
+from manyhands.store.contract import StoredEvent
 from manyhands.store.records.packer import Removals
+from manyhands.store.records.reading import Dialect, Records
 from manyhands.store.retention import OUTCOMES, SAMPLES_KEPT_MS, Retention
 from manyhands.store.rounds import Rounds
-from manyhands.store.sqlite.reader import Reader
-from manyhands.store.sqlite.rows import WEIGHT
 
 _Place = tuple[str, State]
 _START: Final = (-1, -1)
@@ -29,16 +31,38 @@ _SAMPLES_EVERY_MS: Final = 10 * 60 * 1000
 _EVENTS_A_JOB: Final = 20  # events dropped per record in one slice: they are many and cheap
 
 
+class Prunable(Records, Protocol):
+    """What is asked."""
+
+    def events(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
+        """Events after a sequence number."""
+
+
+# A question to the records, and what a walk over its answers comes to.
+Question = Callable[[Prunable], Any]
+Steps = Generator[Question, Any, int]
+
+
+def answered(steps: Steps, records: Prunable) -> int:
+    """Takes all steps at once; returns what they come to."""
+    try:
+        question = next(steps)
+        while True:
+            question = steps.send(question(records))
+    except StopIteration as end:
+        return int(end.value)
+
+
 class Pruner:
     """Finds what to drop, slice by slice, and remembers where it was."""
 
-    def __init__(self, collector: Collector, reader: Reader, retention: Retention) -> None:
+    def __init__(self, collector: Collector, dialect: Dialect, retention: Retention) -> None:
         # Ids of records, and serials of results, whose removal is not applied yet.
         self.leaving: dict[str, None] = {}
         self._leaving_results: dict[int, None] = {}
         self._collector = collector
         self._index = collector.index
-        self._reader = reader
+        self._dialect = dialect
         self._retention = retention
         # No record of a place finished before this; what finishes later is younger anyway.
         self._oldest_at: dict[_Place, int] = {}
@@ -50,8 +74,8 @@ class Pruner:
 
     def prune(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
-    ) -> int:
-        """Notes one slice of removals; returns how many records and results it has."""
+    ) -> Steps:
+        """Notes one slice of removals; comes to how many records and results it has."""
         count = 0
         for queue in self._rounds.part(limits.QUEUES_A_SLICE):
             known = self._index.queue(queue)
@@ -61,14 +85,16 @@ class Pruner:
                     return count
                 if self._may_hold_any((queue, state), policy, now):
                     room = count_max - count
-                    count += self._prune_place((queue, state), policy, now, room, removals)
+                    count += yield from self._prune_place(
+                        (queue, state), policy, now, room, removals
+                    )
             self._forget_queue(queue)
-        count += self._prune_surplus(now, count_max - count, removals)
-        count += self._prune_results(now, count_max - count, removals)
-        self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq, last_seq)
+        count += yield from self._prune_surplus(now, count_max - count, removals)
+        count += yield from self._prune_results(now, count_max - count, removals)
+        yield from self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq, last_seq)
         if now - self._samples_pruned_at >= _SAMPLES_EVERY_MS:
             self._samples_pruned_at = now
-            self._prune_samples(now, removals)
+            yield from self._prune_samples(now, removals)
         return count
 
     def forget(self, removals: Removals) -> None:
@@ -97,19 +123,25 @@ class Pruner:
 
     def _prune_place(
         self, place: _Place, policy: QueuePolicy, now: int, count_max: int, removals: Removals
-    ) -> int:
+    ) -> Steps:
         queue, state = place
         counts = self._index.counts_of(queue)
         records_max = self._retention.records_max_of(policy)
         record_ms = self._retention.record_ms_of(policy)
         count = 0
-        for finished_at, serial, job_id, weight in self._oldest(place, now, count_max):
-            if finished_at + record_ms > now and counts[state] <= records_max:
-                break
-            if self._remove(place, serial, job_id, weight, removals):
-                count += 1
+        start = self._passed.pop(place, _START)
+        for _ in range(_SLICES_MAX):  # and the next ones in the next call, until the end
+            rows = yield from self._oldest(place, start, now, count_max)
+            for finished_at, serial, job_id, weight in rows:
+                if finished_at + record_ms > now and counts[state] <= records_max:
+                    return count
+                count += self._remove(place, serial, job_id, weight, removals)
                 if count == count_max:
-                    break
+                    return count
+            if len(rows) < count_max:
+                return count
+            start = (rows[-1][0], rows[-1][1])
+        self._passed[place] = start
         return count
 
     def _remove(
@@ -125,7 +157,7 @@ class Pruner:
         self._index.finished_bytes -= weight
         return True
 
-    def _prune_surplus(self, now: int, count_max: int, removals: Removals) -> int:
+    def _prune_surplus(self, now: int, count_max: int, removals: Removals) -> Steps:
         """Drops the oldest records while all together have too many bytes."""
         index, bytes_max = self._index, self._retention.bytes_max
         if index.finished_bytes <= bytes_max or count_max <= 0:
@@ -133,8 +165,15 @@ class Pruner:
         places = nsmallest(
             _SURPLUS_PLACES, self._places(), key=lambda place: self._oldest_at.get(place, 0)
         )
+        oldest: list[tuple[int, int, str, int, _Place]] = []
+        for place in places:
+            start = self._passed.pop(place, _START)
+            rows = yield from self._oldest(place, start, now, _SURPLUS_COUNT)
+            if rows and all(self._is_needed(row[2]) for row in rows):
+                self._passed[place] = (rows[-1][0], rows[-1][1])
+            oldest += [(*row, place) for row in rows]
         count = 0
-        for _, serial, job_id, weight, place in merge(*(self._placed(one, now) for one in places)):
+        for _, serial, job_id, weight, place in sorted(oldest):
             count += self._remove(place, serial, job_id, weight, removals)
             if index.finished_bytes <= bytes_max or count == count_max:
                 break
@@ -147,32 +186,23 @@ class Pruner:
                 if counts[state]:
                     yield queue, state
 
-    def _placed(self, place: _Place, now: int) -> Iterator[tuple[int, int, str, int, _Place]]:
-        for row in self._oldest(place, now, _SURPLUS_COUNT):
-            yield (*row, place)
-
     def _oldest(
-        self, place: _Place, now: int, count_max: int
-    ) -> Iterator[tuple[int, int, str, int]]:
-        """Finished jobs of a place, oldest first: a few slices, and the next ones in the next call,
-        until the end is reached.
-        """
-        start = self._passed.pop(place, _START)
-        for _ in range(_SLICES_MAX):
-            rows = self._reader.rows(
-                f"SELECT finished_at, serial, job_id, {WEIGHT} FROM jobs"  # noqa: S608
-                " WHERE queue = ? AND state = ?"
-                " AND (finished_at, serial) > (?, ?) AND finished_at IS NOT NULL"
-                " ORDER BY finished_at, serial LIMIT ?",
-                (*place, *start, count_max),
-            )
-            if start == _START:
-                self._oldest_at[place] = rows[0][0] if rows else now
-            yield from rows
-            if len(rows) < count_max:
-                return
-            start = (rows[-1][0], rows[-1][1])
-        self._passed[place] = start
+        self, place: _Place, start: tuple[int, int], now: int, count_max: int
+    ) -> Generator[Question, Any, list[tuple[int, int, str, int]]]:
+        """A slice of the finished jobs of a place, oldest first."""
+        queue, state = place
+        dialect = self._dialect
+        statement = (
+            f"SELECT finished_at, serial, job_id, {dialect.weight} FROM {dialect.prefix}jobs"  # noqa: S608
+            " WHERE queue = ? AND state = ?"
+            " AND (finished_at, serial) > (?, ?) AND finished_at IS NOT NULL"
+            " ORDER BY finished_at, serial LIMIT ?"
+        )
+        values = (dialect.name(queue), str(state), *start, count_max)
+        rows: list[tuple[int, int, str, int]] = yield lambda reader: reader.rows(statement, values)
+        if start == _START:
+            self._oldest_at[place] = rows[0][0] if rows else now
+        return rows
 
     def _is_needed(self, job_id: str) -> bool:
         """Whether a record is needed: by a job that depends on it, by its graph, or because it is
@@ -180,14 +210,15 @@ class Pruner:
         """
         return job_id in self._index.jobs or bool(self._index.dependants(job_id))
 
-    def _prune_results(self, now: int, count_max: int, removals: Removals) -> int:
+    def _prune_results(self, now: int, count_max: int, removals: Removals) -> Steps:
         if count_max <= 0:
             return 0
-        rows = self._reader.rows(
-            "SELECT serial, job_id, coalesce(length(result), 0) FROM jobs"
-            " WHERE result_until <= ? ORDER BY result_until LIMIT ?",
-            (now, count_max),
+        statement = (
+            "SELECT serial, job_id, coalesce(length(result), 0)"  # noqa: S608 - our own words
+            f" FROM {self._dialect.prefix}jobs"
+            " WHERE result_until <= ? ORDER BY result_until LIMIT ?"
         )
+        rows = yield lambda reader: reader.rows(statement, (now, count_max))
         serials = []
         for serial, job_id, weight in rows:
             # A job that changed since may have another result.
@@ -202,15 +233,17 @@ class Pruner:
         removals.results += serials
         return len(serials)
 
-    def _prune_samples(self, now: int, removals: Removals) -> None:
+    def _prune_samples(self, now: int, removals: Removals) -> Generator[Question, Any, None]:
+        table = f"{self._dialect.prefix}history"
+        statement = f"SELECT 1 FROM {table} WHERE step_ms = ? AND at < ? LIMIT 1"  # noqa: S608
         for step_ms, kept_ms in SAMPLES_KEPT_MS.items():
-            statement = "SELECT 1 FROM history WHERE step_ms = ? AND at < ? LIMIT 1"
-            if self._reader.rows(statement, (step_ms, now - kept_ms)):
-                removals.samples.append(((step_ms, now - kept_ms), None))
+            values = (step_ms, now - kept_ms)
+            if (yield partial(_rows, statement, values)):
+                removals.samples.append((values, None))
 
     def _prune_events(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
-    ) -> None:
+    ) -> Generator[Question, Any, None]:
         """Drops events. They are in order of time, so the last one to drop is found by
         bisection.
         """
@@ -220,10 +253,18 @@ class Pruner:
         low = min(high, max(low, surplus_to + 1))
         while low < high:
             middle = (low + high) // 2
-            found = self._reader.events(middle - 1, 1)
+            found = yield partial(_events, middle - 1)
             if found and found[0].event.at <= too_old_at:
                 low = middle + 1
             else:
                 high = middle
         if low > first_seq:
             removals.events_to = low - 1
+
+
+def _rows(statement: str, values: Sequence[Any], records: Prunable) -> list[Any]:
+    return records.rows(statement, values)
+
+
+def _events(seq: int, records: Prunable) -> Sequence[StoredEvent]:
+    return records.events(seq, 1)

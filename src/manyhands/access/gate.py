@@ -1,0 +1,258 @@
+"""The gate between callers and the dispatcher: every command of a restricted caller passes it.
+
+A caller that may do everything gets the dispatcher's own ``ask``: it pays nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, ParamSpec, TypeVar
+
+from msgspec.structs import replace
+
+from manyhands.access.audit import AuditLog, target_of, words_of
+from manyhands.access.rights import ALL, TABLE
+from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.session import Ask, Refused, Settle
+from manyhands.model.commands import Attach, Command, Depart, NewJob, Resume, Submit
+from manyhands.model.job import Job, Origin
+from manyhands.model.replies import Found, Refusal, Reply, Why
+from manyhands.model.roles import RIGHTS, Caller, Right, Role
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_HINTS: Final = {
+    Right.LOOK: "the role read or operate",
+    Right.SUBMIT: "the role submit, worker or operate",
+    Right.WORK: "the role work, worker or operate",
+    Right.OPERATE: "the role operate",
+    Right.SERVER: "the server itself",
+}
+# A queue is judged once per caller; beyond this many, all are forgotten.
+_JUDGED_MAX: Final = 10_000
+
+
+class Gate:
+    """Makes the guards of callers."""
+
+    def __init__(self, dispatcher: Dispatcher, audit: AuditLog) -> None:
+        self.dispatcher = dispatcher
+        self.audit = audit
+        self.refused_count = 0
+
+    def ask_of(self, caller: Caller | None, address: str, protocol: str) -> Ask:
+        """How a connection of this caller asks."""
+        guard = self.guard(caller, address, protocol)
+        return self.dispatcher.ask if guard is None else guard.ask
+
+    def guard(self, caller: Caller | None, address: str, protocol: str) -> "Guard | None":
+        """What a caller's commands have to pass; None if it may do everything. Without a caller
+        (not identified so far), everything is refused.
+        """
+        if caller is not None and caller.is_unrestricted:
+            return None
+        return Guard(self, caller or NOBODY, address, protocol)
+
+
+# A peer that has not been identified.
+NOBODY: Final = Caller("", Role.READ)
+
+
+class Guard:
+    """Lets a caller's commands through, or refuses them with a sentence."""
+
+    def __init__(self, gate: Gate, caller: Caller, address: str, protocol: str) -> None:
+        self.caller = caller
+        self._gate = gate
+        self._dispatcher = gate.dispatcher
+        self._ask = gate.dispatcher.ask
+        self._live = gate.dispatcher.store.live
+        self._address = address
+        self._protocol = protocol
+        self._rights = frozenset({Right.OWN}) if caller is NOBODY else RIGHTS[caller.role]
+        self._judged: dict[str | None, bool] = {ALL: not caller.queues}
+        self._origin: tuple[Origin, Origin] | None = None  # the last one, and signed
+
+    def ask(
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """As the dispatcher's. A refusal is recorded in the audit log."""
+        refusal = self.refusal_of(command)
+        if refusal is None:
+            self._pass(command, settle, refused)
+        else:
+            self.record(words_of(command), target_of(command))
+            self._dispatcher.refuse(refusal, settle, refused)
+
+    def ask_recorded(
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """The same for a command that is in the audit log already."""
+        refusal = self.refusal_of(command)
+        if refusal is None:
+            self._pass(command, settle, refused)
+        else:
+            self._gate.refused_count += 1
+            self._dispatcher.refuse(refusal, settle, refused)
+
+    def refusal_of(self, command: Command) -> Refusal | None:
+        """Why a command is refused before it is decided, or None."""
+        row = TABLE[type(command)]
+        right = row.right
+        if right not in self._rights and not self._is_own(command, right):
+            return self.lacks(right)
+        if self.caller.queues:
+            judged = self._judged
+            for queue in row.queues(command, self._live):
+                known = judged.get(queue)
+                if known is None:
+                    known = self._judge(queue)
+                if not known:
+                    return self.not_in(queue)
+        if type(command) is Attach:
+            job = self._live.job(command.job_id)
+            if job is not None and not self.sees(job):
+                return self.unseen()
+        return None
+
+    def _is_own(self, command: Command, right: Right) -> bool:
+        if right is Right.LOOK:
+            # What is found is checked: a submitter may see its own jobs.
+            return self.caller is not NOBODY
+        # The end of its own connection.
+        return type(command) is Depart and command.holder is None
+
+    def _judge(self, queue: str | None) -> bool:
+        assert queue is not None
+        if len(self._judged) >= _JUDGED_MAX:
+            self._judged = {ALL: False}
+        found = self._judged[queue] = self.caller.may_use(queue)
+        return found
+
+    def sees(self, job: Job) -> bool:
+        """Whether the caller may look at a job."""
+        return self.caller.sees(job.queue, job.origin.name)
+
+    def _pass(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+        kind = type(command)
+        if kind is Submit or kind is Resume:
+            assert isinstance(command, Submit | Resume)
+            command = replace(command, items=tuple(map(self._sign, command.items)))
+        elif TABLE[kind].right is Right.LOOK and settle is not None:
+            settle = self._shown(settle)
+        self._ask(command, settle, refused)
+
+    def _sign(self, item: NewJob) -> NewJob:
+        origin = item.origin
+        known = self._origin
+        if known is None or known[0] != origin:
+            signed = replace(origin, name=self.caller.signed(origin.name))
+            known = self._origin = (origin, signed)
+        return replace(item, origin=known[1])
+
+    def _shown(self, settle: Settle) -> Settle:
+        def shown(reply: Reply) -> None:
+            job = reply.job if type(reply) is Found else None
+            settle(reply if job is None or self.sees(job) else self.unseen())
+
+        return shown
+
+    # Refusals.
+
+    def lacks(self, right: Right) -> Refusal:
+        """The role does not include a right."""
+        caller = self.caller
+        if caller is NOBODY:
+            sentence = "this server requires credentials, and this connection showed none"
+        else:
+            sentence = f"{caller.name} has the role {caller.role}; this needs {_HINTS[right]}"
+        return Refusal(Why.NOT_ALLOWED, sentence)
+
+    def not_in(self, queue: str | None) -> Refusal:
+        """The role does not hold for this queue."""
+        where = "all queues" if queue is None else f"the queue {queue[:200]}"
+        allowed = ", ".join(self.caller.queues)
+        return Refusal(
+            Why.NOT_ALLOWED, f"{self.caller.name} has no access to {where}, only to {allowed}"
+        )
+
+    def unseen(self) -> Refusal:
+        """The job is not one that the caller may look at."""
+        return Refusal(Why.NOT_ALLOWED, f"{self.caller.name} may not look at this job")
+
+    def record(self, what: str, target: str) -> None:
+        """Records a refused command."""
+        self._gate.refused_count += 1
+        self._gate.audit.refused(self.caller, self._address, self._protocol, what, target)
+
+
+_GUARD: ContextVar[Guard | None] = ContextVar("guard", default=None)
+
+
+@contextmanager
+def guarded_by(guard: Guard | None) -> Iterator[None]:
+    """Commands asked by the coroutine within pass this guard."""
+    token = _GUARD.set(guard)
+    try:
+        yield
+    finally:
+        _GUARD.reset(token)
+
+
+def current_guard() -> Guard | None:
+    """The guard of the request that is being handled, or None."""
+    return _GUARD.get()
+
+
+class Askers:
+    """The present asker of a session that all peers of a socket share. What is called back later
+    asks as the peer on whose behalf it waits.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._own = ask  # of the server itself, outside of any peer's turn
+        self._now = ask
+        self.guard: Guard | None = None
+
+    def ask(
+        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+    ) -> None:
+        """Asks as the present peer."""
+        if settle is not None:
+            settle = self.bind(settle)
+        if refused is not None:
+            refused = self._bind_refused(refused)
+        self._now(command, settle, refused)
+
+    def bind(self, call: Callable[P, R]) -> Callable[P, R]:
+        """The same callback, on behalf of the present peer."""
+        guard = self.guard
+
+        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.speaking(guard):
+                return call(*args, **kwargs)
+
+        return bound
+
+    def _bind_refused(self, refused: Refused) -> Refused:
+        def bound() -> Settle | None:
+            settle = refused()
+            return None if settle is None else self.bind(settle)
+
+        return bound
+
+    @contextmanager
+    def speaking(self, guard: Guard | None) -> Iterator[None]:
+        """Within, commands are those of this peer."""
+        before = self.guard
+        self.enter(guard)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def enter(self, guard: Guard | None) -> None:
+        """From now on, commands are those of this peer."""
+        self.guard = guard
+        self._now = self._own if guard is None else guard.ask

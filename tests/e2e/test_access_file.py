@@ -1,0 +1,239 @@
+"""The access file: every protocol asks who its peers are, and obeys their roles and queues."""
+
+import base64
+import signal
+import subprocess
+
+import httpx
+import pytest
+
+from manyhands.protocols.dwork.codec import Kind
+from manyhands.protocols.gearman import codec as wire
+from tests.e2e.dwork_talk import Talk as DworkTalk
+from tests.e2e.dwork_talk import a_task
+from tests.e2e.gearman_talk import GearmanTalk
+from tests.e2e.serving import command, environment, run, serving, wait_until
+
+ALL = ("--store", "memory", "--gearman", "127.0.0.1:0", "--dwork", "127.0.0.1:0")
+ROLES = ("read", "submit", "work", "worker", "operate")
+
+
+def new(file, name: str, *more: str) -> str:
+    made = run("access", "new", name, "--file", str(file), *more)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory) -> dict[str, str]:
+    file = tmp_path_factory.mktemp("access") / "access.toml"
+    made = {role: new(file, role, "--role", role) for role in ROLES}
+    made["mailer"] = new(file, "mailer", "--role", "worker", "--queues", "mail.*")
+    made["file"] = str(file)
+    return made
+
+
+@pytest.fixture(scope="module")
+def guarded(tokens, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guarded")
+    with serving(folder, *ALL, "--access", tokens["file"]) as served:
+        yield served
+
+
+def http(served, token: str | None = None) -> httpx.Client:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=served.url, headers=headers, timeout=20)
+
+
+# What each role may do, from the point of view of a client.
+MATRIX = {
+    "read": {"look"},
+    "submit": {"submit"},
+    "work": {"work"},
+    "worker": {"submit", "work"},
+    "operate": {"look", "submit", "work", "operate"},
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_over_http_a_role_may_do_what_the_table_says(guarded, tokens, role):
+    with http(guarded, tokens[role]) as client:
+        requests = {
+            "look": client.get("/api/queues"),
+            "submit": client.post("/api/submit", json={"queue": "q", "payload": 1}),
+            "work": client.post("/api/claim", json={"queues": ["none"], "worker": "w"}),
+            "operate": client.put("/api/queues/made", json={"paused": False}),
+        }
+
+    done = {right for right, answer in requests.items() if answer.is_success}
+    assert done == MATRIX[role], {right: answer.text for right, answer in requests.items()}
+    refused = [answer for answer in requests.values() if not answer.is_success]
+    assert all(answer.status_code == 403 for answer in refused)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_over_qless_a_role_may_do_what_the_table_says(guarded, tokens, role):
+    with http(guarded, tokens[role]) as client:
+        added = client.post("/add/q", json={"data": [{"meta": 1}]})
+        taken = client.get("/get/none")
+
+    assert (added.status_code == 200 and not added.json().get("errors")) == (
+        "submit" in MATRIX[role]
+    ), added.text
+    assert (taken.status_code == 200) == ("work" in MATRIX[role]), taken.text
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_over_gearman_a_role_may_do_what_the_table_says(guarded, tokens, role):
+    with GearmanTalk(guarded) as talk:
+        assert talk.tell(wire.OPTION_REQ, b"token:" + tokens[role].encode())[0] == wire.OPTION_RES
+        made = talk.tell(wire.SUBMIT_JOB_BG, b"q", b"", b"data")
+        talk.put(wire.CAN_DO, b"none")
+        given = talk.tell(wire.GRAB_JOB)
+    with GearmanTalk(guarded) as talk:
+        talk.send(b"auth " + tokens[role].encode() + b"\r\nstatus\r\ncreate function f\r\n")
+        talk.send(b"version\r\n")
+        said = b""
+        while b"OK 0" not in said and b"\nOK " not in said[4:]:
+            said += talk.socket.recv(65536)
+
+    assert (made[0] == wire.JOB_CREATED) == ("submit" in MATRIX[role]), made
+    assert (given[0] == wire.NO_JOB) == ("work" in MATRIX[role]), given
+    for packet in (made, given):
+        if packet[0] == wire.ERROR:
+            assert packet[1][0] == b"NOT_ALLOWED"
+            assert role.encode() in packet[1][1]
+    refusals = said.count(b"ERR NOT_ALLOWED")
+    assert refusals == 2 - len({"look", "operate"} & MATRIX[role]), said
+
+
+def test_without_credentials_nothing_is_done_and_nothing_is_shown(guarded):
+    with http(guarded) as client:
+        for path in ("/api/queues", "/api/jobs", "/metrics", "/queues", "/ui/", "/api/events"):
+            answer = client.get(path)
+            assert answer.status_code == 401, path
+            assert "www-authenticate" in answer.headers
+        assert client.get("/healthz").status_code == 200
+    with GearmanTalk(guarded) as talk:
+        for packet in (
+            (wire.SUBMIT_JOB_BG, b"q", b"", b"data"),
+            (wire.SUBMIT_JOB, b"q", b"", b"data"),
+        ):
+            kind, args = talk.tell(*packet)
+            assert kind == wire.ERROR, packet
+            assert args[0] == b"NOT_ALLOWED"
+
+
+def test_patterns_hold_in_every_protocol(guarded, tokens):
+    with http(guarded, tokens["mailer"]) as client:
+        assert client.post("/api/submit", json={"queue": "mail.out", "payload": 1}).is_success
+        refused = client.post("/api/submit", json={"queue": "web", "payload": 1})
+        assert refused.status_code == 403
+        assert "mail.*" in refused.json()["error"]["message"]
+    with GearmanTalk(guarded) as talk:
+        talk.tell(wire.OPTION_REQ, b"token:" + tokens["mailer"].encode())
+        assert talk.tell(wire.SUBMIT_JOB_BG, b"mail.in", b"", b"x")[0] == wire.JOB_CREATED
+        assert talk.tell(wire.SUBMIT_JOB_BG, b"web", b"", b"x")[0] == wire.ERROR
+
+
+def test_a_submitter_sees_its_own_job_and_no_other(guarded, tokens):
+    with http(guarded, tokens["submit"]) as mine, http(guarded, tokens["operate"]) as other:
+        own = mine.post("/api/submit", json={"queue": "q", "payload": "mine"}).json()
+        foreign = other.post("/api/submit", json={"queue": "q", "payload": "theirs"}).json()
+        seen = mine.get(f"/api/jobs/{own['results']['id']}")
+        hidden = mine.get(f"/api/jobs/{foreign['results']['id']}")
+
+    assert seen.status_code == 200
+    assert hidden.status_code == 403
+    assert "theirs" not in hidden.text
+
+
+@pytest.mark.parametrize("given", ["", "wrong", "x" * 5_000, "Ünicode"])
+def test_wrong_credentials_are_refused_counted_and_never_shown(guarded, tokens, given):
+    basic = base64.b64encode(f"ada:{given}".encode()).decode()
+    with httpx.Client(base_url=guarded.url, timeout=20) as client:
+        answer = client.get("/api/queues", headers={"Authorization": f"Basic {basic}"})
+    with GearmanTalk(guarded) as talk:
+        said = talk.tell(wire.OPTION_REQ, b"token:" + given.encode())
+
+    assert answer.status_code == 401
+    assert said[0] == wire.ERROR
+    assert said[1][0] == b"NOT_ALLOWED"
+    with http(guarded, tokens["operate"]) as client:
+        metrics = client.get("/metrics").text
+        assert 'manyhands_failed_logins_total{protocol="gearman"}' in metrics
+        audit = client.get("/api/audit").text
+    assert "log in with a" in audit
+    for text in (guarded.log(), metrics, audit):
+        assert not any(token in text for name, token in tokens.items() if name != "file")
+
+
+def test_a_caller_that_is_removed_is_disconnected_and_a_broken_file_changes_nothing(tmp_path):
+    file = tmp_path / "access.toml"
+    token = new(file, "gone", "--role", "worker")
+    operator = new(file, "ada", "--role", "operate")
+    with serving(tmp_path, *ALL, "--access", str(file)) as served:
+        with GearmanTalk(served) as talk:
+            assert talk.tell(wire.OPTION_REQ, b"token:" + token.encode())[0] == wire.OPTION_RES
+            good = file.read_text()
+            file.write_text("this is not TOML [")
+            served.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: "callers stay as they were" in served.log())
+            assert talk.tell(wire.ECHO_REQ, b"here")[0] == wire.ECHO_RES
+            file.write_text(good)
+
+            assert run("access", "remove", "gone", "--file", str(file)).returncode == 0
+            served.process.send_signal(signal.SIGHUP)
+
+            assert talk.is_closed_by_server()
+        with http(served, token) as client:
+            assert client.get("/api/jobs/1").status_code == 401
+        with http(served, operator) as client:
+            assert client.get("/api/queues").status_code == 200
+
+
+def test_a_file_that_others_may_read_is_refused_with_what_to_do(tmp_path):
+    file = tmp_path / "access.toml"
+    new(file, "ada", "--role", "operate")
+    file.chmod(0o644)
+
+    started = subprocess.run(
+        command("serve", "--store", "memory", "--access", str(file), "--http", "127.0.0.1:0"),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert started.returncode == 1
+    assert "chmod 600" in started.stderr
+
+
+def test_the_command_line_makes_lists_tests_and_removes_callers(tmp_path):
+    file = tmp_path / "access.toml"
+    token = new(file, "mailer", "--role", "worker", "--queues", "mail.*")
+
+    assert oct(file.stat().st_mode & 0o777) == "0o600"
+    assert token not in file.read_text()
+    listed = run("access", "list", "--file", str(file)).stdout
+    assert "mailer" in listed
+    assert "sha256" not in listed
+    known = run("access", "test", "--file", str(file), "--queue", "mail.in", input=token)
+    assert "mailer has the role worker: it may submit, work in mail.in." in known.stdout
+    assert run("access", "test", "--file", str(file), input="other").returncode == 1
+    twice = run("access", "new", "mailer", "--role", "worker", "--file", str(file))
+    assert "--again" in twice.stderr
+    assert run("access", "remove", "mailer", "--file", str(file)).returncode == 0
+    assert run("access", "remove", "mailer", "--file", str(file)).returncode == 1
+
+
+def test_an_address_is_enough_where_the_file_says_so(tmp_path):
+    file = tmp_path / "access.toml"
+    new(file, "here", "--role", "submit", "--address", "127.0.0.0/8")
+    with serving(tmp_path, *ALL, "--access", str(file)) as served:
+        with GearmanTalk(served) as talk:
+            assert talk.tell(wire.SUBMIT_JOB_BG, b"q", b"", b"x")[0] == wire.JOB_CREATED
+        with DworkTalk(served) as talk:
+            assert talk.ask(Kind.CREATE, a_task("t")).kind is Kind.OK
+            assert talk.ask(Kind.STEAL, location="w").kind is Kind.ERROR

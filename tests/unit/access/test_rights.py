@@ -1,0 +1,195 @@
+"""One table says which right a command needs; the gate asks it for every protocol."""
+
+from typing import get_args
+
+import pytest
+
+from manyhands.access.audit import AuditLog
+from manyhands.access.gate import Askers, Gate
+from manyhands.access.rights import TABLE
+from manyhands.model.commands import (
+    Attach,
+    ByAnyone,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Depart,
+    Detach,
+    Look,
+    Move,
+    NewJob,
+    SetLimit,
+    SetQueue,
+    Submit,
+    Tick,
+)
+from manyhands.model.job import Holder
+from manyhands.model.replies import Claimed, Found, Refusal, SubmittedMany, Why
+from manyhands.model.roles import ANYBODY, Caller, Right, Role
+from manyhands.testing.engine import Engine
+
+HOLDER = Holder("native", "w")
+
+
+@pytest.fixture
+def engine():
+    return Engine()
+
+
+class Talk:
+    """A caller and what it is answered."""
+
+    def __init__(self, engine, caller):
+        self.engine = engine
+        self.gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+        self.ask = self.gate.ask_of(caller, "192.0.2.1", "test")
+
+    def __call__(self, command):
+        replies = []
+        self.ask(command, replies.append)
+        self.engine._run()
+        assert len(replies) == 1
+        return replies[0]
+
+
+def settle(engine):
+    """Has everything committed and answered."""
+    engine.ask(Look("ffff"))
+
+
+def submit(job_id="a1", queue="mail.out"):
+    return Submit((NewJob(job_id=job_id, queue=queue, payload=b"secret"),))
+
+
+def test_every_command_has_a_row():
+    assert set(get_args(Command)) == set(TABLE)
+
+
+def test_every_right_is_one_that_a_role_has_or_the_servers():
+    assert {row.right for row in TABLE.values()} == set(Right)
+
+
+def test_a_caller_that_may_do_everything_asks_the_dispatcher_itself(engine):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+
+    assert gate.ask_of(ANYBODY, "", "test") == engine.dispatcher.ask
+    assert gate.ask_of(Caller("ada", Role.OPERATE), "", "test") == engine.dispatcher.ask
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        (Role.READ, set()),
+        (Role.SUBMIT, {"submit"}),
+        (Role.WORK, {"work"}),
+        (Role.WORKER, {"submit", "work"}),
+        (Role.OPERATE, {"submit", "work", "operate"}),
+    ],
+)
+def test_a_role_may_do_what_its_rights_say(engine, role, allowed):
+    talk = Talk(engine, Caller("x", role, ("*.out",)))
+    commands = {
+        "submit": submit(),
+        "work": Claim(queues=("mail.out",), holder=HOLDER, tokens=("t",)),
+        "operate": SetQueue(queue="mail.out", paused=True),
+    }
+
+    done = {right for right, command in commands.items() if not isinstance(talk(command), Refusal)}
+
+    assert done == allowed
+
+
+def test_nobody_may_ask_what_only_the_server_asks(engine):
+    for role in Role:
+        refusal = Talk(engine, Caller("x", role, ("*.out",)))(Tick(1))
+        assert refusal.why is Why.NOT_ALLOWED
+
+
+def test_patterns_restrict_every_queue_that_a_command_names(engine):
+    other = Talk(engine, ANYBODY)
+    other(submit("b1", "web"))
+    talk = Talk(engine, Caller("x", Role.OPERATE, ("mail.*",)))
+
+    assert isinstance(talk(submit()), SubmittedMany)
+    for command in (
+        submit("c1", "web"),
+        Submit((NewJob(job_id="b1", queue="mail.out", id_chosen=True),)),
+        Claim(queues=("mail.out", "web"), holder=HOLDER, tokens=("t",)),
+        Cancel(job_ids=("a1", "b1")),
+        Move(job_id="a1", queue="web"),
+        Complete(job_id="a1", proof=ByAnyone(), next_queue="web"),
+        SetQueue(queue="web", paused=True),
+        SetLimit("database", 1),
+        Attach(job_id="b1", waiter="w"),
+        Look("b1"),
+    ):
+        refusal = talk(command)
+        assert isinstance(refusal, Refusal), command
+        assert refusal.why is Why.NOT_ALLOWED, command
+        assert "x" in refusal.sentence
+
+
+def test_a_submitter_sees_its_own_jobs_and_no_others(engine):
+    mine, others = Talk(engine, Caller("x", Role.SUBMIT)), Talk(engine, Caller("y", Role.SUBMIT))
+    mine(submit("a1"))
+    others(submit("b1"))
+
+    found = mine(Look("a1"))
+    assert isinstance(found, Found)
+    assert found.job.payload == b"secret"
+    assert mine(Look("b1")).why is Why.NOT_ALLOWED
+    assert mine(Look("ffff")) == Found(None)
+    assert Talk(engine, Caller("w", Role.WORK))(Look("a1")).why is Why.NOT_ALLOWED
+
+
+def test_a_peer_that_was_not_identified_may_only_leave(engine):
+    talk = Talk(engine, None)
+
+    for command in (submit(), Look("a1"), SetQueue(queue="q")):
+        assert "requires credentials" in talk(command).sentence
+    assert not isinstance(talk(Detach("c")), Refusal)
+    assert not isinstance(talk(Depart(connection="c")), Refusal)
+
+
+def test_refusals_are_in_the_audit_log_without_end(engine):
+    talk = Talk(engine, Caller("x", Role.READ))
+    for number in range(150):
+        talk(SetQueue(queue=f"q{number}"))
+
+    entries = engine.store.audit(None, 1000)
+
+    assert len(entries) == 100
+    assert entries[0].who == "x"
+    assert entries[0].address == "192.0.2.1"
+    assert entries[0].what == "set queue"
+    assert entries[0].refused == "not_allowed"
+
+
+def test_a_refusal_comes_after_earlier_answers(engine):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    ask = gate.ask_of(Caller("x", Role.SUBMIT), "", "test")
+    order = []
+
+    ask(submit(), lambda _reply: order.append("submit"))
+    ask(SetQueue(queue="q"), lambda _reply: order.append("refusal"))
+    engine._run()
+
+    assert order == ["submit", "refusal"]
+
+
+def test_what_a_shared_session_is_called_back_with_asks_as_its_peer(engine):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    askers = Askers(engine.dispatcher.ask)
+    replies = []
+    claim = Claim(queues=("mail.out",), holder=HOLDER, tokens=("t",))
+
+    with askers.speaking(gate.guard(Caller("x", Role.READ), "", "test")):
+        later = askers.bind(lambda: askers.ask(claim, replies.append))
+    askers.ask(claim, replies.append)
+    later()
+    engine._run()
+
+    assert isinstance(replies[0], Claimed)
+    assert isinstance(replies[1], Refusal)
+    assert askers.guard is None
