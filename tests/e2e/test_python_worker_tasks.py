@@ -626,6 +626,33 @@ def test_p3_a_job_for_no_task_fails_as_unknown_task(app, api, queue):
         assert failure_of(app.handle(job_id)).code == "unknown_task"
 
 
+def test_p3_jobs_for_no_task_do_not_keep_a_worker_from_others(app, queue):
+    def echo(text: str) -> str:
+        return text
+
+    good = app.task(name=f"{queue}-good", queue=queue)(echo)
+    app.task(name=f"{queue}-other", queue=queue)(echo)
+    raw = app.client
+    with app.worker(concurrency=2):
+        for _ in range(10):
+            raw.submit_raw(queue, b"{}", retries=0)
+        assert good.submit("x").result(timeout=SECONDS_MAX) == "x"
+
+
+def test_p3_a_job_that_names_no_task_is_for_the_one_of_the_queues_name(app, queue):
+    @app.task(name=queue)
+    def own() -> str:
+        return "own"
+
+    @app.task(name=f"{queue}-other", queue=queue)
+    def other() -> str:
+        return "other"
+
+    with app.worker():
+        assert own.submit().result(timeout=SECONDS_MAX) == "own"
+        assert other.submit().result(timeout=SECONDS_MAX) == "other"
+
+
 def test_p19_outputs_are_in_place_before_the_function_runs(app, queue):
     @app.task(name=queue)
     def double(number: int) -> int:

@@ -367,7 +367,12 @@ class Crew:
         )
         self.tallies.note(name or given.queue, FAILED, 0.0)
         answer = self.stream.report(failed=[(*given.held, UNKNOWN_TASK, sentence, b"", True, None)])
-        answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+        answer.add_done_callback(self._was_unknown)
+
+    def _was_unknown(self, answer: "asyncio.Future[list[notes.Refused]]") -> None:
+        """It took credit, which is given again: other jobs wait behind it."""
+        if not answer.cancelled() and answer.exception() is None:
+            self._top_up()
 
     # Interruption.
 

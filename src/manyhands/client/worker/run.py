@@ -221,11 +221,14 @@ class Catalogue:
         return self._by_queue.get(queue, [])
 
     def find(self, given: notes.Job) -> Task[..., Any] | None:
-        """The task of a job, by its header or as the only or default one of its queue."""
+        """The task of a job, by its header, or as the only one of its queue, the default, or that
+        of the queue's name.
+        """
         headers = given.headers
         if headers is None or TASK_HEADER not in headers:
             task = self._only.get(given.queue)
             if task is not None:
                 return task
-            return next((each for each in self.tasks_of(given.queue) if each.is_default), None)
+            default = (each for each in self.tasks_of(given.queue) if each.is_default)
+            return next(default, self._here.get(given.queue))
         return self._here.get(headers[TASK_HEADER])
