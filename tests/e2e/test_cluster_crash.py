@@ -131,7 +131,7 @@ class Faults:
 def test_nothing_acknowledged_is_lost_whichever_server_dies(tmp_path):
     rng = random.Random(SEED)
     with (
-        database(tmp_path / "pg", durable=True) as one,
+        database(durable=True) as one,
         running(tmp_path, one, *NAMES, cluster_lease_seconds="3") as cluster,
     ):
         faults = Faults(cluster, rng)
