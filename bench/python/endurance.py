@@ -62,7 +62,8 @@ class Site:
             part for name in ("gearman", "dwork", "wmp", "amqp") for part in (f"--{name}", "off")
         ]
         data = ["--data", str(self.folder / "data"), "--http", self.address]
-        return self._start("serve", *data, *off)
+        # Every job is looked at in the end, so none may have been tidied away.
+        return self._start("serve", *data, *off, "--retention-count", "10000000")
 
     def _work(self) -> subprocess.Popen[bytes]:
         return self._start("worker", "endured:app", "--log-level", "warning", *self.flags)
