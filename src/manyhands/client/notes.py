@@ -16,7 +16,7 @@ Held = tuple[str, str]  # the id of a job, and the token of its lease
 Item = tuple[str, str, bytes, str, dict[str, Any] | None, dict[str, str] | None]
 
 
-class Job(Struct, array_like=True, frozen=True):
+class Job(Struct, array_like=True, frozen=True, gc=False):
     """A job that the server handed out, with the lease it comes under."""
 
     id: str

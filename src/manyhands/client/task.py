@@ -94,6 +94,7 @@ class Task(Generic[P, R]):
 
     map = _MapOf()
     amap = _AsyncMapOf()
+    is_async = False
 
     def __init__(self, app: "App[Any]", function: Callable[P, R], options: TaskOptions) -> None:
         check_names(options, TASK_OPTION_NAMES, "a task")
@@ -173,20 +174,29 @@ class Task(Generic[P, R]):
         self, items: Iterable[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[Item, Handle[R]]]:
         """The jobs of a ``map``, one after the other."""
+        is_traced = traces.is_needed()
         for number, first in enumerate(items):
-            yield self.prepared((first, *args), kwargs, number)
+            item = self._item((first, *args), kwargs, number, is_traced=is_traced)
+            yield item, self._handle(item[0])
 
     def prepared(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int | None = None
     ) -> tuple[Item, Handle[R]]:
         """A job to be sent, and its handle. The number is that of the item of a ``map``."""
-        item = self._item(args, kwargs, number)
+        item = self._item(args, kwargs, number, is_traced=traces.is_needed())
         return item, self._handle(item[0])
 
     def _handle(self, job_id: str) -> Handle[R]:
         return Handle(job_id, self.app.server, self.results, is_kept=self.keeps_result)
 
-    def _item(self, args: tuple[Any, ...], kwargs: dict[str, Any], number: int | None) -> Item:
+    def _item(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        number: int | None,
+        *,
+        is_traced: bool,
+    ) -> Item:
         """A job as it is sent."""
         bound = self.arguments.bind(args, kwargs)
         payload, encoding, outputs = self.arguments.encode(bound)
@@ -203,7 +213,7 @@ class Task(Generic[P, R]):
                 options["depends_on"] = list(depends_on)
             if self._unique:
                 options["unique_key"] = self._unique_key(bound, args, kwargs)
-        if traces.is_installed():
+        if is_traced:
             traced = traces.headers_of(self.name, self.queue, job_id)
             headers = {**traced, **(headers or {})} or None
         return job_id, self.queue, payload, encoding, options, headers
@@ -244,6 +254,7 @@ class AsyncTask(Task[P, R]):
     """A task whose function is a coroutine: calling it gives the coroutine."""
 
     function: Callable[P, Coroutine[Any, Any, R]]  # type: ignore[assignment]
+    is_async = True
 
     def __call__(  # type: ignore[override]
         self, *args: P.args, **kwargs: P.kwargs

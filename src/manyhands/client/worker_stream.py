@@ -12,6 +12,7 @@ and calls ``worker.resumed()``. Credit does not survive: the worker gives it ane
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
@@ -72,7 +73,8 @@ class WorkerStream:
         self._worker = worker
         self._want: tuple[object, ...] | None = None
         self._leases: dict[str, Job] = {}
-        self._reported: dict[str, str] = {}  # the tokens of leases in unanswered reports
+        self._reported: dict[int, list[Held]] = {}  # leases in unanswered reports, by their number
+        self._report_numbers = itertools.count()
         self._stream = Stream(places, self, token=token, worker=name, program=program)
 
     @property
@@ -92,7 +94,7 @@ class WorkerStream:
 
     @property
     def leases(self) -> dict[str, Job]:
-        """The jobs this worker holds, by their ids, until a report on them was answered."""
+        """The jobs this worker holds and has not reported on, by their ids."""
         return self._leases
 
     @property
@@ -135,18 +137,19 @@ class WorkerStream:
         """Reports on at most ``limits.items`` jobs. The future gives the refused ones, when the
         others are on disk; it fails with ``Refused`` if the whole note was refused.
         """
+        number = next(self._report_numbers)
         ended = [(each[0], each[1]) for group in (done, failed, released) for each in group]
-        self._reported.update(ended)
+        self._reported[number] = ended
+        leases = self._leases
+        for job_id, token in ended:
+            lease = leases.get(job_id)
+            if lease is not None and lease.token == token:
+                del leases[job_id]
         asked = self._stream.ask(wire.WORK, done, failed, released, renewed).future
         answered: asyncio.Future[list[notes.Refused]] = asyncio.get_running_loop().create_future()
 
         def settle(future: "asyncio.Future[Raw]") -> None:
-            for job_id, token in ended:
-                if self._reported.get(job_id) == token:
-                    del self._reported[job_id]
-                lease = self._leases.get(job_id)
-                if lease is not None and lease.token == token:
-                    del self._leases[job_id]
+            del self._reported[number]
             _pass_on(future, answered, notes.read_refused)
 
         asked.add_done_callback(settle)
@@ -187,14 +190,15 @@ class WorkerStream:
 
     def held(self) -> list[Held]:
         """P28: what this worker holds, with what it has reported on and not heard about."""
-        held = {job.id: job.token for job in self._leases.values()} | self._reported
+        held = dict(itertools.chain.from_iterable(self._reported.values()))
+        held.update(job.held for job in self._leases.values())
         return list(held.items())
 
     def greeted(self, greeting: Greeting) -> None:
         """A connection."""
         for job_id in greeting.gone:
             lease = self._leases.pop(job_id, None)
-            if lease is not None and job_id not in self._reported:
+            if lease is not None:
                 self._worker.told(job_id, lease.lease_number, GONE)
         if self._want is not None:
             self._stream.tell(wire.WANT, *self._want)

@@ -17,7 +17,7 @@ def spans(monkeypatch):
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     return exporter
 
 
@@ -58,3 +58,11 @@ def test_p66_without_opentelemetry_nothing_is_loaded(monkeypatch):
         assert item_of()[5] is None
     finally:
         traces.is_installed.cache_clear()
+
+
+def test_p66_a_trace_of_the_caller_is_passed_on_even_if_nobody_records_here():
+    parent = trace.NonRecordingSpan(
+        trace.SpanContext(int("1" * 32, 16), int("2" * 16, 16), is_remote=False, trace_flags=1)
+    )
+    with trace.use_span(parent):
+        assert item_of()[5] == {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}

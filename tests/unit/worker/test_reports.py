@@ -42,14 +42,14 @@ class Sender:
         self.reports = Reports(
             asyncio.get_running_loop(),
             self.stream,  # type: ignore[arg-type]
-            lambda run, _: self.settled.append(run.job.id),
+            lambda ended: self.settled.extend(run.given.id for run, _ in ended),
             lambda: None,
-            lambda run: self.refused.append(run.job.id),
+            lambda run: self.refused.append(run.given.id),
         )
 
     def add(self, number: int, kind: str = COMPLETED, *, is_last: bool = False) -> None:
         given = notes.Job(str(number), "noop", "token", 1, 0, b"{}", "json")
-        run = Run(given, noop, None)  # type: ignore[arg-type]
+        run = Run(given, noop, None, 0.0)  # type: ignore[arg-type]
         self.reports.add(run, Outcome(kind, (str(number), "token")), is_last=is_last)
 
 

@@ -59,8 +59,8 @@ class BlockageWatch:
         _log.warning(
             "task %s, job %s, has blocked the loop for %.1f s at %s; other coroutines of this "
             "process stand still",
-            runs[0].job.task,
-            runs[0].job.id,
+            runs[0].task.name,
+            runs[0].given.id,
             seconds,
             where,
         )

@@ -41,7 +41,7 @@ class Bulletin:
         self._call(run, words)
         if threading.get_ident() == self._thread:
             return  # a coroutine: the loop would wait for itself
-        while words.unsent > _UNSENT_BYTES_MAX and not run.job.cancelled:
+        while words.unsent > _UNSENT_BYTES_MAX and run.why is None:
             words.was_sent.wait(_LOOK_SECONDS)
 
     def _words(self, run: Run) -> Words:

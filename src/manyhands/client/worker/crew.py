@@ -11,11 +11,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 from typing import Any, Final
 
-from manyhands.client import notes
+from manyhands.client import notes, traces
 from manyhands.client.address import Place
 from manyhands.client.app import App
 from manyhands.client.errors import Refused
-from manyhands.client.worker import telemetry
 from manyhands.client.worker.bulletin import Bulletin
 from manyhands.client.worker.dependencies import Dependencies
 from manyhands.client.worker.execution import Execution, Outcome, interrupted, timed_out
@@ -79,8 +78,7 @@ class Crew:
         self._lonely: deque[Run] = deque()
         self._bulletin = Bulletin(loop, self.stream)
         self._dependencies = Dependencies(self.stream, self._admit_late, self._end)
-        arounds = [*telemetry.arounds(), *app.arounds]
-        self._execution = Execution(loop, arounds)
+        self._execution = Execution(loop, app.arounds)
         self._reports = Reports(loop, self.stream, self._settle, self._top_up, self._was_refused)
         self._pace = Pace(
             options.concurrency, AHEAD_MAX if options.ahead is None else options.ahead
@@ -172,19 +170,19 @@ class Crew:
         used = min(len(jobs), self._credit[0])
         self._credit[0] -= used
         self._credit[1] = max(0, self._credit[1] - (len(jobs) - used))
-        find = self.catalogue.find
+        self._execution.is_traced = traces.has_provider()
+        find, bulletin, now = self.catalogue.find, self._bulletin, perf_counter()
         for given in jobs:
             task = find(given)
             if task is None:
                 self._fail_unknown(given)
                 continue
-            run = self._runs[given.id] = Run(given, task, self._bulletin)
+            run = self._runs[given.id] = Run(given, task, bulletin, now)
             if given.term_ms and not 0 < self._shortest_term_ms <= given.term_ms:
                 self._note_term(given.term_ms)
-            if self.is_draining:
-                self._give_back(run)
-            elif given.headers is not None and self._dependencies.await_outputs(run):
-                pass
+            if given.headers is not None and not self.is_draining:
+                if not self._dependencies.await_outputs(run):
+                    self._admit(run)
             else:
                 self._admit(run)
         if self._runs:
@@ -198,7 +196,7 @@ class Crew:
                 self._give_back(run)
         elif run.is_lonely and self.options.concurrency > 1:
             self._lonely.append(run)
-        elif run.is_coroutine:
+        elif run.task.is_async:
             self._coroutines.append(run)
         else:
             self._hands.put(run)
@@ -290,25 +288,21 @@ class Crew:
 
     def _start_lonely(self, run: Run) -> None:
         """P49: it may take the process with it, so that nothing else runs here."""
-        if run.is_coroutine:
+        if run.task.is_async:
             self._start_coroutine(run)
         else:
             self._hands.run_alone(run)
 
     def _start_coroutine(self, run: Run) -> None:
         self._begin(run)
-        context = run.context = self._execution.context()
-        task = start_task(self._loop, self._run_coroutine(run), context)
+        task = start_task(self._loop, self._run_coroutine(run), self._execution.context())
         if not task.done():
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _run_coroutine(self, run: Run) -> None:
         run.aio = asyncio.current_task()
-        if run.why is None:
-            outcome = await self._execution.in_loop(run)
-        else:
-            outcome = interrupted(run)
+        outcome = await self._execution.in_loop(run)
         run.aio = None
         self._end_running(run, outcome, is_last=not self._coroutines)
         if self._coroutines and not self._is_proceeding:
@@ -397,8 +391,8 @@ class Crew:
         _log.error(
             "job %s of task %s did not end %g s after it was interrupted (%s): its slot is lost, "
             "and this process is replaced when its other jobs are done",
-            run.job.id,
-            run.job.task,
+            run.given.id,
+            run.task.name,
             self.options.cancel_grace,
             run.why,
         )
@@ -408,35 +402,47 @@ class Crew:
 
     # After a job.
 
-    def _settle(self, run: Run, outcome: Outcome) -> None:
-        """An outcome leaves. In the loop."""
-        if run.timer is not None:
-            run.timer.cancel()
-        if run.words is not None:
-            self._bulletin.send(run)
-        if self._runs.get(run.given.id) is run:
-            del self._runs[run.given.id]
-        kind = outcome.kind
-        self.tallies.note(run.task.name, kind, run.took)
-        if kind in (COMPLETED, FAILED):
-            self._pace.note(run.given.queue, run.took)
+    def _settle(self, ended: Sequence[tuple[Run, Outcome]]) -> None:
+        """Outcomes leave. In the loop."""
+        runs = self._runs
+        sums: dict[tuple[str, str, str], list[float]] = {}  # how many, and their run time
+        for run, (kind, _) in ended:
+            given = run.given
+            if run.timer is not None:
+                run.timer.cancel()
+            if run.words is not None:
+                self._bulletin.send(run)
+            if runs.get(given.id) is run:
+                del runs[given.id]
+            key = (run.task.name, given.queue, kind)
+            found = sums.get(key)
+            if found is None:
+                sums[key] = [1, run.took]
+            else:
+                found[0] += 1
+                found[1] += run.took
+        for (task, queue, kind), (count, seconds) in sums.items():
+            self.tallies.note(task, kind, seconds, int(count))
+            if kind in (COMPLETED, FAILED):
+                self._pace.note(queue, seconds, int(count))
         if _log.isEnabledFor(logging.INFO):
-            self._log_end(run, outcome)
+            for run, outcome in ended:
+                self._log_end(run, outcome)
 
     def _log_end(self, run: Run, outcome: Outcome) -> None:
         """P65: one line for each job."""
         kind = outcome.kind
         how = f"failed with {outcome.report[2]}" if kind == FAILED else kind.replace("_", " ")
-        job = run.job
+        given, task = run.given, run.task.name
         fields = {
-            "job_id": job.id,
-            "task": job.task,
-            "queue": job.queue,
-            "attempt": job.attempt,
+            "job_id": given.id,
+            "task": task,
+            "queue": given.queue,
+            "attempt": given.attempts_used + 1,
             "outcome": kind,
             "seconds": round(run.took, 6),
         }
-        _log.info("job %s of %s %s in %.3f s", job.id, job.task, how, run.took, extra=fields)
+        _log.info("job %s of %s %s in %.3f s", given.id, task, how, run.took, extra=fields)
 
     def _was_refused(self, run: Run) -> None:
         self.tallies.note(run.task.name, LOST, 0.0)

@@ -33,10 +33,11 @@ class Dependencies:
 
     def await_outputs(self, run: Run) -> bool:
         """Whether the job has to wait for outputs; it is admitted when they are there."""
-        if HEADER not in run.job.headers:
+        headers = run.given.headers or {}
+        if HEADER not in headers:
             return False
         try:
-            run.payload = settled(run.payload, run.job.headers)
+            run.payload = settled(run.payload, headers)
             needed = references(run.payload)
         except (msgspec.MsgspecError, RecursionError):
             return False  # the arguments do not fit, which the task's decoder says best

@@ -7,9 +7,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Final, NamedTuple
 
+from manyhands.client import traces
 from manyhands.client.app import Around
 from manyhands.client.job import Released, current
 from manyhands.client.signature import BadArguments, BadResult, Call
+from manyhands.client.worker import telemetry
 from manyhands.client.worker.failures import details_of, failure
 from manyhands.client.worker.run import SHUTDOWN, TIMEOUT, Run
 from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK, LOST
@@ -33,23 +35,32 @@ class Execution:
     """Runs jobs, each in a context of its own and inside what the app puts around jobs (P64)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arounds: Sequence[Around]) -> None:
+        self.is_traced = False  # whether spans of all jobs are recorded
         self._loop = loop
         self._arounds = tuple(arounds)
+        self._traced_arounds = (telemetry.span, *arounds)
         self._context = contextvars.copy_context()
+
+    def _arounds_of(self, run: Run) -> tuple[Around, ...]:
+        headers = run.given.headers
+        if self.is_traced or (headers is not None and traces.is_carried(headers)):
+            return self._traced_arounds
+        return self._arounds
 
     # In a thread.
 
     def in_thread(self, run: Run) -> Outcome:
         """Runs a function. ``Cancelled`` may arrive anywhere between ``enter`` and ``leave``."""
-        context = run.context = self._context.copy()
+        context = self._context.copy()
         try:
-            if not run.enter(threading.get_ident()):
+            job = run.enter(threading.get_ident())
+            if job is None:
                 return interrupted(run)
             try:
-                context.run(current.set, run.job)
+                context.run(current.set, job)
                 call = run.task.arguments.decode(run.payload, run.given.encoding)
-                if self._arounds:
-                    value = self._through(run, call, context, 0)
+                if arounds := self._arounds_of(run):
+                    value = self._through(run, call, context, arounds)
                 else:
                     value = context.run(run.task.function, *call.args, **call.kwargs)
             finally:
@@ -59,13 +70,15 @@ class Execution:
             return _raised(run, error)
         return _returned(run, value)
 
-    def _through(self, run: Run, call: Call, context: contextvars.Context, depth: int) -> Any:  # noqa: ANN401
-        if depth == len(self._arounds):
+    def _through(
+        self, run: Run, call: Call, context: contextvars.Context, arounds: tuple[Around, ...]
+    ) -> Any:  # noqa: ANN401
+        if not arounds:
             return context.run(run.task.function, *call.args, **call.kwargs)
-        manager = context.run(self._arounds[depth])
+        manager = context.run(arounds[0])
         leave = self._enter(manager, context)
         try:
-            value = self._through(run, call, context, depth + 1)
+            value = self._through(run, call, context, arounds[1:])
         except BaseException as error:
             if not leave(type(error), error, error.__traceback__):
                 raise
@@ -97,26 +110,31 @@ class Execution:
 
     async def in_loop(self, run: Run) -> Outcome:
         """Runs a coroutine function, in a task and a context of its own."""
+        job = run.enter()
+        if job is None:
+            return interrupted(run)
         try:
-            current.set(run.job)
+            current.set(job)
             call = run.task.arguments.decode(run.payload, run.given.encoding)
-            if self._arounds:
-                value = await self._athrough(run, call, 0)
+            if arounds := self._arounds_of(run):
+                value = await self._athrough(run, call, arounds)
             else:
                 value = await run.task.function(*call.args, **call.kwargs)
         except BaseException as error:  # noqa: BLE001
             return _raised(run, error)
+        finally:
+            run.leave()
         return _returned(run, value)
 
-    async def _athrough(self, run: Run, call: Call, depth: int) -> Any:  # noqa: ANN401
-        if depth == len(self._arounds):
+    async def _athrough(self, run: Run, call: Call, arounds: tuple[Around, ...]) -> Any:  # noqa: ANN401
+        if not arounds:
             return await run.task.function(*call.args, **call.kwargs)
-        manager = self._arounds[depth]()
+        manager = arounds[0]()
         if isinstance(manager, AbstractAsyncContextManager):
             async with manager:
-                return await self._athrough(run, call, depth + 1)
+                return await self._athrough(run, call, arounds[1:])
         with manager:
-            return await self._athrough(run, call, depth + 1)
+            return await self._athrough(run, call, arounds[1:])
 
     def context(self) -> contextvars.Context:
         """A context for one job."""

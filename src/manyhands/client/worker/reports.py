@@ -4,14 +4,14 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
 from manyhands.client.errors import Refused
 from manyhands.client.worker.execution import Outcome
 from manyhands.client.worker.run import Run
-from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK, LOST
+from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK
 from manyhands.client.worker_stream import WorkerStream
 
 _log: Final = logging.getLogger("manyhands.worker")
@@ -22,13 +22,13 @@ _LISTS: Final = {COMPLETED: "done", FAILED: "failed", GIVEN_BACK: "released"}
 
 
 class Reports:
-    """Sends outcomes in groups. ``settle`` is called in the loop for each, when it leaves."""
+    """Sends outcomes in groups. ``settle`` is called in the loop for each group that leaves."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         stream: WorkerStream,
-        settle: Callable[[Run, Outcome], None],
+        settle: Callable[[Sequence[tuple[Run, Outcome]]], None],
         sent: Callable[[], None],
         refused: Callable[[Run], None],
     ) -> None:
@@ -69,13 +69,13 @@ class Reports:
     def _send(self) -> None:
         reports: dict[str, list[Any]] = {}
         runs: dict[str, list[Run]] = {}
-        for _ in range(min(len(self._gathered), self._stream.limits.items)):
-            run, outcome = self._gathered.popleft()
-            self._settle(run, outcome)
-            if outcome.kind != LOST:
-                name = _LISTS[outcome.kind]
-                reports.setdefault(name, []).append(outcome.report)
-                runs.setdefault(name, []).append(run)
+        take = self._gathered.popleft
+        ended = [take() for _ in range(min(len(self._gathered), self._stream.limits.items))]
+        self._settle(ended)
+        for kind, name in _LISTS.items():
+            if own := [each for each in ended if each[1].kind is kind]:
+                reports[name] = [outcome.report for _, outcome in own]
+                runs[name] = [run for run, _ in own]
         if not reports:
             return
         self._unanswered += 1
@@ -102,8 +102,8 @@ class Reports:
         """P47: the lease was lost, and nobody had said so in time."""
         _log.warning(
             "the report on job %s of task %s, which ran %.3f s, was refused: %s",
-            run.job.id,
-            run.job.task,
+            run.given.id,
+            run.task.name,
             run.took,
             sentence,
         )

@@ -1,7 +1,6 @@
 """One attempt at a job, from its arrival to its report."""
 
 import asyncio
-import contextvars
 import ctypes
 import threading
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ from manyhands.client.app import App
 from manyhands.client.errors import Cancelled
 from manyhands.client.job import Job
 from manyhands.client.options import TASK_HEADER, TIMEOUT_HEADER, seconds
-from manyhands.client.task import AsyncTask, Task
+from manyhands.client.task import Task
 
 if TYPE_CHECKING:
     from manyhands.client.worker.bulletin import Bulletin
@@ -29,71 +28,35 @@ Progress = tuple[int, ...]  # done, all, seconds left
 class Run:
     """A job that this worker holds. It waits, then runs in a thread or as a coroutine."""
 
-    __slots__ = (
-        "aio",
-        "arrived",
-        "began",
-        "bulletin",
-        "context",
-        "given",
-        "is_gone",
-        "is_in_user_code",
-        "is_over",
-        "is_raised",
-        "job",
-        "payload",
-        "slot",
-        "task",
-        "thread",
-        "timer",
-        "took",
-        "was_given_up",
-        "words",
-    )
+    # Most runs change few of these.
+    slot = -1
+    began = 0.0
+    took = 0.0
+    why: str | None = None  # why it is no longer wanted
+    job: Job | None = None  # while it runs; the job refers to its run, so not for longer
+    thread: int | None = None  # while it runs in one
+    aio: "asyncio.Task[None] | None" = None  # while it runs as a coroutine
+    timer: asyncio.TimerHandle | None = None
+    words: "Words | None" = None
+    is_in_user_code = False
+    is_raised = False  # an exception is on its way into the thread
+    is_gone = False  # the lease is lost: there is nothing to report
+    is_over = False  # its outcome is decided
+    was_given_up = False  # it did not end when interrupted: its slot is written off
 
-    def __init__(self, given: notes.Job, task: Task[..., Any], bulletin: "Bulletin") -> None:
+    def __init__(
+        self, given: notes.Job, task: Task[..., Any], bulletin: "Bulletin", arrived: float
+    ) -> None:
         self.given = given
         self.task = task
         self.payload = given.payload
         self.bulletin = bulletin
-        self.arrived = perf_counter()
-        self.began = 0.0
-        self.took = 0.0
-        self.slot = -1
-        self.job = Job(
-            given.id,
-            task.name,
-            given.queue,
-            given.attempts_used + 1,
-            given.headers or _NO_HEADERS,
-            self,
-            self._deadline,
-        )
-        self.context: contextvars.Context | None = None
-        self.thread: int | None = None  # while it runs in one
-        self.aio: asyncio.Task[None] | None = None  # while it runs as a coroutine
-        self.timer: asyncio.TimerHandle | None = None
-        self.is_in_user_code = False
-        self.is_raised = False  # an exception is on its way into the thread
-        self.is_gone = False  # the lease is lost: there is nothing to report
-        self.is_over = False  # its outcome is decided
-        self.was_given_up = False  # it did not end when interrupted: its slot is written off
-        self.words: Words | None = None
-
-    @property
-    def why(self) -> str | None:
-        """Why it is no longer wanted."""
-        return self.job.why
+        self.arrived = arrived
 
     @property
     def is_running(self) -> bool:
         """Whether the task has been started."""
         return self.thread is not None or self.aio is not None
-
-    @property
-    def is_coroutine(self) -> bool:
-        """Whether it runs in the loop."""
-        return isinstance(self.task, AsyncTask)
 
     @property
     def is_lonely(self) -> bool:
@@ -121,23 +84,39 @@ class Run:
         now = datetime.now(UTC)  # noqa: TID251 - for people's eyes, and code of theirs
         return now + timedelta(milliseconds=left_ms) - timedelta(seconds=gone)
 
+    def _make_job(self) -> Job:
+        """What the task sees."""
+        given = self.given
+        return Job(
+            given.id,
+            self.task.name,
+            given.queue,
+            given.attempts_used + 1,
+            given.headers or _NO_HEADERS,
+            self,
+            self._deadline,
+        )
+
     # Interruption.
 
     def interrupt(self, why: str) -> None:
         """P60: raises ``Cancelled`` in the thread, or cancels the coroutine. In the loop."""
         with _lock:
-            if self.job.why is not None or self.is_over:
+            if self.why is not None or self.is_over:
                 return
-            self.job.why = why
-            self._raise()
+            self.why = why
+            if self.job is not None:
+                self.job.why = why
+                self._raise(self.job)
 
     def unshielded(self) -> None:
         """The last shield is gone. In the thread or coroutine of the task."""
         with _lock:
-            self._raise()
+            if self.job is not None:
+                self._raise(self.job)
 
-    def _raise(self) -> None:
-        if self.job.is_shielded:
+    def _raise(self, job: Job) -> None:
+        if job.is_shielded:
             return
         if self.aio is not None:
             self.aio.cancel()
@@ -145,20 +124,22 @@ class Run:
             self.is_raised = True
             _raise_in(self.thread, Cancelled)
 
-    def enter(self, thread: int) -> bool:
-        """A thread begins with the function; False if the job is no longer wanted."""
+    def enter(self, thread: int | None = None) -> Job | None:
+        """The function begins, in that thread or in the loop. None: the job is no longer wanted."""
         with _lock:
-            if self.job.why is not None:
-                return False
+            if self.why is not None:
+                return None
+            self.job = self._make_job()
             self.thread = thread
             self.is_in_user_code = True
-            return True
+            return self.job
 
     def leave(self) -> None:
         """The function has ended: nothing is raised in the thread from here. May be repeated, as an
         exception on its way may arrive in here.
         """
         with _lock:
+            self.job = None
             self.is_in_user_code = False
             if self.is_raised and self.thread is not None:
                 _raise_in(self.thread, None)

@@ -35,12 +35,12 @@ class Pace:
         self._averages: dict[str, float] = {}
         self._seen: dict[str, float] = {}  # when a queue last had a job that ended
 
-    def note(self, queue: str, seconds: float) -> None:
-        """A job has run."""
+    def note(self, queue: str, seconds: float, count: int = 1) -> None:
+        """Jobs have run, for so many seconds together."""
+        mean = seconds / count
         average = self._averages.get(queue)
-        self._averages[queue] = (
-            seconds if average is None else average + (seconds - average) * _WEIGHT
-        )
+        weight = 1 - (1 - _WEIGHT) ** count  # as if each were noted
+        self._averages[queue] = mean if average is None else average + (mean - average) * weight
         self._seen[queue] = perf_counter()
 
     @property
@@ -70,13 +70,13 @@ class Tallies:
         self.total = Tally()
         self.reconnects = 0
 
-    def note(self, task: str, outcome: str, seconds: float) -> None:
-        """A job has ended."""
+    def note(self, task: str, outcome: str, seconds: float, count: int = 1) -> None:
+        """Jobs have ended, after so many seconds together."""
         tally = self.by_task.get(task)
         if tally is None:
             tally = self.by_task[task] = Tally()
         for each in (tally, self.total):
-            setattr(each, outcome, getattr(each, outcome) + 1)
+            setattr(each, outcome, getattr(each, outcome) + count)
             if outcome in (COMPLETED, FAILED):
                 each.seconds += seconds
 

@@ -2,23 +2,16 @@
 
 import contextlib
 import importlib
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, Final
 
-from manyhands.client.app import Around
 from manyhands.client.job import current_job
 
 _NAME: Final = "manyhands"
 
 
-def arounds() -> list[Around]:
-    """What to put around every run: nothing, unless ``opentelemetry-api`` can be imported."""
-    return [_span] if importlib.util.find_spec("opentelemetry") is not None else []
-
-
 @contextlib.contextmanager
-def _span() -> Iterator[None]:
+def span() -> Iterator[None]:
     """The first attempt belongs to the submitter's trace; later ones are traces of their own, with
     a link to it.
     """
