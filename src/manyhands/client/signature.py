@@ -128,7 +128,7 @@ class Arguments:
         }
         fields = [self._field(each, hints) for each in self._parameters]
         self._is_plain = all(each.kind in _NAMED for each in self._parameters)
-        self._struct = msgspec.defstruct(name, fields, forbid_unknown_fields=strict)
+        self._struct = msgspec.defstruct(name, fields, forbid_unknown_fields=strict, gc=False)
         by_position = msgspec.defstruct(name, fields, array_like=True, forbid_unknown_fields=True)
         self._encoder = msgspec.json.Encoder(enc_hook=hooks.encode)
         self._sorted = msgspec.json.Encoder(enc_hook=_naming(hooks), order="sorted")

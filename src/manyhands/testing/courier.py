@@ -202,12 +202,13 @@ class InlineHome:
 
 def _new_job(index: int, item: Item) -> NewJob:
     job_id, queue, payload, name, given, headers = item
-    where = f"item {index}: "
-    encoding = checked_encoding(payload, name, where, _PAYLOAD_BYTES_MAX)
     try:
+        encoding = checked_encoding(payload, name, _PAYLOAD_BYTES_MAX)
         options = _read_options(_encoded(given))
+    except NoteRefusedError as refused:
+        raise NoteRefusedError(refused.code, f"item {index}: {refused}") from None
     except msgspec.MsgspecError as error:
-        raise NoteRefusedError("invalid_note", f"{where}{error}") from None
+        raise NoteRefusedError("invalid_note", f"item {index}: {error}") from None
     job = options.job(job_id.lower(), queue, (payload, encoding), _ORIGIN, id_chosen=True)
     if headers:
         job = replace(job, headers={**(options.headers or {}), **headers})

@@ -98,6 +98,9 @@ class Wishes(Struct, forbid_unknown_fields=True, kw_only=True):
         return Terms(_NATIVE_TERMS.defaults, *wishes)
 
 
+_NEW_JOB: Final = {each.name: each.default for each in msgspec.structs.fields(NewJob)}
+
+
 class JobOptions(Wishes, kw_only=True):
     """What a job to submit may say besides queue and payload."""
 
@@ -127,30 +130,37 @@ class JobOptions(Wishes, kw_only=True):
     ) -> NewJob:
         """The command's item."""
         payload, encoding = content
-        key = self.unique_key
         return NewJob(
             job_id=job_id,
             id_chosen=id_chosen,
             queue=queue,
             payload=payload,
             encoding=encoding,
-            terms=self.terms(),
             origin=origin,
-            on_existing=self.on_existing,
-            priority=self.priority,
-            run_at=self.run_at,
-            delay_ms=self.delay_ms,
-            deadline_at=self.deadline_at,
-            unique_key=key.encode() if key is not None else None,
-            on_duplicate=self.on_duplicate,
-            namespace=self.namespace,
-            name=self.name,
-            tags=self.tags,
-            limits=tuple(sorted(set(self.limits))),
-            depends_on=self.depends_on if self.namespace else read_ids(self.depends_on),
-            on_unknown_dependency=self.on_unknown_dependency,
-            headers=self.headers,
+            **self.fields(),
         )
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the command's item that follow from the options, but for defaults."""
+        key = self.unique_key
+        fields = {
+            "terms": self.terms(),
+            "on_existing": self.on_existing,
+            "priority": self.priority,
+            "run_at": self.run_at,
+            "delay_ms": self.delay_ms,
+            "deadline_at": self.deadline_at,
+            "unique_key": key.encode() if key is not None else None,
+            "on_duplicate": self.on_duplicate,
+            "namespace": self.namespace,
+            "name": self.name,
+            "tags": self.tags,
+            "limits": tuple(sorted(set(self.limits))),
+            "depends_on": self.depends_on if self.namespace else read_ids(self.depends_on),
+            "on_unknown_dependency": self.on_unknown_dependency,
+            "headers": self.headers,
+        }
+        return {name: value for name, value in fields.items() if value != _NEW_JOB[name]}
 
 
 class NewItem(JobOptions, kw_only=True):

@@ -3,14 +3,13 @@
 Numbers in comments (ST…) are those of ``docs/protocols/stream.md``.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
-from msgspec.structs import replace
 
 from manyhands.dispatch.session import Peer, Settle
 from manyhands.model import commands, limits
@@ -60,7 +59,9 @@ class ClientSide:
         self._outbox = outbox
         self._operate = operate
         self._origin = Origin(REALM, "", address)
-        self._options: tuple[bytes, JobOptions] = (b"", _PLAIN)  # the last: many are equal
+        # The last options, and what follows from them: many are equal.
+        self._options_data = b""
+        self._fields: dict[str, Any] = {}
         self._watched: dict[str, None] = {}
         self._unseen: deque[str] = deque()  # finished while the peer did not read
         self._news = News(socket, hub, self, outbox.say_in_turn, self._show_later)
@@ -80,33 +81,41 @@ class ClientSide:
         check_count(count, limits.BATCH_COUNT_MAX if note.all_or_nothing else ITEMS_COUNT_MAX)
         if note.watch:
             _check_watches(len(self._watched) + count)
-        new = tuple(self._new_job(index, item) for index, item in enumerate(note.items))
+        new = tuple(map(self._new_job, itertools.count(), note.items))
         slot = self._outbox.reserve(note.number)
         command = commands.Submit(new, note.all_or_nothing)
         self._peer.ask(command, partial(self._submitted, slot, note, new))
         return count
 
     def _new_job(self, index: int, item: wire.Item) -> NewJob:
-        bytes_max = self._hub.bounds.payload_bytes
-        encoding = checked_encoding(item.payload, item.encoding, f"item {index}: ", bytes_max)
-        content = (item.payload, encoding)
-        options = self._options_of(index, item.options)
-        job = options.job(item.id.lower(), item.queue, content, self._origin, id_chosen=True)
+        payload = item.payload
+        try:
+            encoding = checked_encoding(payload, item.encoding, self._hub.bounds.payload_bytes)
+            fields = self._fields_of(bytes(item.options))
+        except NoteRefusedError as refused:
+            raise NoteRefusedError(refused.code, f"item {index}: {refused}") from None
         if item.headers:
-            job = replace(job, headers={**(options.headers or {}), **item.headers})
-        return job
+            fields = {**fields, "headers": {**fields.get("headers", {}), **item.headers}}
+        return NewJob(
+            job_id=item.id.lower(),
+            id_chosen=True,
+            queue=item.queue,
+            payload=payload,
+            encoding=encoding,
+            origin=self._origin,
+            **fields,
+        )
 
-    def _options_of(self, index: int, raw: Raw) -> JobOptions:
-        data = bytes(raw)
-        if data == _NIL:
-            return _PLAIN
-        if self._options[0] != data:
+    def _fields_of(self, data: bytes) -> dict[str, Any]:
+        if self._options_data != data:
             try:
-                self._options = (data, _read_options(data))
+                options = _PLAIN if data == _NIL else _read_options(data)
             except (msgspec.MsgspecError, RecursionError) as error:
                 sentence = str(error).replace(" - at `$.", " at `").replace(" - at `$", " at `")
-                raise NoteRefusedError("invalid_note", f"item {index}: {sentence}") from None
-        return self._options[1]
+                raise NoteRefusedError("invalid_note", sentence) from None
+            self._fields = options.fields()
+            self._options_data = data
+        return self._fields
 
     def _submitted(
         self, slot: Slot | None, note: wire.Submit, new: tuple[NewJob, ...], reply: Reply

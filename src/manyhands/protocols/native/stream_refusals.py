@@ -9,6 +9,9 @@ from manyhands.model import limits
 from manyhands.model.payload import Encoding
 from manyhands.model.replies import Refusal, Why
 
+_BINARY: Final = Encoding.BINARY
+_JSON: Final = Encoding.JSON
+_ENCODINGS: Final = {each.value: each for each in Encoding}
 _check_json: Final = msgspec.json.Decoder(Raw).decode
 
 
@@ -32,20 +35,19 @@ def check_count(count: int, count_max: int) -> None:
         raise NoteRefusedError(Why.BATCH_TOO_LARGE.value, sentence)
 
 
-def checked_encoding(data: bytes, name: str, where: str, bytes_max: int) -> Encoding:
+def checked_encoding(data: bytes, name: str, bytes_max: int) -> Encoding:
     """The encoding of a payload or result, after checking that it has it."""
     if len(data) > bytes_max:
-        sentence = f"{where}{len(data)} bytes are more than the {bytes_max} allowed"
+        sentence = f"{len(data)} bytes are more than the {bytes_max} allowed"
         raise NoteRefusedError("payload_too_large", sentence)
     try:
-        encoding = Encoding(name)
-        if encoding is Encoding.JSON:
+        encoding = _ENCODINGS.get(name) or Encoding(name)
+        if encoding is not _BINARY and not data.isascii():
             data.decode()
+        if encoding is _JSON:
             _check_json(data)
-        elif encoding is Encoding.TEXT:
-            data.decode()
     except (ValueError, RecursionError) as error:  # also the message about bad JSON
-        raise NoteRefusedError("invalid_note", f"{where}{error}") from None
+        raise NoteRefusedError("invalid_note", str(error)) from None
     return encoding
 
 

@@ -36,7 +36,7 @@ class Reports:
 
     def __init__(self, peer: Peer, hub: Hub, outbox: Outbox, worker: WorkerSide) -> None:
         self._peer = peer
-        self._hub = hub
+        self._bytes_max = hub.bounds.payload_bytes
         self._outbox = outbox
         self._worker = worker
 
@@ -71,8 +71,10 @@ class Reports:
     def _completion(self, done: wire.Done) -> commands.Complete:
         encoding = Encoding.BINARY
         if done.result is not None:
-            bytes_max = self._hub.bounds.payload_bytes
-            encoding = checked_encoding(done.result, done.encoding, f"job {done.id}: ", bytes_max)
+            try:
+                encoding = checked_encoding(done.result, done.encoding, self._bytes_max)
+            except NoteRefusedError as refused:
+                raise NoteRefusedError(refused.code, f"job {done.id}: {refused}") from None
         return commands.Complete(
             job_id=read_id(done.id),
             proof=ByToken(done.token),
@@ -81,6 +83,9 @@ class Reports:
         )
 
     def _worked(self, slot: Slot | None, note: wire.Work, replies: list[Reply]) -> None:
+        if all(map(_is_carried_out, replies)):
+            self._outbox.settle(slot, note.number, ())
+            return
         refusals: list[tuple[Any, ...]] = []
         kinds = (
             ("done", len(note.done)),
@@ -162,6 +167,13 @@ def _failure(failed: wire.Failed) -> commands.Fail:
         retry=failed.retry,
         delay_ms=failed.delay_ms,
     )
+
+
+def _is_carried_out(reply: Reply) -> bool:
+    """Whether nothing of it was refused."""
+    if isinstance(reply, Concluded):
+        return Refusal not in map(type, reply.items)
+    return not isinstance(reply, Refusal)
 
 
 def _each(replies: Iterable[Reply], ends_count: int) -> Iterable[Reply]:

@@ -285,7 +285,7 @@ def _row(job: Job, now: int) -> tuple[Any, ...]:
         lease.number,
         job.attempts_used,
         job.payload,
-        job.encoding.value,
+        job.encoding,
         lease.term_ms,
         job.headers,
         _extras(job, now),
