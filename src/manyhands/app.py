@@ -438,6 +438,7 @@ def open_store(config: Config) -> Store:
         result_ms=None if hours is None else hours * 3600 * 1000,
         event_ms=config.retention_days * day_ms,
         events_max=config.retention_events,
+        audit_ms=config.retention_audit_days * day_ms,
         bytes_max=_retention_bytes(config),
     )
     if config.store == "memory":

@@ -249,11 +249,17 @@ class Ui:
         """
         exchange = visit.exchange
         near = exchange.connection.credentials(exchange.headers)
-        caller = self._sources.admission.check(exchange.headers, changes=True, near=near)
-        self._sources.admission.check_operating(caller)
-        form = await visit.form()
+        admission, audit = self._sources.admission, self._sources.audit
+        caller = exchange.caller = admission.check(exchange.headers, changes=False, near=near)
         request = f"POST {exchange.path}"
-        with self._sources.audit.action(caller, exchange.address, request):
+        try:
+            admission.check_changing(caller)
+            admission.check_operating(caller)
+        except Problem as found:
+            admission.record(found, caller, exchange.address, "ui", "operate", request)
+            raise
+        form = await visit.form()
+        with audit.action(caller, exchange.address, "ui", request):
             return await page.act(visit, form)
 
     async def _set_view(self, visit: Visit) -> None:
