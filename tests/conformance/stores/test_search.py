@@ -241,6 +241,23 @@ def noted_statements(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("order", Order)
+def test_a_search_by_tag_and_queue_finds_the_same_in_every_store(opened, monkeypatch, order):
+    monkeypatch.setattr(search, "_SLICE_ROWS", 3)
+    many = [
+        opened.submit(f"queue-{number % 2}", tags=("marked",) if number % 3 else ())
+        for number in range(40)
+    ]
+    opened.commit()
+
+    wanted = Filter(queue="queue-1", tag="marked", order=order, count_max=4)
+    found = [job.job_id for page in walk(opened, wanted) for job in page.jobs]
+
+    expected = [job.job_id for job in many if job.queue == "queue-1" and job.tags]
+    assert found == (expected if order is Order.OLDEST else expected[::-1])
+    assert opened.store.count(wanted).counts[State.READY] == len(expected)
+
+
+@pytest.mark.parametrize("order", Order)
 def test_a_walk_along_an_index_looks_only_at_the_jobs_of_its_slice(tmp_path, monkeypatch, order):
     opened = Opened("sqlite", tmp_path)
     for number in range(60):
