@@ -95,6 +95,7 @@ class HttpListener(TcpListener):
         self._defences: Defences | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._preparing: asyncio.Task[None] | None = None
 
     def metrics(self) -> Iterable[Metric]:
         """The metrics of this listener only."""
@@ -147,6 +148,7 @@ class HttpListener(TcpListener):
         if address is not None:
             self._bound = self.bound()
             self._defend()
+            self._preparing = self.loop.create_task(self._ui.prepare())
         return address
 
     def fall_silent(self) -> None:
@@ -154,6 +156,8 @@ class HttpListener(TcpListener):
 
     async def drain(self) -> None:
         """Answers what is in flight, accepts nothing new, and closes."""
+        if self._preparing is not None:
+            self._preparing.cancel()
         self._naps.end_all()
         self._native.stream.announce_stop()
         self.stop_listening()
