@@ -136,7 +136,7 @@ class Server:
         self.worker_books = WorkerBooks(facts)
         self.callers = callers_of(config, self.clock.now)
         self.audit = AuditLog(self.dispatcher)
-        self.logins = Logins(self.callers, self.audit)
+        self.logins = Logins(self.callers, self.audit, loop)
         self.gate = Gate(self.dispatcher, self.audit)
         self.metrics.sources.append(self.logins.metrics)
         self.admission = Admission(
@@ -197,7 +197,7 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.logins, self.messages)
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.backplane, self.messages)
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint

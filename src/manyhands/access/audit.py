@@ -218,10 +218,11 @@ def target_of(command: Command) -> str:
         return command.job_ids[0] if command.job_ids else ""
     if isinstance(command, PutSchedule):
         return command.schedule.schedule_id
-    for field in ("job_id", "queue", "name", "schedule_id", "items"):
+    for field in ("job_id", "queue", "name", "schedule_id", "queues", "items"):
         value = getattr(command, field, None)
+        if isinstance(value, tuple) and value:
+            value = value[0]  # a queue, or an item: a new job is known by its queue
+            value = getattr(value, "queue", None) or getattr(value, "job_id", value)
         if isinstance(value, str):
             return value
-        if isinstance(value, tuple) and value:
-            return str(getattr(value[0], "job_id", ""))
     return ""

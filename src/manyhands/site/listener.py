@@ -9,7 +9,6 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.access.gate import guarded_by
-from manyhands.access.logins import DELAY_SECONDS
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.net.backplane import Backplane
@@ -28,7 +27,6 @@ from manyhands.site.routes import SiteRoutes
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.ui.site import Ui
-from manyhands.web.admission import WrongLoginError
 from manyhands.web.cors import Cors
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Defences, Exchange, HungUpError
@@ -207,7 +205,7 @@ class HttpListener(TcpListener):
                 return
             change = kind_of(exchange.method, exchange.raw_path, exchange.path)
             try:
-                self._admit(exchange, change)
+                await self._admit(exchange, change)
             except Problem as found:
                 self._record(exchange, change, found)
                 raise
@@ -217,9 +215,6 @@ class HttpListener(TcpListener):
             guard = self._admission.guard(exchange.caller, exchange.address, protocol)
             with guarded_by(guard):
                 await self._serve(exchange, change)
-        except WrongLoginError as found:
-            await asyncio.sleep(DELAY_SECONDS)
-            await exchange.fail(found)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -239,14 +234,11 @@ class HttpListener(TcpListener):
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
 
-    def _admit(self, exchange: Exchange, change: Change) -> None:
+    async def _admit(self, exchange: Exchange, change: Change) -> None:
         admission = self._admission
-        caller = exchange.caller = admission.check(
-            exchange.headers,
-            changes=False,
-            path=exchange.path,
-            near=exchange.connection.credentials(exchange.headers),
-        )
+        near = exchange.connection.credentials(exchange.headers)
+        caller = await admission.identified(exchange.headers, near, exchange.path)
+        exchange.caller = caller
         if admission.asks:
             exchange.connection.connection.caller = caller
         if change is Change.NONE:

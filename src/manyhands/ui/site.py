@@ -8,7 +8,6 @@ from urllib.parse import quote, unquote
 from msgspec.structs import replace
 
 from manyhands.access.credentials import Credentials
-from manyhands.access.logins import DELAY_SECONDS
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
@@ -130,9 +129,7 @@ class Ui:
                 await self._log_in_or_out(visit, parts[0])
                 return
             near = exchange.connection.credentials(exchange.headers)
-            exchange.caller = self._sources.admission.check(
-                exchange.headers, changes=False, near=near
-            )
+            exchange.caller = await self._sources.admission.identified(exchange.headers, near)
             self._sources.admission.check_reading(exchange.caller, exchange.path, limited=False)
             visit.may_act = self._sources.admission.may_change(exchange.caller)
             await self._serve(visit, parts[0])
@@ -189,9 +186,8 @@ class Ui:
             if user
             else Credentials(address=address, token=secret.strip())
         )
-        key = admission.log_in(shown)
+        key = await admission.log_in(shown)
         if key is None:
-            await asyncio.sleep(DELAY_SECONDS)
             values = {"back": back_to(form, "/ui/"), "wrong": True}
             await self._send(visit, Shown("login.html", values, "Log in", "", 403), "login")
             return
@@ -237,7 +233,7 @@ class Ui:
         exchange = visit.exchange
         near = exchange.connection.credentials(exchange.headers)
         admission, audit = self._sources.admission, self._sources.audit
-        caller = exchange.caller = admission.check(exchange.headers, changes=False, near=near)
+        caller = exchange.caller = await admission.identified(exchange.headers, near)
         request = f"POST {exchange.path}"
         try:
             admission.check_changing(caller)
