@@ -241,7 +241,7 @@ class HttpListener(TcpListener):
             limited = _LIMITED.fullmatch(exchange.path) is not None
             by_queue = _BY_QUEUE.fullmatch(exchange.path) is not None
             admission.check_reading(caller, exchange.path, limited=limited, by_queue=by_queue)
-        elif exchange.path.startswith("/api/bulk"):
+        elif exchange.path.startswith(("/api/bulk", "/api/servers")):
             admission.check_operating(caller)
 
     async def _serve(self, exchange: Exchange, change: Change) -> None:
