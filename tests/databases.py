@@ -50,9 +50,13 @@ def own_folder() -> Path:
 
 
 class Database:
-    """One instance. ``durable`` ones sync, as tests of crashes need."""
+    """One instance. ``durable`` ones sync, as tests of crashes need; a ``standby_of`` another one
+    follows it until it is promoted.
+    """
 
-    def __init__(self, *, durable: bool = False, **settings: str) -> None:
+    def __init__(
+        self, *, durable: bool = False, standby_of: "Database | None" = None, **settings: str
+    ) -> None:
         self._programs = require_postgresql()
         self.folder = own_folder()
         self.data = self.folder / "data"
@@ -60,8 +64,44 @@ class Database:
         self._durable = durable
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", str(self.data), "-U", _USER, "-A", "trust", "-E", "UTF8", "-N")
+        if standby_of is None:
+            words = ("-U", _USER, "-A", "trust", "-E", "UTF8", "-N")
+            self._run("initdb", "-D", str(self.data), *words)
+        else:
+            self._copy(standby_of)
         self.start()
+
+    def _copy(self, primary: "Database") -> None:
+        source = f"host=127.0.0.1 port={primary.port} user={_USER}"
+        words = ("-c", "fast", "-X", "stream", "-R", "--no-sync")
+        self._run("pg_basebackup", "-D", str(self.data), "-d", source, *words)
+
+    def follow(self, primary: "Database") -> None:
+        """Becomes a standby of another one, from nothing."""
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.data)
+        self._copy(primary)
+        self.start()
+
+    def set(self, name: str, value: str) -> None:
+        """Changes a setting of the running instance."""
+        with self.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """A standby becomes the primary; it waits for no other one."""
+        self.set("synchronous_standby_names", "''")
+        with self.connect() as connection:
+            connection.execute("SELECT pg_promote()")
+
+    def has_standby(self) -> bool:
+        """Whether a commit waits for a standby, and one is there."""
+        with self.connect() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+            ).fetchone()
+        return row is not None and row[0] == 1
 
     def _as_user(self, *command: str) -> list[str]:
         return ["runuser", "-u", _USER, "--", *command] if os.getuid() == 0 else list(command)
@@ -107,6 +147,10 @@ class Database:
             return False
         return True
 
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None
+
     def _postmaster(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
@@ -123,6 +167,11 @@ class Database:
         """As after a crash."""
         self.stop(signal.SIGQUIT)
         self.start()
+
+    def close(self) -> None:
+        """Ends it, with all its files."""
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def connect(self, name: str = "postgres") -> psycopg.Connection:
         return psycopg.connect(
@@ -147,6 +196,61 @@ class Database:
         return len(rows)
 
 
+class Replicated:
+    """A primary and a standby that follows it; an address names both. ``synchronous``: a commit
+    waits for the standby.
+    """
+
+    def __init__(self, *, synchronous: bool = True) -> None:
+        self._synchronous = synchronous
+        self.primary = Database(durable=True)
+        self.standby = Database(durable=True, standby_of=self.primary)
+        self._both = sorted((self.primary.port, self.standby.port))
+        self._rely()
+
+    def _rely(self) -> None:
+        if self._synchronous:
+            self.primary.set("synchronous_standby_names", "'*'")
+            while not self.primary.has_standby():
+                time.sleep(0.01)
+
+    def part(self) -> None:
+        """The standby is down: it lacks what is committed from now on."""
+        self.standby.stop()
+
+    def fail_over(self) -> None:
+        """The primary is killed, and the standby promoted."""
+        self.primary.stop(signal.SIGQUIT)
+        if not self.standby.is_up:
+            self.standby.start()
+        self.standby.promote()
+        self.primary, self.standby = self.standby, self.primary
+
+    def heal(self) -> None:
+        """The one that was killed follows the other."""
+        self.standby.follow(self.primary)
+        self._rely()
+
+    def restart(self) -> None:
+        """The primary, as after a crash."""
+        self.primary.restart()
+
+    def connect(self) -> psycopg.Connection:
+        return self.primary.connect()
+
+    def url(self, schema: str | None = None) -> str:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._both)
+        query = "" if schema is None else f"?schema={schema}"
+        return f"postgresql://{_USER}@{hosts}/postgres{query}"
+
+    def new_schema(self) -> str:
+        return self.primary.new_schema()
+
+    def close(self) -> None:
+        for one in (self.primary, self.standby):
+            one.close()
+
+
 @contextlib.contextmanager
 def database(*, durable: bool = False, **settings: str) -> Iterator[Database]:
     """An instance for the length of a block."""
@@ -154,5 +258,14 @@ def database(*, durable: bool = False, **settings: str) -> Iterator[Database]:
     try:
         yield one
     finally:
-        one.stop(signal.SIGQUIT)
-        shutil.rmtree(one.folder, ignore_errors=True)
+        one.close()
+
+
+@contextlib.contextmanager
+def replicated(*, synchronous: bool = True) -> Iterator[Replicated]:
+    """A primary and a standby for the length of a block."""
+    both = Replicated(synchronous=synchronous)
+    try:
+        yield both
+    finally:
+        both.close()

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from manyhands import __version__
 from manyhands.access.audit import AuditLog
@@ -37,6 +37,7 @@ from manyhands.net.mutual_tls import MutualTls
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
 from manyhands.observe.attention import Attention
+from manyhands.observe.database import database_metrics
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -71,6 +72,7 @@ from manyhands.web.sources import Sources
 
 if TYPE_CHECKING:
     from manyhands.cluster.seat import Seat
+    from manyhands.store.postgres.store import PostgresStore
 
 _log = get_logger("manyhands.server")
 
@@ -135,6 +137,8 @@ class Server:
         self.metrics.sources.append(partial(memory_metrics, self.budget))
         if self.seat is not None:
             self.metrics.sources.append(self.seat.metrics)
+        if isinstance(config.store, DatabaseAddress):
+            self.metrics.sources.append(partial(database_metrics, cast("PostgresStore", store)))
         self.history = History(self.dispatcher, self.tallies, totals)
         if self.seat is not None:
             self.seat.router.on_deciding.append(self.history.take_up)
@@ -492,6 +496,7 @@ def open_store(config: Config) -> Store:
         result_ms=None if hours is None else hours * 3600 * 1000,
         event_ms=config.retention_days * day_ms,
         events_max=config.retention_events,
+        audit_ms=config.retention_audit_days * day_ms,
         bytes_max=_retention_bytes(config),
     )
     if config.store == "memory":

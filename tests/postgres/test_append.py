@@ -32,6 +32,7 @@ class Journal:
             )
             assert joined is not None
             self.tenure = joined.number
+            self.joined = joined
             row = connection.execute(
                 f"SELECT value FROM {self.address.schema}.facts WHERE key = 'cluster'"
             ).fetchone()
@@ -41,7 +42,7 @@ class Journal:
         self.appender = Appender(
             self.address,
             row[0],
-            self.tenure,
+            self.joined,
             self.poll,
             lambda record: self.acknowledged.append(record.number),
         )

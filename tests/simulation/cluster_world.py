@@ -119,8 +119,8 @@ class SharedStore(FaultyStore):
     def hurry(self) -> int:
         return self.durable
 
-    def apply_lag_ms(self, now: int) -> int:  # noqa: ARG002
-        return 0
+    def apply_lag_seconds(self) -> float:
+        return 0.0
 
     def follow(self, last_seq: int, applied_seq: int) -> None:
         """Everything is read from the disk."""

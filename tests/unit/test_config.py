@@ -447,11 +447,13 @@ def test_nothing_else_makes_up_for_an_unprotected_link(excuse):
 
 
 def test_certificates_for_links_are_given_together():
-    shared = {"store": "postgresql://jobs@db/jobs", "cluster": "10.0.0.5:7750"}
+    shared = {"store": "postgresql://jobs@db/jobs", "cluster": "127.0.0.1:7750"}
     files = {name: f"/run/{name}" for name in ("cluster_tls_cert", "cluster_tls_key")}
     refused = refusal({**shared, **files})
     assert "use it together with cluster_tls_ca" in refused
-    given = load_config({**shared, **files, "cluster_tls_ca": "/run/ca"}, {}, None)
+    given = load_config(
+        {**shared, **files, "cluster_tls_ca": "/run/ca", "cluster": "10.0.0.5:7750"}, {}, None
+    )
     assert str(given.config.cluster_tls_ca) == "/run/ca"
 
 

@@ -608,7 +608,7 @@ class Router(Dispatcher):
 
     def apply_lag_ms(self) -> int:
         """The age of the oldest batch that searches do not find yet."""
-        return self._mirrored.apply_lag_ms(self.clock.now())
+        return int(self._mirrored.apply_lag_seconds() * 1000)
 
     def applied_number(self) -> int:
         """The last batch whose records can be read in the database."""

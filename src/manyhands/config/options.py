@@ -550,6 +550,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "500000",
         ),
     ] = 2_000_000
+    retention_audit_days: Annotated[
+        int,
+        About(
+            Duration(1, 36500, unit="d"),
+            "Days that an entry of the audit log is kept.",
+            "90",
+        ),
+    ] = 365
     result_retention_hours: Annotated[
         int | None,
         About(

@@ -681,6 +681,7 @@ class Connection(asyncio.Protocol):
             command,
             settle,
             self.address,
+            listener.name,
             f"{listener.name} admin",
             self.caller or NOBODY,
             None if guard is None else guard.ask_recorded,

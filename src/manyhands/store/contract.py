@@ -496,7 +496,7 @@ class Mirrored(Store, Protocol):
     def hurry(self) -> int:
         """Has everything durable applied soon; returns the number of its last batch."""
 
-    def apply_lag_ms(self, now: int) -> int:
+    def apply_lag_seconds(self) -> float:
         """The age of the oldest batch that is durable and cannot be read there yet."""
 
     def applied_seq(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from manyhands.access.credentials import Credentials
-from manyhands.access.gate import Gate, Guard
+from manyhands.access.gate import NOBODY, Gate, Guard
 from manyhands.access.logins import Logins
 from manyhands.loggers import get_logger
 from manyhands.model.roles import ANYBODY, Caller, Right, Role
@@ -47,7 +47,7 @@ class Admission:
         self._monotonic_ms = monotonic_ms
         self._known: dict[bytes, Caller] = {}
         self._sessions: dict[str, tuple[Caller, float]] = {}  # and when each was last used
-        self._guards: dict[tuple[int, str], Guard | None] = {}
+        self._guards: dict[tuple[int, str, str], Guard | None] = {}
         self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
         self._callers.subscribe(self._forget)
 
@@ -76,9 +76,14 @@ class Admission:
         caller = ANYBODY
         if self.asks and path not in _OPEN_PATHS:
             caller = self._caller(headers, near or Credentials())
-        if changes and not self.may_change(caller):
-            raise self._forbidden(caller)
+        if changes:
+            self.check_changing(caller)
         return caller
+
+    def check_changing(self, caller: Caller) -> None:
+        """Raises a Problem unless the caller may do more than read."""
+        if not self.may_change(caller):
+            raise self._forbidden(caller)
 
     def check_reading(
         self, caller: Caller, path: str, *, limited: bool, by_queue: bool = False
@@ -98,6 +103,16 @@ class Admission:
                 f"{caller.name} has no access to all queues, which this shows, only to {allowed}"
             )
 
+    def record(
+        self, found: Problem, caller: Caller, address: str, protocol: str, what: str, request: str
+    ) -> None:
+        """Records in the audit log that a request was not let in. Failed logins are recorded
+        where they fail.
+        """
+        if not isinstance(found, WrongLoginError):
+            who = NOBODY if found.status == 401 else caller
+            self._gate.audit.refused(who, address, protocol, what, "", request)
+
     def check_operating(self, caller: Caller) -> None:
         """Raises a Problem unless the caller may do something that is not a command, to all
         queues.
@@ -111,16 +126,16 @@ class Admission:
         self._count("forbidden")
         return Problem(403, "not_allowed", sentence)
 
-    def guard(self, caller: Caller, address: str) -> Guard | None:
+    def guard(self, caller: Caller, address: str, protocol: str) -> Guard | None:
         """What the commands of a request have to pass."""
         if caller.is_unrestricted:
             return None
-        key = (id(caller), address)
+        key = (id(caller), address, protocol)
         found = self._guards.get(key)
         if found is None:
             if len(self._guards) >= _KNOWN_MAX:
                 self._guards.clear()
-            found = self._guards[key] = self._gate.guard(caller, address, "http")
+            found = self._guards[key] = self._gate.guard(caller, address, protocol)
         return found
 
     def is_said_by(self, headers: dict[bytes, bytes]) -> bool:

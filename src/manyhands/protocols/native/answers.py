@@ -573,6 +573,7 @@ class AuditEntry(Struct, frozen=True):
     who: str
     role: str
     address: str
+    protocol: Annotated[str, Meta(description="empty: the server itself")]
     request: str
     what: str
     target: str

@@ -11,6 +11,7 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
+from manyhands.model.roles import ANYBODY
 from manyhands.net.http_short_way import Headers, Request
 from manyhands.protocols.qless.answers import ItemError
 from manyhands.web.admission import Admission
@@ -61,8 +62,17 @@ class Answering:
         if head.method == "GET":  # only the routes that take work have a GET
             self.defences.check_taking(head.headers)
         near = request.connection.credentials(head.headers)
-        caller = self._admission.check(head.headers, changes=True, near=near)
-        head.guard = self._admission.guard(caller, near.address or "")
+        address = near.address or ""
+        caller = ANYBODY
+        try:
+            caller = self._admission.check(head.headers, changes=False, near=near)
+            self._admission.check_changing(caller)
+        except Problem as found:
+            path = head.path.decode("ascii", "replace")
+            sent = f"{head.method} {path}"
+            self._admission.record(found, caller, address, "qless", "work", sent)
+            raise
+        head.guard = self._admission.guard(caller, address, "qless")
         # A head says who sends it only if it has credentials.
         head.is_allowed = self._admission.is_said_by(head.headers)
 

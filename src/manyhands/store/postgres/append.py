@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
@@ -34,6 +35,7 @@ from manyhands.store.postgres.sessions import (
     is_passing,
     message_of,
 )
+from manyhands.store.postgres.tenure import Tenure
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
 _log = get_logger("manyhands.store")
@@ -44,6 +46,10 @@ _RECORD_BYTES: Final = 4 * 1024 * 1024
 _KEPT_SECONDS: Final = 30.0
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _FULL_SECONDS: Final = 1.0
+APPEND_BOUNDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 1.0, 5.0),
+)
 _BINARY: Final = (pq.Format.BINARY,) * 3
 _FRAMES_KIND: Final = 0
 FENCED: Final = (
@@ -58,19 +64,21 @@ class Record(Struct):
     number: int
     batch: int  # the last one in it
     body: bytes
-    at: float = 0.0
+    at: float  # when it was sent; once it is durable, when that was
 
 
 class Counts:
     """What the journal went through, for the metrics."""
 
-    __slots__ = ("appends", "in_doubt", "reconnects", "rewritten")
+    __slots__ = ("append_seconds", "appends", "in_doubt", "lost", "reconnects", "rewritten")
 
     def __init__(self) -> None:
-        self.appends = 0
+        self.appends = [0] * (len(APPEND_BOUNDS) + 1)  # by how long they took
+        self.append_seconds = 0.0
         self.in_doubt = 0
         self.reconnects = 0
-        self.rewritten = 0
+        self.rewritten = 0  # records that the database had lost and has again
+        self.lost = 0  # those that nobody has any more
 
 
 class Appender:
@@ -80,7 +88,7 @@ class Appender:
         self,
         address: DatabaseAddress,
         cluster: str,
-        tenure: int,
+        tenure: Tenure,
         poll: select.epoll,
         durable: Callable[[Record], None],
         *,
@@ -88,7 +96,8 @@ class Appender:
     ) -> None:
         self._address = address
         self._cluster = cluster
-        self._tenure = tenure
+        self._tenure = tenure.number
+        self._incarnation = tenure.incarnation
         self._poll = poll
         self._on_durable = durable
         self._unsafe_commits = unsafe_commits
@@ -112,7 +121,8 @@ class Appender:
         self._kept: deque[Record] = deque()
         self._kept_bytes = 0
         self._applied = 0
-        self._fence: Exception | None = None  # found by another thread
+        self._directory = 0  # changes of who decides that this server has seen
+        self._suspects = False  # another thread has found something wrong
         self._fresh: _Connection | None = None  # made by the thread that connects
         self._error: Exception | None = None  # why it could not
         self._rings = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -147,7 +157,7 @@ class Appender:
                 weight += len(packed)
             packed = b"".join(parts)
         self._last += 1
-        self._flight = Record(self._last, batch, bytes(packed))
+        self._flight = Record(self._last, batch, bytes(packed), time.perf_counter())
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -179,8 +189,10 @@ class Appender:
 
     def work(self) -> None:
         """Reads answers, without blocking. Raises StoreFailedError if nothing can follow."""
-        if self._fence is not None:
-            raise self._fence
+        if self._suspects and self._has_rung():
+            self._suspects = False
+            if self._pg is not None:
+                self._lose("another connection found something wrong")
         if self._pg is None:
             self._look_for_connection()
         pg = self._pg
@@ -246,10 +258,13 @@ class Appender:
             self.is_full = False
             _log.info("the database has room again")
         self.acknowledged = flight.number
-        flight.at = time.perf_counter()
+        now, counts = time.perf_counter(), self.counts
+        took = now - flight.at
+        counts.appends[bisect_left(APPEND_BOUNDS, took)] += 1
+        counts.append_seconds += took
+        flight.at = now
         self._kept.append(flight)
         self._kept_bytes += len(flight.body)
-        self.counts.appends += 1
         self._on_durable(flight)
         if self._gathered:
             self._go_on()
@@ -265,15 +280,39 @@ class Appender:
                 break
             self._kept_bytes -= len(kept.popleft().body)
 
+    def lag_seconds(self) -> float:
+        """For how long the oldest record that is not applied has been durable."""
+        kept = self._kept
+        if not kept or kept[-1].number <= self._applied:
+            return 0.0
+        place = max(0, self._applied + 1 - kept[0].number)
+        return time.perf_counter() - kept[place].at
+
     # Connecting.
 
-    def fence(self) -> None:
-        """Another server has taken over, as another thread has found."""
-        self._fence = StoreFencedError(FENCED)
+    def suspect(self) -> None:
+        """Connects again, and so looks whether this is still the right database and this server
+        still the one that may write. For other threads.
+        """
+        self._suspects = True
         self._ring()
+
+    def see_directory(self, number: int) -> None:
+        """Another connection has read the number of changes of who decides. For other threads."""
+        if number < self._directory:
+            self.suspect()
+        else:
+            self._directory = number
 
     def _ring(self) -> None:
         os.eventfd_write(self._rings, 1)
+
+    def _has_rung(self) -> bool:
+        try:
+            os.eventfd_read(self._rings)
+        except BlockingIOError:
+            return False
+        return True
 
     def _lose(self, why: str, *, is_full: bool = False) -> None:
         """The connection is gone, or cannot be trusted: another one is made in a thread."""
@@ -311,16 +350,15 @@ class Appender:
             return
 
     def _look_for_connection(self) -> None:
-        try:
-            os.eventfd_read(self._rings)  # it rings when there is one, or can be none
-        except BlockingIOError:
+        if not self._has_rung():
             return
         error, fresh = self._error, self._fresh
         if error is not None:
             if isinstance(error, StoreFailedError):
                 raise error
             raise StoreFailedError(str(error)) from error
-        assert fresh is not None
+        if fresh is None:
+            return  # it rang for something else
         self._fresh = None
         self.counts.reconnects += 1
         _log.info("the database answers again")
@@ -354,27 +392,49 @@ class Appender:
         return connection
 
     def _check_journal(self, connection: _Connection) -> None:
-        schema, tenure = self._address.schema, self._tenure
-        row = connection.execute(
-            f"SELECT (SELECT value FROM {schema}.facts WHERE key = 'cluster'),"
-            f" (SELECT state FROM {schema}.tenures WHERE tenure = %(t)s AND closed_by IS NULL),"
-            f" (SELECT state FROM {schema}.tenures WHERE tenure = %(t)s),"
-            f" greatest((SELECT coalesce(max(record), 0) FROM {schema}.journal"
-            f" WHERE tenure = %(t)s AND kind = 0),"
-            f" (SELECT applied FROM {schema}.progress WHERE tenure = %(t)s))",
-            {"t": tenure},
-        ).fetchone()
-        assert row is not None
-        cluster, living, state, last = row
+        """Raises StoreError if the database is not as this server knows it."""
+        acknowledged = self.acknowledged
+        cluster, directory, state, is_closing, last = self._read_journal(connection)
         if cluster != self._cluster or state is None:
+            self.counts.lost += acknowledged
             raise StoreFailedError(
                 "the database is not the one that this server began with: it does not know tenure "
-                f"{tenure}. Was it replaced, or restored from a backup? Up to record "
-                f"{self.acknowledged} was acknowledged; what the backup lacks is lost"
+                f"{self._tenure}. Was it replaced, or restored from a backup? Up to record "
+                f"{acknowledged} was acknowledged; what the database lacks is lost"
             )
-        if living is None or state == "closed":
+        if is_closing or state == "closed":
             raise StoreFencedError(FENCED)
-        self._write_again(connection, int(str(last)))
+        if directory < self._directory:
+            lost = max(0, acknowledged - last)
+            self.counts.lost += lost
+            raise StoreFailedError(
+                f"the database has gone back: it knows of {directory} changes of who decides, and "
+                f"this server of {self._directory}. It ends at record {last}, and {acknowledged} "
+                f"was acknowledged: {lost} records are lost"
+            )
+        self._directory = directory
+        self._write_again(connection, last)
+
+    def _read_journal(self, connection: _Connection) -> tuple[Any, ...]:
+        """The id of the database, the number of changes of who decides, the state of this tenure,
+        whether another server closes it, and its last record.
+        """
+        schema = self._address.schema
+        try:
+            row = connection.execute(
+                f"SELECT (SELECT value FROM {schema}.facts WHERE key = 'cluster'),"
+                f" (SELECT value::bigint FROM {schema}.facts WHERE key = 'directory'), own.state,"
+                " own.closed_by IS NOT NULL, coalesce(greatest((SELECT max(record)"
+                f" FROM {schema}.journal WHERE tenure = %(t)s AND kind = 0),"
+                f" (SELECT applied FROM {schema}.progress WHERE tenure = %(t)s)), 0)"
+                f" FROM (SELECT 1) AS one LEFT JOIN {schema}.tenures own"
+                " ON own.tenure = %(t)s AND own.incarnation = %(i)s",
+                {"t": self._tenure, "i": self._incarnation},
+            ).fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            return ("", 0, None, False, 0)
+        assert row is not None
+        return row
 
     def _write_again(self, connection: _Connection, last: int) -> None:
         """Writes what was acknowledged and is not there, because a standby that lacked it was
@@ -384,10 +444,12 @@ class Appender:
         if not missing:
             return
         kept = {record.number: record for record in self._kept}
-        if any(number not in kept for number in missing):
+        lost = [number for number in missing if number not in kept]
+        if lost:
+            self.counts.lost += len(lost)
             raise StoreFailedError(
                 f"the database has gone back: it ends at record {last}, and {self.acknowledged} "
-                f"was acknowledged. {len(missing)} records are lost, from before the last "
+                f"was acknowledged. {len(lost)} records are lost, from before the last "
                 f"{_KEPT_SECONDS:.0f} seconds"
             )
         _log.warning(

@@ -27,6 +27,7 @@ from manyhands.store.contract import StoreError, StoreFencedError
 from manyhands.store.postgres.sessions import (
     REST_SECONDS,
     REST_SECONDS_MAX,
+    UNDEFINED_TABLE,
     RefusedError,
     connect,
     int8,
@@ -49,6 +50,7 @@ class Begin(Struct, frozen=True):
 
     address: DatabaseAddress
     tenure: int
+    incarnation: str
     window_seconds: float = 0.1
 
 
@@ -74,6 +76,7 @@ class Applier:
         self._hurry = hurry
         self._buffer = FrameBuffer()
         self._begin: Begin | None = None
+        self._parent = os.getppid()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._windows: Windows | None = None
         self._gathered: deque[tuple[int, bytes]] = deque()
@@ -104,8 +107,8 @@ class Applier:
             ):
                 self._apply()
             self._tidy()
-        while self._gathered:
-            self._apply()
+        while self._gathered and self._apply():
+            pass
         self._tidy(at_last=True)
 
     def _is_old(self) -> bool:
@@ -142,8 +145,10 @@ class Applier:
             self._gathered.append((number, body[start:end]))
             self._gathered_bytes += end - start
 
-    def _apply(self) -> None:
-        """Applies a window of what waits, however long the database is away."""
+    def _apply(self) -> bool:
+        """Applies a window of what waits, however long the database is away; without the server, it
+        waits for nothing.
+        """
         bodies: list[bytes] = []
         weight = 0
         for _, body in self._gathered:
@@ -159,11 +164,15 @@ class Applier:
                 self._write(bodies, first, last)
                 break
             except (RefusedError, psycopg.OperationalError) as error:
-                if isinstance(error, RefusedError) and not error.passes:
+                if isinstance(error, RefusedError) and not (
+                    error.passes or error.code == UNDEFINED_TABLE
+                ):
                     raise StoreError(
                         f"the tables refused what is in the journal: {error}"
                     ) from None
                 self._hang_up()
+                if os.getppid() != self._parent:
+                    return False  # the journal has it, and nobody can tell this process to stop
                 time.sleep(pause)
                 pause = min(2 * pause, REST_SECONDS_MAX)
         for _ in bodies:
@@ -172,6 +181,7 @@ class Applier:
         if not self._gathered:
             self._hurried = False
         self._answer()
+        return True
 
     def _write(self, bodies: list[bytes], first: int, last: int) -> None:
         """Writes records, or what is missing of them: a commit may have succeeded without an
@@ -190,7 +200,10 @@ class Applier:
     def _connect(self, first: int) -> None:
         assert self._begin is not None
         self._connection = connect(self._begin.address)
-        windows = Windows(self._connection.pgconn, self._begin.address.schema, self._begin.tenure)
+        begin = self._begin
+        windows = Windows(
+            self._connection.pgconn, begin.address.schema, begin.tenure, begin.incarnation
+        )
         found = windows.progress()
         if found.applied + 1 < first:
             found = self._catch_up(windows, found, first)

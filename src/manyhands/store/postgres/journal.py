@@ -27,7 +27,7 @@ def take_over(connection: _Connection, schema: str, dead: tenures.Seen, by: int)
             "it over just now. Start this one again."
         )
     end = tenures.close_journal(connection, schema, dead.number)
-    windows = Windows(connection.pgconn, schema, dead.number)
+    windows = Windows(connection.pgconn, schema, dead.number, dead.incarnation)
     try:
         count = replay(connection, schema, dead.number, windows, end)
     except RefusedError as error:

@@ -147,6 +147,11 @@ class ApplierLink:
             return False
         return code == 0 and not known
 
+    def give_up(self) -> None:
+        """The journal has failed: what is not applied, the next start applies."""
+        self._failure = self._failure or StoreFailedError("the journal has failed")
+        self._process.kill()
+
     def abandon(self) -> None:
         """Ends the applier at once."""
         self._process.kill()

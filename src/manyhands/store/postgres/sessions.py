@@ -19,6 +19,7 @@ VERSION_MIN: Final = 14
 # it cannot be written to because another one has taken over, or a lock was in the way.
 _PASSING_CLASSES: Final = ("08", "53", "57P0", "25006", "40001", "40P01", "55P03", "58")
 DISK_FULL: Final = "53100"
+UNDEFINED_TABLE: Final = "42P01"  # another database: the journal's connection says so
 UNIQUE_VIOLATION: Final = "23505"
 # A pooler has sent a prepared statement to a connection that does not know it, or knows another.
 LOST_STATEMENTS: Final = ("26000", "42P05")

@@ -9,7 +9,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
 from msgspec import Struct
@@ -174,6 +174,15 @@ class SharedStore(PostgresStore):
         """The number of this life of this server."""
         return self._tenure.number
 
+    def suspect(self) -> None:
+        """Something is wrong with the database: the journal looks what."""
+        self._suspect()
+
+    def see_directory(self, number: int) -> None:
+        """A beat has read the number of changes of who decides."""
+        assert self._appender is not None
+        self._appender.see_directory(number)
+
     @property
     def address(self) -> str:
         """Where the other servers reach this one."""
@@ -200,10 +209,6 @@ class SharedStore(PostgresStore):
         if self._applied < self._durable:
             self._link.hurry()
         return self._durable
-
-    def apply_lag_ms(self, now: int) -> int:
-        oldest = next(iter(self._collector.unapplied), None)
-        return 0 if oldest is None else max(0, now - oldest.alive_at)
 
     def follow(self, last_seq: int, applied_seq: int) -> None:
         """The server that decides has published events up to this number."""
@@ -314,6 +319,7 @@ class Seats:
     """Who lives and who decides, on a connection that is made again when it breaks."""
 
     def __init__(self, store: SharedStore) -> None:
+        self._store = store
         self._address = store._address  # noqa: SLF001
         self._name = self._address.schema
         self._tenure = store.tenure
@@ -350,21 +356,34 @@ class Seats:
         with self._connected() as connection:
             changed = connection.execute(
                 f"UPDATE {name}.tenures SET beats = beats + 1, beat_at = clock_timestamp(),"
-                f" load = %s WHERE tenure = %s AND state IN {_LIVING}",
-                (load, self._tenure),
+                f" load = %s WHERE tenure = %s AND incarnation = %s AND state IN {_LIVING}",
+                (load, self._tenure, self._store.incarnation),
             )
             if changed.rowcount != 1:
-                raise StoreFencedError(FENCED)
+                self._raise_why(connection)
             rows = connection.execute(
                 "SELECT t.tenure, server, incarnation, address, beats, state, t.version,"
                 " (extract(epoch FROM began_at) * 1000)::bigint, closed_by, process, load,"
-                " f.tenure, f.epoch, (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+                " f.tenure, f.epoch, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
+                f" (SELECT value::bigint FROM {name}.facts WHERE key = 'directory')"
                 f" FROM {name}.tenures t, {name}.families f"
                 " WHERE t.state <> 'closed' AND f.family = 1"
             ).fetchall()
         found = tuple(Row(*row[:11]) for row in rows)
-        owner, epoch, now = rows[0][11:]
+        owner, epoch, now, directory = rows[0][11:]
+        self._store.see_directory(directory)
         return Beaten(found, owner, epoch, now)
+
+    def _raise_why(self, connection: _Connection) -> NoReturn:
+        """The beat changed no row: another server has taken over, or this is another database."""
+        row = connection.execute(
+            f"SELECT 1 FROM {self._name}.tenures WHERE tenure = %s AND incarnation = %s",
+            (self._tenure, self._store.incarnation),
+        ).fetchone()
+        if row is not None:
+            raise StoreFencedError(FENCED)
+        self._store.suspect()
+        raise StoreError("the database does not know this server")
 
     def take_over(self, dead: Row) -> bool:
         """Ends and applies the journal of a dead server, and takes what it decided about."""
@@ -376,6 +395,7 @@ class Seats:
             dead.beats,
             dead.state,
             dead.closed_by,
+            dead.incarnation,
         )
         with self._connected() as connection:
             try:
@@ -387,24 +407,26 @@ class Seats:
     def claim(self) -> bool:
         """Becomes the owner if nobody is."""
         name = self._name
-        with self._connected() as connection:
+        with self._connected() as connection, connection.transaction():
+            number = tenure.turn_directory(connection, name)
             changed = connection.execute(
-                f"UPDATE {name}.families SET tenure = %s, epoch = epoch + 1 WHERE family = 1"
-                f" AND (tenure IS NULL OR tenure NOT IN (SELECT tenure FROM {name}.tenures"
-                " WHERE state <> 'closed'))",
-                (self._tenure,),
+                f"UPDATE {name}.families SET tenure = %s, epoch = epoch + 1, version = %s"
+                f" WHERE family = 1 AND (tenure IS NULL OR tenure NOT IN (SELECT tenure"
+                f" FROM {name}.tenures WHERE state <> 'closed'))",
+                (self._tenure, number),
             )
             return bool(changed.rowcount)
 
     def hand_over(self, to: int | None, *, leaves: bool) -> bool:
         """Makes another server the owner. What this one decided is applied."""
         name = self._name
-        with self._connected() as connection:
+        with self._connected() as connection, connection.transaction():
+            number = tenure.turn_directory(connection, name)
             changed = connection.execute(
-                f"UPDATE {name}.families SET epoch = epoch + 1, tenure = (SELECT tenure"
-                f" FROM {name}.tenures WHERE tenure = %s AND state = 'serving')"
+                f"UPDATE {name}.families SET epoch = epoch + 1, version = %s, tenure = (SELECT"
+                f" tenure FROM {name}.tenures WHERE tenure = %s AND state = 'serving')"
                 " WHERE family = 1 AND tenure = %s",
-                (to, self._tenure),
+                (number, to, self._tenure),
             )
             if leaves:
                 connection.execute(

@@ -47,7 +47,7 @@ from manyhands.store.contract import (
 from manyhands.store.index.live import Index
 from manyhands.store.index.recount import check_index
 from manyhands.store.postgres import schema, tenure
-from manyhands.store.postgres.append import Appender, Record
+from manyhands.store.postgres.append import APPEND_BOUNDS, Appender, Counts, Record
 from manyhands.store.postgres.applier import Begin
 from manyhands.store.postgres.journal import take_over
 from manyhands.store.postgres.link import APPLIER_COMMAND, ApplierLink
@@ -55,6 +55,7 @@ from manyhands.store.postgres.reader import Reader, ReaderPool
 from manyhands.store.postgres.serials import first_serial, has_room, second_at, second_of
 from manyhands.store.postgres.sessions import check_server, connect, unusable
 from manyhands.store.postgres.source import Source
+from manyhands.store.postgres.vacuum import Hindrance, VacuumWatch
 from manyhands.store.records.counts import count_by_state
 from manyhands.store.records.failures import read_codes, read_failures
 from manyhands.store.records.frames import Counters
@@ -146,6 +147,7 @@ class PostgresStore:
         self._asked_count = 0  # of which no answer has rung yet
         self._pool = ReaderPool(address, self._terms)
         self._beat: tenure.Beat | None = None
+        self._vacuum: VacuumWatch | None = None
         self._joining = joining or Joining(socket.gethostname(), secrets.token_hex(8))
         try:
             counters = self._open(applier_command)
@@ -184,7 +186,7 @@ class PostgresStore:
             self._tenure = self._join(connection)
             # From here on it shows that it lives, however long the rest takes.
             self._appender: Appender | None = None
-            self._beat = tenure.Beat(address, self._tenure.number, self._fence)
+            self._beat = tenure.Beat(address, self._tenure, self._suspect)
             for dead in self._dead:
                 take_over(connection, address.schema, dead, self._tenure.number)
             counters = self._load()
@@ -201,15 +203,17 @@ class PostgresStore:
             f"SELECT value FROM {address.schema}.facts WHERE key = 'cluster'"
         ).fetchone()
         assert cluster is not None
-        self._link = ApplierLink(Begin(address, self._tenure.number), self._poll, applier_command)
+        begin = Begin(address, self._tenure.number, self._tenure.incarnation)
+        self._link = ApplierLink(begin, self._poll, applier_command)
         self._appender = Appender(
             address,
             cluster[0],
-            self._tenure.number,
+            self._tenure,
             self._poll,
             self._on_durable,
             unsafe_commits=self._unsafe_commits,
         )
+        self._vacuum = VacuumWatch(self._pool, address.schema)
 
     def _join(self, connection: psycopg.Connection[tuple[Any, ...]]) -> tenure.Tenure:
         joining = self._joining
@@ -245,9 +249,9 @@ class PostgresStore:
         second = second_of(self.live.serial) + 1
         self.live.serial = first_serial(second, self._tenure.slot)
 
-    def _fence(self) -> None:
+    def _suspect(self) -> None:
         if self._appender is not None:
-            self._appender.fence()
+            self._appender.suspect()
 
     def _give_up(self) -> None:
         """Lets everything go after a start that failed."""
@@ -255,6 +259,8 @@ class PostgresStore:
             self._beat.end()
         if hasattr(self, "_link"):
             self._link.abandon()
+        if self._vacuum is not None:
+            self._vacuum.end()
         self._pool.close()
         self._threads.shutdown()
         self._poll.close()
@@ -361,7 +367,11 @@ class PostgresStore:
 
     def finish_commits(self) -> int:
         assert self._appender is not None
-        self._appender.work()
+        try:
+            self._appender.work()
+        except StoreFailedError:
+            self._link.give_up()
+            raise
         self._link.receive()
         if self._asked_count:
             self._take_answers()
@@ -573,6 +583,20 @@ class PostgresStore:
             "events": self._last_seq - self._first_seq + 1,
         }
 
+    def appends(self) -> tuple[Counts, Sequence[float]]:
+        """What the journal went through, and the bounds by which its appends are counted."""
+        assert self._appender is not None
+        return self._appender.counts, APPEND_BOUNDS
+
+    def apply_lag_seconds(self) -> float:
+        """Age of the oldest durable record that is not in the tables."""
+        assert self._appender is not None
+        return self._appender.lag_seconds()
+
+    def hindrance(self) -> Hindrance:
+        """What keeps the database from removing dead rows."""
+        return self._vacuum.found if self._vacuum is not None else Hindrance()
+
     def reserve_positions(self, position: int) -> None:
         self.live.position = max(self.live.position, position)
 
@@ -591,6 +615,8 @@ class PostgresStore:
         """
         assert self._appender is not None
         failure = None
+        if self._vacuum is not None:
+            self._vacuum.end()
         applied = self._link.close()
         if self._beat is not None:
             self._beat.end()

@@ -47,6 +47,7 @@ class Tenure(Struct, frozen=True):
 
     number: int
     slot: int
+    incarnation: str
 
 
 class Seen(Struct, frozen=True):
@@ -59,6 +60,7 @@ class Seen(Struct, frozen=True):
     beats: int
     state: str
     closed_by: int | None
+    incarnation: str
 
 
 def this_process() -> str:
@@ -95,7 +97,8 @@ def is_surely_gone(process: str) -> bool:
 def others(connection: _Connection, schema: str) -> list[Seen]:
     """All tenures that are not closed."""
     rows = connection.execute(
-        f"SELECT tenure, server, address, process, beats, state, closed_by FROM {schema}.tenures"
+        f"SELECT tenure, server, address, process, beats, state, closed_by,"
+        f" incarnation FROM {schema}.tenures"
         " WHERE state <> 'closed' ORDER BY tenure"
     ).fetchall()
     return [Seen(*row) for row in rows]
@@ -180,7 +183,7 @@ def join(
             )
     except psycopg.errors.UniqueViolation:
         return None
-    return Tenure(int(str(made[0])), int(str(slot)))
+    return Tenure(int(str(made[0])), int(str(slot)), incarnation)
 
 
 def _drop_old(connection: _Connection, schema: str) -> None:
@@ -193,6 +196,18 @@ def _drop_old(connection: _Connection, schema: str) -> None:
         if gone:
             connection.execute(f"DELETE FROM {schema}.journal WHERE tenure = ANY(%s)", (gone,))
             connection.execute(f"DELETE FROM {schema}.progress WHERE tenure = ANY(%s)", (gone,))
+
+
+def turn_directory(connection: _Connection, schema: str) -> int:
+    """Counts a change of who decides, in the transaction that makes it; returns its number. A
+    database that knows fewer of them than a server has gone back.
+    """
+    row = connection.execute(
+        f"UPDATE {schema}.facts SET value = (value::bigint + 1)::text WHERE key = 'directory'"
+        " RETURNING value::bigint"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def begin_closing(connection: _Connection, schema: str, dead: Seen, by: int) -> bool:
@@ -230,15 +245,10 @@ def close_journal(connection: _Connection, schema: str, tenure: int) -> int:
 def finish_closing(connection: _Connection, schema: str, tenure: int, heir: int | None) -> None:
     """Everything of the tenure is applied: what it owned goes to the heir, and it is closed."""
     with connection.transaction():
-        row = connection.execute(
-            f"UPDATE {schema}.facts SET value = (value::bigint + 1)::text WHERE key = 'directory'"
-            " RETURNING value::bigint"
-        ).fetchone()
-        assert row is not None
         connection.execute(
             f"UPDATE {schema}.families SET tenure = %s, epoch = epoch + 1, version = %s"
             " WHERE tenure = %s",
-            (heir, row[0], tenure),
+            (heir, turn_directory(connection, schema), tenure),
         )
         connection.execute(
             f"UPDATE {schema}.tenures SET state = 'closed', beat_at = clock_timestamp()"
@@ -254,15 +264,10 @@ def finish_closing(connection: _Connection, schema: str, tenure: int, heir: int 
 def begin_serving(connection: _Connection, schema: str, tenure: int) -> None:
     """The tenure owns everything that nobody owns, and serves."""
     with connection.transaction():
-        row = connection.execute(
-            f"UPDATE {schema}.facts SET value = (value::bigint + 1)::text WHERE key = 'directory'"
-            " RETURNING value::bigint"
-        ).fetchone()
-        assert row is not None
         connection.execute(
             f"UPDATE {schema}.families SET tenure = %s, epoch = epoch + 1, version = %s"
             " WHERE tenure IS NULL",
-            (tenure, row[0]),
+            (tenure, turn_directory(connection, schema)),
         )
         connection.execute(
             f"UPDATE {schema}.tenures SET state = 'serving' WHERE tenure = %s"
@@ -274,10 +279,13 @@ def begin_serving(connection: _Connection, schema: str, tenure: int) -> None:
 class Beat:
     """Shows once a second that the tenure lives, on a connection and in a thread of its own."""
 
-    def __init__(self, address: DatabaseAddress, tenure: int, fenced: Callable[[], None]) -> None:
+    def __init__(
+        self, address: DatabaseAddress, tenure: Tenure, suspect: Callable[[], None]
+    ) -> None:
+        """``suspect`` is called in the thread when the tenure is gone or not ours any more."""
         self._address = address
         self._tenure = tenure
-        self._fenced = fenced  # called in the thread
+        self._suspect = suspect
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="manyhands-beat", daemon=True)
         self._thread.start()
@@ -291,17 +299,17 @@ class Beat:
         connection: _Connection | None = None
         statement = (
             f"UPDATE {self._address.schema}.tenures SET beats = beats + 1,"
-            " beat_at = clock_timestamp() WHERE tenure = %s"
+            " beat_at = clock_timestamp() WHERE tenure = %s AND incarnation = %s"
             f" AND state IN {_LIVING}"
         )
         while not self._ends.wait(_BEAT_SECONDS):
             try:
                 if connection is None:
                     connection = connect(self._address)
-                changed = connection.execute(statement, (self._tenure,))
+                tenure = self._tenure
+                changed = connection.execute(statement, (tenure.number, tenure.incarnation))
                 if changed.rowcount == 0:
-                    self._fenced()
-                    break
+                    self._suspect()
             except psycopg.Error:
                 # The journal says what is wrong with the database; the beat only tries again.
                 if connection is not None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from psycopg import pq
 
-from manyhands.store.contract import StoreFailedError, StoreFencedError
+from manyhands.store.contract import StoreFencedError
 from manyhands.store.postgres.packing import array, copied
 from manyhands.store.postgres.sessions import (
     RefusedError,
@@ -58,19 +58,23 @@ class Progress:
 class Windows:
     """Writes windows through one connection."""
 
-    def __init__(self, connection: pq.abc.PGconn, schema: str, tenure: int) -> None:
+    def __init__(
+        self, connection: pq.abc.PGconn, schema: str, tenure: int, incarnation: str
+    ) -> None:
         self._connection = connection
-        self._schema = schema
         self._tenure = tenure
+        # In a database that was restored, another server may have been given the same number.
+        self._life = [int8(tenure), incarnation.encode()]
         self._statements = _statements(schema)
 
     def progress(self, *, closing: bool = False) -> Progress:
         """How far the tables are. Raises StoreFencedError if the tenure has ended; whoever takes it
         over applies the rest (``closing``).
         """
-        result = run(self._connection, self._statements["progress"], [int8(self._tenure)])
+        result = run(self._connection, self._statements["progress"], self._life)
         if not result.ntuples:
-            raise StoreFailedError(f"the database does not know tenure {self._tenure} any more")
+            # It is another one, or has gone back. The server finds out, and says so with numbers.
+            raise RefusedError("", f"the database does not know tenure {self._tenure} any more")
         state = (result.get_value(0, 2) or b"").decode()
         if state == "closed" or (state == "closing" and not closing):
             raise StoreFencedError("another server has taken over")
@@ -249,7 +253,7 @@ def _statements(schema: str) -> dict[str, bytes]:
     found = {
         "progress": (
             f"SELECT applied, batch, state FROM {schema}.progress JOIN {schema}.tenures"
-            " USING(tenure) WHERE tenure = $1 FOR UPDATE OF progress"
+            " USING(tenure) WHERE tenure = $1 AND incarnation = $2 FOR UPDATE OF progress"
         ),
         "advance": (
             f"UPDATE {schema}.progress SET applied = $2, batch = $3, counters = $4"
