@@ -247,7 +247,7 @@ class HttpListener(TcpListener):
             admission.check_reading(caller, exchange.path, limited=limited, by_queue=by_queue)
             return
         admission.check_changing(caller)
-        if exchange.path.startswith("/api/bulk"):
+        if exchange.path.startswith(("/api/bulk", "/api/servers")):
             admission.check_operating(caller)
 
     def _record(self, exchange: Exchange, change: Change, found: Problem) -> None:
