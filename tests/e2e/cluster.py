@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.databases import Database
+from tests.databases import Database, Replicated
 from tests.e2e.serving import Served, start, wait_until
 
 ALL = ("gearman", "dwork", "wmp", "amqp")
@@ -17,11 +17,12 @@ ALL = ("gearman", "dwork", "wmp", "amqp")
 class Cluster:
     """Servers by name; each can be killed, stopped, stalled and started again."""
 
-    def __init__(self, folder: Path, database: Database, *arguments: str) -> None:
+    def __init__(self, folder: Path, database: Database | Replicated, *arguments: str) -> None:
         self.folder = folder
         self.database = database
         self.schema = database.new_schema()
         self.servers: dict[str, Served] = {}
+        self.names: tuple[str, ...] = ()  # of all that there ever were, in order
         self._arguments = arguments
         self._starts = 0
         self._secret = folder / "cluster.secret"
@@ -30,6 +31,7 @@ class Cluster:
 
     def start(self, name: str, *arguments: str) -> Served:
         self._starts += 1
+        self.names = tuple(sorted({*self.names, name}))
         folder = self.folder / f"{name}{self._starts}"
         folder.mkdir()
         self.servers[name] = start(
@@ -80,7 +82,7 @@ class Cluster:
             wait_until(lambda server=server: is_ready(server))
 
     def close(self) -> None:
-        for server in self.servers.values():
+        for server in list(self.servers.values()):
             with contextlib.suppress(ProcessLookupError):
                 server.process.send_signal(signal.SIGCONT)
             server.process.kill()
@@ -96,7 +98,9 @@ def is_ready(server: Served) -> bool:
 
 
 @contextlib.contextmanager
-def running(folder: Path, database: Database, *names: str, **options: str) -> Iterator[Cluster]:
+def running(
+    folder: Path, database: Database | Replicated, *names: str, **options: str
+) -> Iterator[Cluster]:
     arguments = [word for name in ALL for word in (f"--{name}", "127.0.0.1:0")]
     for option, value in options.items():
         arguments += [f"--{option.replace('_', '-')}", value]

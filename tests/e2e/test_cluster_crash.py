@@ -1,5 +1,5 @@
-"""Three servers under load, killed, stopped and woken, over a database that crashes: whatever was
-acknowledged is there, and nothing was done twice.
+"""Three servers under load from clients of every protocol, killed, stopped and woken, on a database
+that crashes and fails over: whatever was acknowledged is there, and nothing was done twice.
 """
 
 import os
@@ -8,100 +8,61 @@ import signal
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import pytest
 
-from tests.databases import database
-from tests.e2e.cluster import running
+from tests.databases import Replicated, replicated
+from tests.e2e.cluster import Cluster, running
+from tests.e2e.cluster_clients import (
+    DWORK_QUEUE,
+    QUEUE,
+    SUBMITTERS,
+    WORKERS,
+    Clients,
+    Ledger,
+)
+from tests.e2e.serving import SECONDS_MAX, wait_until
 
-CYCLES = int(os.environ.get("MANYHANDS_CLUSTER_CYCLES", "6"))
+CYCLES = int(os.environ.get("MANYHANDS_CLUSTER_CYCLES", "50"))
 SEED = int(os.environ.get("MANYHANDS_CLUSTER_SEED", "1"))
 NAMES = ("a", "b", "c")
-QUEUE = "crash"
-# What a client may be told while a server dies: it does not know what became of its request.
-UNKNOWN = (httpx.TransportError,)
-
-
-class Ledger:
-    """Clients at all servers, and what they were told."""
-
-    def __init__(self, cluster) -> None:
-        self.cluster = cluster
-        self.submitted: dict[str, str] = {}
-        self.completed: Counter[str] = Counter()
-        self.errors: list[str] = []
-        self.lock = threading.Lock()
-        self.over = threading.Event()
-        self._threads = [
-            threading.Thread(target=work, args=(name,), daemon=True)
-            for name in NAMES
-            for work in (self._submit, self._work)
-        ]
-
-    def __enter__(self) -> "Ledger":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def _post(self, name: str, path: str, body: dict) -> httpx.Response | None:
-        """The answer of a server; None if there is none."""
-        server = self.cluster.servers.get(name)
-        if server is None:
-            time.sleep(0.05)
-            return None
-        try:
-            answer = httpx.post(f"{server.url}/api/{path}", json=body, timeout=60.0)
-        except UNKNOWN:
-            time.sleep(0.05)
-            return None
-        if answer.status_code not in (200, 404, 409, 503):
-            self.errors.append(f"{path}: {answer.status_code} {answer.text}")
-        return answer if answer.status_code == 200 else None
-
-    def _submit(self, name: str) -> None:
-        number = 0
-        while not self.over.is_set():
-            number += 1
-            payload = f"{name}{number}"
-            answer = self._post(name, "submit", {"queue": QUEUE, "payload": payload})
-            if answer is not None:
-                with self.lock:
-                    self.submitted[answer.json()["results"]["id"]] = payload
-            time.sleep(0.005)
-
-    def _work(self, name: str) -> None:
-        while not self.over.is_set():
-            body = {"queues": [QUEUE], "worker": name, "count": 5, "wait": 1}
-            answer = self._post(name, "claim", body)
-            for job in answer.json()["results"] if answer is not None else ():
-                done = {"id": job["id"], "token": job["token"], "result": job["payload"]}
-                reply = self._post(name, "complete", done)
-                if reply is not None:
-                    with self.lock:
-                        self.completed[job["id"]] += 1
+LEASE_SECONDS = 3
+FENCED = 4
+# Everything is to be there at the end, however long it runs.
+OPTIONS = {
+    "cluster_lease_seconds": str(LEASE_SECONDS),
+    "retention_count": "10000000",
+    "retention_events": "100000000",
+}
 
 
 class Faults:
     """One after the other; each leaves three servers behind."""
 
-    def __init__(self, cluster, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, database: Replicated, rng: random.Random) -> None:
         self.cluster = cluster
+        self.database = database
         self.rng = rng
         self.happened: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self._healing: threading.Thread | None = None
+        self._deck: list[str] = []
 
     def happen(self) -> None:
-        fault = self.rng.choice((self.kill, self.kill, self.stop, self.stall, self.crash_database))
-        self.happened[fault.__name__] += 1
-        fault()
-        for name in NAMES:
-            if name not in self.cluster.servers:
-                self.cluster.start(name)
+        if not self._deck:  # so many of each, in any order
+            self._deck = 4 * ["kill"] + 2 * ["crash_database"]
+            self._deck += ["stop", "doze", "stall", "fail_over"]
+            self.rng.shuffle(self._deck)
+        name = self._deck.pop()
+        self.happened[name] += 1
+        began = time.monotonic()
+        getattr(self, name)()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.cluster.start, set(NAMES) - self.cluster.servers.keys()))
         self.cluster.until_ready()
+        self.seconds[name] += time.monotonic() - began
 
     def _one(self) -> str:
         return self.rng.choice(NAMES)
@@ -112,63 +73,111 @@ class Faults:
     def stop(self) -> None:
         assert self.cluster.stop(self._one()) == 0
 
-    def stall(self) -> None:
-        """Longer than the others wait: it must not do harm when it wakes."""
-        name = self._one()
-        server = self.cluster.servers[name]
+    def doze(self) -> None:
+        """Too short for the others to mind."""
+        server = self.cluster.servers[self._one()]
         server.process.send_signal(signal.SIGSTOP)
-        time.sleep(self.rng.uniform(0.5, 6.0))
+        time.sleep(self.rng.uniform(0.05, 0.5))
         server.process.send_signal(signal.SIGCONT)
-        time.sleep(2.0)
-        if server.process.poll() is not None:
-            assert server.process.returncode == 4, server.log()
-            del self.cluster.servers[name]
+
+    def stall(self) -> None:
+        """Until it is taken over: it must not do harm when it wakes."""
+        name = self._one()
+        server = self.cluster.servers.pop(name)
+        other = next(iter(self.cluster.servers))
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: name not in {row["name"] for row in self.cluster.servers_seen(other)}
+            )
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert server.process.wait(SECONDS_MAX) == FENCED, server.log()
 
     def crash_database(self) -> None:
-        self.cluster.database.restart()
+        self.database.restart()
+
+    def fail_over(self) -> None:
+        """The next standby is made meanwhile."""
+        self.heal()
+        self.database.fail_over()
+        self._healing = threading.Thread(target=self.database.heal)
+        self._healing.start()
+
+    def heal(self) -> None:
+        """Waits until there is a standby."""
+        if self._healing is not None:
+            self._healing.join()
 
 
-def test_nothing_acknowledged_is_lost_whichever_server_dies(tmp_path):
+@pytest.mark.timeout(24 * 3600 if CYCLES > 50 else 900)
+def test_nothing_acknowledged_is_lost_whichever_server_or_database_dies(tmp_path):
     rng = random.Random(SEED)
     with (
-        database(durable=True) as one,
-        running(tmp_path, one, *NAMES, cluster_lease_seconds="3") as cluster,
+        replicated() as both,
+        running(tmp_path, both, *NAMES, **OPTIONS) as cluster,
     ):
-        faults = Faults(cluster, rng)
-        with Ledger(cluster) as ledger:
+        faults = Faults(cluster, both, rng)
+        with Clients(cluster) as ledger:
             for _ in range(CYCLES):
-                time.sleep(rng.uniform(0.1, 0.6))
+                time.sleep(rng.uniform(0.05, 0.4))
                 faults.happen()
+            faults.heal()
+        print(dict(faults.happened), dict(faults.seconds), dict(ledger.by_protocol))  # noqa: T201
         assert not ledger.errors, ledger.errors[:5]
-        assert len(ledger.submitted) > 10 * CYCLES
-        _check(cluster, ledger)
-    print(dict(faults.happened), len(ledger.submitted), len(ledger.completed))  # noqa: T201
+        check_load(ledger)
+        check(cluster, ledger)
 
 
-def _check(cluster, ledger: Ledger) -> None:
+def check_load(ledger: Ledger) -> None:
+    """Every protocol took part on both sides."""
+    for kind in SUBMITTERS:
+        assert ledger.by_protocol[f"{kind.protocol} submitted"] > CYCLES
+    for kind in WORKERS:
+        assert ledger.by_protocol[f"{kind.protocol} completed"] > CYCLES // 2
+    assert ledger.reported
+
+
+def check(cluster: Cluster, ledger: Ledger) -> None:
     """From outside, at every server."""
     for name in NAMES:
         url = cluster.servers[name].url
-        found: dict[str, str] = {}
-        after = ""
-        while True:
-            answer = httpx.get(
-                f"{url}/api/jobs?queue={QUEUE}&order=oldest&count=500{after}", timeout=60.0
-            ).json()
-            found |= {job["id"]: job["state"] for job in answer["results"]}
-            if answer["next"] is None:
-                break
-            after = f"&after={answer['next']}"
-        missing = set(ledger.submitted) - set(found)
-        assert not missing, f"{len(missing)} acknowledged jobs are lost: {sorted(missing)[:3]}"
-        undone = [job_id for job_id in ledger.completed if found[job_id] != "completed"]
-        assert not undone, f"{len(undone)} acknowledged completions are lost: {undone[:3]}"
-    twice = [job_id for job_id, count in ledger.completed.items() if count > 1]
-    assert not twice, f"completed more than once: {twice[:3]}"
-    _check_events(url)
+        found = {job["id"]: job["state"] for job in listed(url, QUEUE)}
+        tasks = listed(url, DWORK_QUEUE)
+        found |= {job["id"]: job["state"] for job in tasks}
+        # A task that dwork did not make goes by its id.
+        named = {job.get("name") or job["id"]: job["state"] for job in tasks}
+        check_states(found, set(ledger.submitted), [*ledger.completed, *ledger.reported])
+        check_states(named, ledger.named, list(ledger.completed_names))
+    for completed in (ledger.completed, ledger.completed_names):
+        twice = [job_id for job_id, count in completed.items() if count > 1]
+        assert not twice, f"completed more than once: {twice[:3]}"
+    check_events(url)
+    check_watched(ledger)
 
 
-def _check_events(url: str) -> None:
+def check_states(found: dict[str, str], submitted: set[str], completed: list[str]) -> None:
+    missing = submitted - found.keys()
+    assert not missing, f"{len(missing)} acknowledged jobs are lost: {sorted(missing)[:3]}"
+    undone = [one for one in completed if found[one] != "completed"]
+    assert not undone, f"{len(undone)} acknowledged completions are lost: {undone[:3]}"
+
+
+def listed(url: str, queue: str) -> list[dict]:
+    """All jobs of a queue."""
+    found: list[dict] = []
+    after = ""
+    while True:
+        answer = httpx.get(
+            f"{url}/api/jobs?queue={queue}&order=oldest&count=1000{after}", timeout=60.0
+        ).json()
+        found += answer["results"]
+        if answer["next"] is None:
+            return found
+        after = f"&after={answer['next']}"
+
+
+def check_events(url: str) -> None:
     """In order, without a gap, and one end a job."""
     seq, ended, last = 0, Counter[str](), 0
     while True:
@@ -184,3 +193,11 @@ def _check_events(url: str) -> None:
     assert seq == last
     assert ended
     assert max(ended.values()) == 1, ended.most_common(3)
+
+
+def check_watched(ledger: Ledger) -> None:
+    """The watcher was told of states in their order."""
+    for job_id, states in ledger.events.items():
+        first = {state: states.index(state) for state in states}
+        if "task_completed_v1" in first:
+            assert first.get("task_pending_v1", -1) < first["task_completed_v1"], job_id
