@@ -37,7 +37,7 @@ TASKS = """
         ctypes.string_at(0)
 
     @app.task(queue="QUEUE-exit", name="exit", retries=1)
-    def exit() -> None:
+    def end_process() -> None:
         os._exit(0)  # as a library may
 
     @app.task(queue="QUEUE-stuck", name="stuck", retries=0, timeout=0.2)
@@ -76,7 +76,7 @@ class Tasks:
         def crash() -> None: ...
 
         @app.task(queue=f"{queue}-exit", name="exit", retries=1)
-        def exit() -> None: ...
+        def end_process() -> None: ...
 
         @app.task(queue=f"{queue}-stuck", name="stuck", retries=0, timeout=0.2)
         def stuck() -> None: ...
@@ -88,7 +88,7 @@ class Tasks:
         def seize(seconds: float) -> int: ...
 
         self.pid, self.hold, self.crash = pid, hold, crash
-        self.good, self.seize, self.stuck, self.exit = good, seize, stuck, exit
+        self.good, self.seize, self.stuck, self.end_process = good, seize, stuck, end_process
 
     def await_start(self, name: str) -> int:
         """Until a held job runs; the process it runs in."""
@@ -172,7 +172,7 @@ def test_p49_a_task_that_ends_its_process_in_peace_is_named_too(served, tasks, t
     """It would be given back uncharged, for ever."""
     with working(served.url, tmp_path, code=tasks.code):
         with pytest.raises(JobFailed) as caught:
-            tasks.exit.submit().result(timeout=SECONDS_MAX)
+            tasks.end_process.submit().result(timeout=SECONDS_MAX)
         assert caught.value.code == "worker_died"
         assert "exited with code 0" in caught.value.message
 

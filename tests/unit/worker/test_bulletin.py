@@ -34,7 +34,8 @@ def quick_switches():
     sys.setswitchinterval(before)
 
 
-def test_p59_no_piece_is_lost_between_the_task_and_the_loop(quick_switches):
+@pytest.mark.usefixtures("quick_switches")
+def test_p59_no_piece_is_lost_between_the_task_and_the_loop():
     async def main() -> None:
         stream = Stream()
         bulletin = Bulletin(asyncio.get_running_loop(), stream)  # type: ignore[arg-type]
