@@ -35,6 +35,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 from tests.e2e.cutting_proxy import DOWN, UP, cutting  # noqa: E402 - it is below the root
 
 DRAIN_SECONDS = 300.0
+START_SECONDS = 60.0
 CUT_BYTES_MAX = 20_000  # of a connection, until it is cut in the middle of what it carries
 HELD_SECONDS = 300  # with the interpreter lock
 TASKS = """
@@ -102,11 +103,13 @@ class Site:
         self.workers[index] = self._work()
 
     def kill_child(self, index: int, choice: random.Random) -> None:
-        pid = self.workers[index].pid
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if found:
+        if found := self._children(index):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(choice.choice(found)), signal.SIGKILL)
+
+    def _children(self, index: int) -> list[str]:
+        pid = self.workers[index].pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
     def cut(self, choice: random.Random) -> None:
         """Cuts every connection now, and the next few again, wherever their messages are then."""
@@ -116,7 +119,10 @@ class Site:
         self.cuts.cut_all()
 
     def redeploy(self, index: int) -> int:
-        """The exit code of the worker that was stopped."""
+        """The exit code of the worker that was stopped, once it had begun."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._children(index) and time.monotonic() < deadline:
+            time.sleep(0.02)
         self.workers[index].terminate()
         code = self.workers[index].wait(60)
         self.workers[index] = self._work()
