@@ -1,6 +1,5 @@
 """Everything below ``/ui/``: which page answers, how it is sent, and how errors are shown."""
 
-import asyncio
 import gzip
 from typing import Any, Final
 from urllib.parse import quote, unquote
