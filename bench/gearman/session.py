@@ -102,6 +102,7 @@ class Peer:
         self.connection = ids.connection()
         self.number = 1
         self.ask = dispatcher.ask
+        self.shortcut = dispatcher
         self.token = ids.token
         self.sent: list[bytes] = []
         self.send = self.sent.append

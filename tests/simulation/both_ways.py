@@ -54,7 +54,7 @@ from manyhands.model.policy import (
     Rate,
 )
 from manyhands.model.receipts import Once
-from manyhands.model.replies import Reply
+from manyhands.model.replies import Claimed, Reply
 from manyhands.observe.facts import Facts
 from manyhands.observe.tallies import Tallies
 from manyhands.store.batch import Batch
@@ -81,6 +81,7 @@ WORDS = (
     *("submit",) * 5,
     *("claim",) * 5,
     *("complete",) * 5,
+    *("claim_at_once", "complete_at_once") * 3,
     *("submit_rarely", "submit_many", "claim_rarely", "claim_many", "complete_rarely", "conclude"),
     *("fail", "release", "renew", "report", "cancel", "requeue", "move", "priority", "tags"),
     *("depend", "attach", "detach", "depart", "queue", "limit", "forget", "look", "expire"),
@@ -280,6 +281,20 @@ class Trial:
     def claim(self, one: int, two: int) -> None:
         self.ask(self.a_claim(one, two))
 
+    def claim_at_once(self, one: int, two: int) -> None:
+        """As a session does that can use the answer of a call, and asks if there is none."""
+        number, queue, token = len(self.log), QUEUES[one % 3], self.desk.ids.token()
+        holder, connection = self.holder(two), CONNECTIONS[two % 3]
+        job = self.desk.dispatcher.claim_at_once(queue, holder, token, connection)
+        if job is not None:
+            self.log.append(("reply", number, self.desk.now_ms, Claimed((job,))))
+            return
+        self.ask(
+            Claim(
+                queues=(queue,), holder=holder, tokens=(token,), connection=connection, early=True
+            )
+        )
+
     def claim_many(self, one: int, two: int) -> None:
         self.ask(self.a_claim(one, two, count=two % 5))
 
@@ -310,6 +325,14 @@ class Trial:
 
     def complete(self, one: int, two: int) -> None:
         self.ask(self.a_complete(one, two), wants=one % 3 == 0)
+
+    def complete_at_once(self, one: int, two: int) -> None:
+        job = self.leased(one)
+        job_id = self.any_id(one) if job is None else job.job_id
+        proof = ByToken("none") if job is None else self.proof(job, two)
+        result = b"y" * (one % 20)
+        if not self.desk.dispatcher.complete_at_once(job_id, proof, result):
+            self.ask(Complete(job_id=job_id, proof=proof, result=result), wants=False)
 
     def complete_rarely(self, one: int, two: int) -> None:
         rarities: tuple[dict[str, Any], ...] = (

@@ -46,11 +46,13 @@ from manyhands.model.commands import (
     FollowClock,
     NotifyDependants,
     Prolong,
+    Proof,
     Recover,
     Resume,
     Submit,
     Tick,
 )
+from manyhands.model.job import Holder, Job
 from manyhands.model.replies import Accepted, Refusal, Reply, Why
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Mirrored
@@ -183,6 +185,16 @@ class Router(Dispatcher):
                 self._suspend(command, settle, refused)
         else:
             self._forward(command, settle, refused)
+
+    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+        if not self.decides or self.is_suspended:
+            return None
+        return super().claim_at_once(queue, holder, token, connection)
+
+    def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
+        if not self.decides or self.is_suspended:
+            return False
+        return super().complete_at_once(job_id, proof, result)
 
     def _suspend(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
         """This server may have been declared dead: until a beat shows that it was not, it decides

@@ -34,11 +34,13 @@ from manyhands.model.commands import (
     Conclude,
     Look,
     LookByKey,
+    Proof,
     Resume,
     Submit,
 )
 from manyhands.model.events import Signal
-from manyhands.model.job import Job
+from manyhands.model.job import Holder, Job
+from manyhands.model.payload import Encoding
 from manyhands.model.replies import (
     Changed,
     Claimed,
@@ -73,6 +75,7 @@ _LOOK_AHEAD: Final = 256
 # How often a commit is put off because more requests arrived meanwhile.
 _LOOKS_MAX: Final = 3
 _NOT_AWAITED: Final = 1 << 62
+_BINARY: Final = Encoding.BINARY
 # This few clients are answered sooner without a round trip to the writer, although the event loop
 # stands still for the sync. So are more, if no other client was active: then there is nothing else
 # to do.
@@ -396,10 +399,7 @@ class Dispatcher:
             return False
         if changes is None:
             return False
-        if len(changes) == 1:
-            jobs: tuple[Job, ...] = (changes[0][1],)
-        else:
-            jobs = tuple([job for _, job, _ in changes])
+        jobs = tuple([job for _, job, _ in changes])
         for job in jobs:
             self.owed_bytes += len(job.payload)
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
@@ -448,9 +448,54 @@ class Dispatcher:
         self._take_in(command, changes, settle, reply, signals=signals)
         return True
 
+    # The same for sessions whose answer is a call away.
+
+    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+        """A job that may be handed out now (rule 23), leased for as long as the connection lasts.
+        None: nothing has changed; a ``Claim`` says more.
+        """
+        if self._held or self.failed is not None or self.draining or not self.steps:
+            return None
+        known = self._live.view.known_queue(queue)
+        job = None if known is None else plain.next_of(known)
+        if job is None or (job.durable_interest and self.store.is_unsaved(job.job_id)):
+            return None
+        try:
+            change = plain.lease(job, holder, token, connection, None, self.clock.now())
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(None)
+            return None
+        self.counts.commands += 1
+        self.owed_bytes += len(job.payload)
+        self._take_in(None, (change,), None, None)
+        return change[1] if self._leaves_at_once() else None
+
+    def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
+        """Completes a job whose worker wants no answer. False: nothing has changed; a ``Complete``
+        says more.
+        """
+        if self._held or self.failed is not None or not self.steps:
+            return False
+        job = self._live.live_job(job_id)
+        if job is None:
+            return False
+        try:
+            ending = plain.end(job, job, proof, result, _BINARY, self._live.view, self.clock.now())
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(None)
+            return False
+        if ending is None:
+            return False
+        change, job = ending
+        self.counts.commands += 1
+        waiters = job.waiters
+        signals = (Signal(job, "ended", b"", waiters),) if waiters else ()
+        self._take_in(None, (change,), None, None, signals=signals)
+        return True
+
     def _take_in(  # noqa: C901 - as in `_ask_rules`
         self,
-        command: Command,
+        command: Command | None,
         changes: Sequence[plain.Change],
         settle: Settle | None,
         reply: Reply | None,
@@ -496,12 +541,15 @@ class Dispatcher:
 
     def _answer_at_once(self, settle: Settle, reply: Reply) -> None:
         """Gives an answer that promises nothing which is not on disk."""
-        if self.failed is not None:  # just now: not even such an answer leaves
-            settle(self._store_failed())
-            return
+        settle(reply if self._leaves_at_once() else self._store_failed())
+
+    def _leaves_at_once(self) -> bool:
+        """Counts such an answer; False if the store has failed just now, and not even it leaves."""
+        if self.failed is not None:
+            return False
         self.counts.answers += 1
         self._open.others_count += 1
-        settle(reply)
+        return True
 
     def _hold(
         self,
@@ -598,7 +646,7 @@ class Dispatcher:
         refusals = self.counts.refusals
         refusals[refusal.why] = refusals.get(refusal.why, 0) + count
 
-    def _report(self, command: Command) -> None:
+    def _report(self, command: Command | None) -> None:
         self.counts.failures += 1
         job_id = getattr(command, "job_id", None)
         story = self.store.live.live_job(job_id) if isinstance(job_id, str) else None

@@ -24,6 +24,8 @@ class Ids:
 
     def _pieces(self, digits: int) -> list[str]:
         """A page of randomness, cut into pieces."""
+        if digits == 32:
+            return os.urandom(_PAGE).hex(" ", 16).split()  # half the cost
         page = os.urandom(_PAGE).hex()
         return [page[at : at + digits] for at in range(0, len(page) - digits + 1, digits)]
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from manyhands.model.commands import Command
+from manyhands.model.commands import Command, Proof
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany
 
@@ -23,6 +23,20 @@ class Ask(Protocol):
         the callback that gets it in its turn, if any: its place among the other answers is reserved
         by then.
         """
+
+
+class Shortcut(Protocol):
+    """How a session has a plain job's lease begin or end without a command, a reply and a callback
+    for it. Either may decline, and then nothing has changed: the command decides.
+    """
+
+    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+        """A job whose delivery need not wait for the disk, leased for as long as the connection
+        lasts.
+        """
+
+    def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
+        """Completes a job; its worker wants no answer."""
 
 
 class QueueSummary(Struct, frozen=True):
@@ -63,6 +77,7 @@ class Backing(Protocol):
 class Peer(Backing, Protocol):
     """The other end of a session, and the engine behind it. A listener provides it."""
 
+    shortcut: Shortcut | None  # None: its commands are checked one by one
     connection: str  # no other connection of any server has this name
     number: int  # small, for tables
     address: str

@@ -33,8 +33,10 @@ class Waking:
 
     def has_work(self, queues: Sequence[str]) -> bool:
         """Whether a claim over these queues would get a job now."""
-        if len(queues) == 1 and plain.has_work(queues[0], self._live.view):
-            return True  # as nearly always, if there is work at all
+        if len(queues) == 1:
+            known = self._live.view.known_queue(queues[0])
+            if known is not None and plain.next_of(known) is not None:
+                return True  # as nearly always, if there is work at all
         gate = Gate(Effects(self._live.view, self._clock.now()))
         return any(gate.first(queue) is not None for queue in queues)
 

@@ -8,16 +8,15 @@ from msgspec.structs import replace
 from manyhands.engine.effects import Effects
 from manyhands.engine.endings import ended_attempts
 from manyhands.engine.graph import is_stuck
-from manyhands.engine.transitions import Trigger, moved
+from manyhands.engine.transitions import CLAIMED_FROM
 from manyhands.model import limits
 from manyhands.model.commands import Claim, ClaimOrder, ReportDrained
-from manyhands.model.job import EndReason, Job, Lease, State
+from manyhands.model.job import EndReason, Holder, Job, Lease, State
 from manyhands.model.policy import NO_POLICY, Queue, QueuePolicy
 from manyhands.model.reasons import Reason
 from manyhands.model.replies import Claimed, Refusal, Reply, Why
 
 _READY: Final = State.READY
-_CLAIMED: Final = Trigger.CLAIMED
 _NO_REASON: Final = Reason.NONE
 _LISTED: Final = ClaimOrder.LISTED
 _NEVER: Final = ReportDrained.NEVER
@@ -249,7 +248,7 @@ def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
     longest = job.terms.attempt_ms_max
     if longest is None:
         longest = policy.attempt_ms_max
-    leased = leased_to(command, job, token, term_ms, longest, now)
+    leased = leased_to(job, command.holder, token, command.connection, term_ms, longest, now)
     if job.lease is not None:
         sentence = "the lease expired and another worker claimed the job"
         leased = replace(
@@ -264,25 +263,30 @@ def grant(effects: Effects, job: Job, command: Claim, token: str) -> Job:
 
 
 def leased_to(
-    command: Claim, job: Job, token: str, term_ms: int | None, longest_ms: int | None, now: int
+    job: Job,
+    holder: Holder,
+    token: str,
+    connection: str | None,
+    term_ms: int | None,
+    longest_ms: int | None,
+    now: int,
 ) -> Job:
-    """The job with a new lease for the one who claims it."""
+    """The job with a new lease for this holder."""
     number = job.lease_number + 1
-    lease = Lease(
-        token,
-        number,
-        command.holder,
-        now,
-        term_ms,
-        now + term_ms if term_ms is not None else None,
-        now + longest_ms if longest_ms else None,
-        command.connection,
-    )
     return replace(
         job,
-        state=moved(job, _CLAIMED),
+        state=CLAIMED_FROM[job.state],
         entered_at=now,
-        lease=lease,
+        lease=Lease(
+            token,
+            number,
+            holder,
+            now,
+            term_ms,
+            now + term_ms if term_ms is not None else None,
+            now + longest_ms if longest_ms else None,
+            connection,
+        ),
         lease_number=number,
         reason=_NO_REASON,
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.retry import backoff_ms, backoff_of, budget_is_spent, reentry_of
-from manyhands.engine.transitions import Trigger, advance, moved
+from manyhands.engine.transitions import COMPLETED_FROM, Trigger, advance
 from manyhands.model import limits
 from manyhands.model.job import (
     FINISHED,
@@ -28,7 +28,6 @@ from manyhands.model.policy import QueuePolicy, Reentry
 from manyhands.model.reasons import BY_VALUE, LOST_CODE, Reason
 from manyhands.model.traces import telling_line
 
-_COMPLETE: Final = Trigger.COMPLETED
 _COMPLETED: Final = EndReason.COMPLETED
 _NO_REASON: Final = Reason.NONE
 
@@ -265,7 +264,7 @@ def completed_by(
         job = replace(job, failure=None, reason=_NO_REASON, run_at=None, waits_for=())
     return replace(
         job,
-        state=moved(job, _COMPLETE),
+        state=COMPLETED_FROM[job.state],
         entered_at=now,
         lease=None,
         finished_at=now,

@@ -16,11 +16,21 @@ from manyhands.engine.endings import completed_by, result_ms_of
 from manyhands.engine.lease import proves
 from manyhands.engine.submit import is_simple, new_job
 from manyhands.engine.validation import bad_simple_job, bad_terms
-from manyhands.engine.view import View
+from manyhands.engine.view import QueueView, View
 from manyhands.model import limits
-from manyhands.model.commands import ByHolder, Claim, ClaimOrder, Complete, Conclude, NewJob, Submit
+from manyhands.model.commands import (
+    ByHolder,
+    Claim,
+    ClaimOrder,
+    Complete,
+    Conclude,
+    NewJob,
+    Proof,
+    Submit,
+)
 from manyhands.model.events import Event
 from manyhands.model.job import Holder, Job, State
+from manyhands.model.payload import Encoding
 from manyhands.model.policy import NO_POLICY
 
 # A job as it was, if it is not new; as it is now; and the event that says so.
@@ -77,7 +87,7 @@ def _may_meet(items: Sequence[NewJob]) -> bool:
     return len(ids) < len(items) or len(set(keys)) < len(keys)
 
 
-def claim(command: Claim, view: View, now: int) -> list[Change] | None:
+def claim(command: Claim, view: View, now: int) -> Sequence[Change] | None:
     """The next job of queues without a policy, or the next ones of one such queue."""
     if command.job_id is not None or len(command.queues) > limits.CLAIM_QUEUES_MAX:
         return None
@@ -85,25 +95,25 @@ def claim(command: Claim, view: View, now: int) -> list[Change] | None:
         return _claim_many(command, view, now)
     if len(command.queues) == 1:  # as nearly always
         known = view.known_queue(command.queues[0])
-        if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
-            return None
-        job = known.first_ready()
+        job = None if known is None else next_of(known)
     else:
         job = _best(command, view)
-    if job is None or not _is_free(job):
+        if job is not None and not _is_free(job):
+            return None
+    if job is None:
         return None
-    return [_grant(command, job, command.tokens[0], now)]
+    return (_grant(command, job, command.tokens[0], now),)
 
 
-def has_work(queue: str, view: View) -> bool:
-    """Whether a claim would surely get a job of this queue. If not, the rules may still find
-    one.
+def next_of(known: QueueView) -> Job | None:
+    """The job that a claim over this queue would surely get. If there is none, the rules may still
+    find one.
     """
-    known = view.known_queue(queue)
-    if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
-        return False
+    queue = known.queue
+    if queue.policy is not NO_POLICY or queue.paused:
+        return None
     job = known.first_ready()
-    return job is not None and _is_free(job)
+    return job if job is not None and _is_free(job) else None
 
 
 def _is_free(job: Job) -> bool:
@@ -168,16 +178,31 @@ def _grant(command: Claim, job: Job, token: str, now: int) -> Change:
     term_ms = command.term_ms or None  # 0: no expiry
     if command.terms_ms or command.term_of_job:
         term_ms = term_ms_of(command, job, NO_POLICY)
-    leased = leased_to(command, job, token, term_ms, job.terms.attempt_ms_max, now)
-    return job, leased, _event(leased, now, job.entered_at, command.holder)
+    return lease(job, command.holder, token, command.connection, term_ms, now)
+
+
+def lease(
+    job: Job, holder: Holder, token: str, connection: str | None, term_ms: int | None, now: int
+) -> Change:
+    """The lease of a job that `next_of` or `claim` has found."""
+    longest_ms = job.terms.attempt_ms_max
+    leased = leased_to(job, holder, token, connection, term_ms, longest_ms, now)
+    return job, leased, _event(leased, now, job.entered_at, holder)
 
 
 def complete(command: Complete, view: View, now: int) -> Ending | None:
     """A leased job, by its holder, if no other job waits for it."""
-    job = view.live_job(command.job_id) or _named(command.job_id, view)
-    if job is None or not _only_ends(command, job, view):
+    key = command.job_id
+    job = view.live_job(key)
+    if job is None and "\0" in key:
+        job = view.job(key)  # by its name
+    if job is None or not _only_ends(command, job):
         return None
-    return _complete(command, job, now)
+    result = command.result
+    worked = job
+    if command.replaces_payload and result is not None:
+        worked = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
+    return end(job, worked, command.proof, result, command.encoding, view, now)
 
 
 def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
@@ -185,59 +210,60 @@ def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
     items = command.items
     if not 0 < len(items) <= limits.BATCH_COUNT_MAX:
         return None
-    jobs: list[tuple[Complete, Job]] = []
+    endings: list[Ending] = []
     for item in items:
-        if type(item) is not Complete:
+        ending = complete(item, view, now) if type(item) is Complete else None
+        if ending is None:
             return None
-        job = view.live_job(item.job_id) or _named(item.job_id, view)
-        if job is None or not _only_ends(item, job, view):
-            return None
-        jobs.append((item, job))
-    if len({job.job_id for _, job in jobs}) < len(items):
+        endings.append(ending)
+    if len({job.job_id for _, job in endings}) < len(items):
         return None
-    return [_complete(item, job, now) for item, job in jobs]
+    return endings
 
 
-def _named(key: str, view: View) -> Job | None:
-    """The job of a name key."""
-    return view.job(key) if "\0" in key else None
-
-
-def _only_ends(command: Complete, job: Job, view: View) -> bool:
-    """Whether the holder completes the job, and nothing else follows from it."""
-    lease = job.lease
-    if (
-        job.state is not _LEASED
-        or lease is None
-        or job.waits_for  # only if it had come back
-        or job.failure is not None  # it is counted among the jobs that are retried
-        or command.next_queue is not None
+def _only_ends(command: Complete, job: Job) -> bool:
+    """Whether a report wants nothing besides the end of the job."""
+    return not (
+        command.next_queue is not None
         or command.note
         or command.delay_ms
         or command.depends_on
         or (command.queue is not None and command.queue != job.queue)
-    ):
-        return False
-    proof, result = command.proof, command.result
-    if not proves(lease, proof) or (lease.holder.name is None and type(proof) is ByHolder):
-        return False
-    if result is not None and len(result) > limits.PAYLOAD_BYTES_MAX:
-        return False
-    known = view.known_queue(job.queue)
-    return known is not None and known.queue.policy is NO_POLICY and not view.is_awaited(job)
+    )
 
 
-def _complete(command: Complete, job: Job, now: int) -> Ending:
+def end(
+    job: Job,
+    worked: Job,
+    proof: Proof,
+    result: bytes | None,
+    encoding: Encoding,
+    view: View,
+    now: int,
+) -> Ending | None:
+    """The same for a job in memory, with the payload that it is to keep."""
     lease = job.lease
-    assert lease is not None
-    worked = job
-    if command.replaces_payload and command.result is not None:
-        worked = replace(job, payload=command.result, stored_bytes=0, encoding=command.encoding)
-    reported = completed_by(worked, lease.holder, command.result, command.encoding, now)
-    stored = replace(reported, waiters=()) if reported.waiters else reported
-    if reported.result is not None and result_ms_of(reported) == 0:
+    if (
+        lease is None
+        or job.state is not _LEASED
+        or job.waits_for  # only if it had come back
+        or job.failure is not None  # it is counted among the jobs that are retried
+    ):
+        return None
+    holder = lease.holder
+    if not proves(lease, proof) or (holder.name is None and type(proof) is ByHolder):
+        return None
+    if result is not None and len(result) > limits.PAYLOAD_BYTES_MAX:
+        return None
+    known = view.known_queue(job.queue)
+    if known is None or known.queue.policy is not NO_POLICY or view.is_awaited(job):
+        return None
+    reported = stored = completed_by(worked, holder, result, encoding, now)
+    if job.waiters:
+        stored = replace(stored, waiters=())
+    if result is not None and result_ms_of(job) == 0:
         stored = replace(stored, result=None)  # thrown away, now that those who wait have it
-    return (job, stored, _event(stored, now, job.entered_at, lease.holder)), reported
+    return (job, stored, _event(stored, now, job.entered_at, holder)), reported
 
 
 def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:

@@ -80,9 +80,25 @@ def moved(job: Job, trigger: Trigger) -> State:
     return state
 
 
+class _From(dict[State, State]):
+    """Where one trigger leads from each state."""
+
+    def __init__(self, trigger: Trigger) -> None:
+        super().__init__({was: then for (was, by), then in TABLE.items() if by is trigger})
+        self._trigger = trigger
+
+    def __missing__(self, state: State) -> State:
+        raise ImpossibleMoveError(f"a job is {state} and cannot be {self._trigger}")
+
+
+# What `moved` says, for the hot paths: ``CLAIMED_FROM[job.state]``.
+CLAIMED_FROM: Final = _From(Trigger.CLAIMED)
+COMPLETED_FROM: Final = _From(Trigger.COMPLETED)
+
+
 def advance(job: Job, trigger: Trigger, now: int, **changes: Any) -> Job:  # noqa: ANN401
     """The job after the trigger, with further fields changed in the same step. Hot paths write
-    ``replace(job, state=moved(job, …), …)`` instead: collecting the changes costs four times as
-    much as making them.
+    ``replace(job, state=CLAIMED_FROM[job.state], …)`` instead: collecting the changes costs four
+    times as much as making them.
     """
     return replace(job, state=moved(job, trigger), entered_at=now, **changes)

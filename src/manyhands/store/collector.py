@@ -13,7 +13,7 @@ from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Signal
 from manyhands.model.history import StoredSample
-from manyhands.model.job import FINISHED, Job
+from manyhands.model.job import Job
 from manyhands.store.batch import GRAPH_PREFIX, Batch
 from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index.live import Index
@@ -214,19 +214,19 @@ class Collector:
         memory.
         """
         settled = []
-        index_jobs = self.index.jobs
+        index_jobs, payload_bytes_max = self.index.jobs, self._payload_bytes_max
         while self.unapplied and self.unapplied[0].number <= number:
             batch = self.unapplied.popleft()
             self.unapplied_bytes -= batch.weight
             settled.append(batch)
             for job_id, job in batch.jobs.items():
                 # Only if there is no newer value: that one cannot be read yet.
-                if job.state in FINISHED and index_jobs.get(job_id) is job:
+                if job.finished_at is not None and index_jobs.get(job_id) is job:
                     self.index.forget(job)
                 # Nor if the open batch writes the whole row again: it still needs the payload.
                 if (
-                    self._whole is not None
-                    and len(job.payload) > self._payload_bytes_max
+                    len(job.payload) > payload_bytes_max
+                    and self._whole is not None
                     and job_id not in self.batch.full
                 ):
                     self.index.shed_payload(job)

@@ -4,7 +4,7 @@ import pytest
 
 from manyhands.engine.decide import decide
 from manyhands.engine.endings import result_ms_of
-from manyhands.engine.transitions import TABLE, ImpossibleMoveError, Trigger
+from manyhands.engine.transitions import COMPLETED_FROM, ImpossibleMoveError
 from manyhands.model.commands import (
     ByToken,
     Complete,
@@ -409,14 +409,13 @@ def test_rule_24_an_assertion_undoes_the_command_alone():
     job = a_leased_job(world)
     other = world.submit()
     command = Complete(job_id=job.job_id, proof=world.proof_of(job.job_id))
-    entry = (State.LEASED, Trigger.COMPLETED)
-    after = TABLE.pop(entry)
+    after = COMPLETED_FROM.pop(State.LEASED)
 
     try:
         with pytest.raises(ImpossibleMoveError):
             decide(command, world.store.load(command), world.now)
     finally:
-        TABLE[entry] = after
+        COMPLETED_FROM[State.LEASED] = after
 
     assert world.job(job.job_id) == job
     assert world.job(other.job_id) == other

@@ -88,6 +88,7 @@ class Line:
         self.number = int(self.connection.rpartition("/")[2])
         self.address = address
         self.ask = self.operate = room.dispatcher.ask
+        self.shortcut = room.dispatcher
         self.token = room.ids.token
         self.closed = False
         self.session = None

@@ -142,7 +142,7 @@ class GearmanSession:
                 actions[kind](self, kind, args)
                 if kind == wire.ADMIN_LINE:
                     self._after_listing = is_over = is_listing(args[0])
-                elif kind in _GRABS:
+                elif count < last and kind in _GRABS:
                     is_over = peer.owed_bytes > owed_max
             if is_over and count < last:
                 break
@@ -451,6 +451,13 @@ class GearmanSession:
             self._replies.say(wire.NO_JOB_PACKET)
             return
         self._turn += 1
+        if len(queues) == 1 and not self._terms_ms and peer.shortcut is not None:
+            job = peer.shortcut.claim_at_once(
+                queues[0], self._holder, peer.token(), peer.connection
+            )
+            if job is not None:
+                self._replies.say(self._assignment(kind, job))
+                return
         claim = Claim(
             queues=queues,
             holder=self._holder,
@@ -474,23 +481,24 @@ class GearmanSession:
         if self._closed:
             self.peer.ask(Release(job_id=job.job_id, proof=self._proof))  # rule 8: never delivered
             return
+        self._replies.fill(slot, self._assignment(kind, job))
+
+    def _assignment(self, kind: int, job: Job) -> bytes:
+        """The packet that hands a job out."""
         self._handed_out = job.job_id
         self._handle = handle = self.hall.handle_of(job)
         function = job.queue.encode()
         if 92 in function:  # a backslash
             function = unescaped(function)
         if kind == wire.GRAB_JOB:
-            packet = wire.encode_job_assign(handle, function, job.payload)
-        else:
-            unique = shown_unique(job)
-            reducer = _reducer(job) if kind == wire.GRAB_JOB_ALL and job.metadata else b""
-            if reducer:
-                packet = wire.encode_response(
-                    wire.JOB_ASSIGN_ALL, handle, function, unique, reducer, job.payload
-                )
-            else:
-                packet = wire.encode_job_assign_uniq(handle, function, unique, job.payload)
-        self._replies.fill(slot, packet)
+            return wire.encode_job_assign(handle, function, job.payload)
+        unique = shown_unique(job)
+        reducer = _reducer(job) if kind == wire.GRAB_JOB_ALL and job.metadata else b""
+        if reducer:
+            return wire.encode_response(
+                wire.JOB_ASSIGN_ALL, handle, function, unique, reducer, job.payload
+            )
+        return wire.encode_job_assign_uniq(handle, function, unique, job.payload)
 
     def _refuse(self) -> Settle:
         """Only a refused report gets an answer; it is sent in its turn."""
@@ -511,7 +519,11 @@ class GearmanSession:
         return self.hall.job_id_of(handle) or _NO_ID
 
     def on_work_complete(self, kind: int, args: list[bytes]) -> None:
-        command = Complete(job_id=self._job_id(args[0]), proof=self._proof, result=args[1])
+        job_id, result = self._job_id(args[0]), args[1]
+        shortcut = self.peer.shortcut
+        if shortcut is not None and shortcut.complete_at_once(job_id, self._proof, result):
+            return
+        command = Complete(job_id=job_id, proof=self._proof, result=result)
         self.peer.ask(command, None, self._refuse)
 
     def on_work_fail(self, kind: int, args: list[bytes]) -> None:

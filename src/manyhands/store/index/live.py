@@ -104,6 +104,8 @@ class Index:
         self.due_times = Due(self._get)
         self.retrying = Retrying()
         self._put_lease = self.leases.put
+        self._begin_lease = self.leases.begin
+        self._end_lease = self.leases.end
         self.due_entries = self.due_times.entries
 
     @property
@@ -473,7 +475,7 @@ class Index:
         counts[_READY] -= 1
         counts[_LEASED] += 1
         queue.ready.leave(before)
-        self.leases.begin(job_id, lease)
+        self._begin_lease(job_id, lease)
         if lease.expires_at is not None or lease.cutoff_at is not None:
             instant = due_at(job)
             assert instant is not None
@@ -489,18 +491,22 @@ class Index:
         counts = queue.counts
         counts[_LEASED] -= 1
         counts[_COMPLETED] += 1
-        key = job.unique_key
+        key, payload, result = job.unique_key, job.payload, job.result
         if key is not None:
             queue.keys.drop(key, job_id)
         if job.namespace is not None:
             self.namespaces.count(job, job.namespace, self.serial + 1, _LEASED)
-        size, result = len(job.payload) + job.stored_bytes, job.result
-        self.unfinished_bytes -= len(before.payload) + _JOB_BYTES
-        self.finished_bytes += size if result is None else size + len(result)
+        size = len(payload)
+        self.finished_bytes += size + job.stored_bytes
+        if result is not None:
+            self.finished_bytes += len(result)
+        if before.payload is not payload:
+            size = len(before.payload)
+        self.unfinished_bytes -= size + _JOB_BYTES
         if job.limits:
             self._put_lease(before, job)
         else:
-            self.leases.end(job_id, lease)
+            self._end_lease(job_id, lease)
         if before.waiters or not job.durable_interest:
             self._put_waiters(before, job)
         if self.due_entries and job_id in self.due_entries:
