@@ -6,9 +6,12 @@
     python bench/ui.py --data folder      keeps the store; the next run measures it again
 
 Server time is what the server reports for a request (``Server-Timing``): from its head to its last
-byte, including reads of the store. The effect of an open page is measured as jobs per second
-through the native API, in turn with and without a page that is notified of every change and reloads
-each time. Jobs are spread over queues and states; some are being worked on.
+byte, including reads of the store. Beside it stands the processor time that all threads of the
+server used during the request (Linux only), which is nearly the same on a busy machine. Of both,
+the first column is the first request for a page, some seconds after the start. The effect of an
+open page is measured as jobs per second through the native API, in turn with and without a page
+that is notified of every change and reloads each time. Jobs are spread over queues and states; some
+are being worked on.
 """
 
 import argparse
@@ -31,6 +34,7 @@ QUEUES = 200
 LEASES = 2_000
 ROUNDS = 3
 SECONDS = 4.0
+COMPILED_SECONDS = 8.0  # the server compiles its templates in this time after its start
 JSON = {"Content-Type": "application/json"}
 
 
@@ -57,7 +61,7 @@ class Peer:
 
 
 @contextmanager
-def serving(folder: Path, data: Path) -> Iterator[str]:
+def serving(folder: Path, data: Path) -> Iterator[tuple[str, int]]:
     ready = folder / "ready"
     command = [sys.executable, "-m", "manyhands", "serve", "--data", str(data)]
     command += ["--ready-file", str(ready), "--http", "127.0.0.1:0", "--log-level", "error"]
@@ -71,7 +75,7 @@ def serving(folder: Path, data: Path) -> Iterator[str]:
             if process.poll() is not None:
                 raise SystemExit("the server did not start")
             time.sleep(0.05)
-        yield json.loads(ready.read_text())["http"]
+        yield json.loads(ready.read_text())["http"], process.pid
     finally:
         process.terminate()
         process.wait(60)
@@ -193,15 +197,36 @@ def server_ms(peer: Peer, path: str) -> float | None:
     return float(timing[1])
 
 
-def time_pages(peer: Peer, sample: dict[str, str], rounds: int) -> None:
-    print(f"\n{'page':24}{'first':>10}{'median':>10}{'worst':>10}   ms of server time")
+def processor_ms(pid: int) -> float:
+    """What all threads of a process have used of the processors; 0 where that is not known."""
+    spent = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            spent += int(thread.read_text().split()[0])
+        except OSError:  # it has ended meanwhile
+            continue
+    return spent / 1e6
+
+
+def time_pages(peer: Peer, pid: int, sample: dict[str, str], rounds: int) -> None:
+    print(f"\n{'':24}{'server time, ms':^30}{'processor time, ms':^30}")
+    heads = "".join(f"{word:>10}" for word in ("first", "median", "worst") * 2)
+    print(f"{'page':24}{heads}")
     for name, path in pages(sample).items():
-        times = [server_ms(peer, path) for _ in range(rounds)]
-        if times[0] is None:
+        times: list[tuple[float, float]] = []
+        for _ in range(rounds):
+            before = processor_ms(pid)
+            found = server_ms(peer, path)
+            if found is not None:
+                times.append((found, processor_ms(pid) - before))
+        if not times:
             print(f"{name:24}{'not there':>30}")
             continue
-        later = sorted(time for time in times[1:] or times if time is not None)
-        print(f"{name:24}{times[0]:10.1f}{median(later):10.1f}{later[-1]:10.1f}")
+        line = ""
+        for column in zip(*times, strict=True):
+            later = sorted(column[1:] or column)
+            line += f"{column[0]:10.1f}{median(later):10.1f}{later[-1]:10.1f}"
+        print(f"{name:24}{line}", flush=True)
 
 
 def first_load(peer: Peer) -> None:
@@ -294,7 +319,7 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, folder: Path, data: Path) -> None:
     kept = data / "bench-sample.json"
-    with serving(folder, data) as address:
+    with serving(folder, data) as (address, pid):
         peer = Peer(address)
         if kept.exists():
             sample = json.loads(kept.read_text())
@@ -305,7 +330,8 @@ def measure(options: argparse.Namespace, folder: Path, data: Path) -> None:
                 peer, max(BATCH, options.jobs // 100) if options.finished else options.jobs
             )
             kept.write_text(json.dumps(sample))
-        time_pages(peer, sample, options.rounds)
+        time.sleep(COMPILED_SECONDS)
+        time_pages(peer, pid, sample, options.rounds)
         first_load(peer)
         if not options.no_load:
             watched(address, ROUNDS, SECONDS)

@@ -1,8 +1,9 @@
 """Checks that take long: nothing is lost, finished twice, stuck or charged wrongly.
 
-    python bench/python/endurance.py ledger        # 30 minutes of kills
+    python bench/python/endurance.py ledger        # 30 minutes of kills and cut connections
     python bench/python/endurance.py deploy        # 200 SIGTERMs under load
     python bench/python/endurance.py poison        # a task that crashes among 10,000 good ones
+    python bench/python/endurance.py heartbeat     # 5 minutes of C that holds the interpreter lock
     python bench/python/endurance.py ledger --scale 0.1
 
 Each starts a server of its own and workers as `manyhands worker` does, prints what it found, and
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import services
@@ -28,7 +30,14 @@ import services
 from manyhands import App, Unavailable
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1]))
+
+from tests.e2e.cutting_proxy import DOWN, UP, cutting  # noqa: E402 - it is below the root
+
 DRAIN_SECONDS = 300.0
+START_SECONDS = 60.0
+CUT_BYTES_MAX = 20_000  # of a connection, until it is cut in the middle of what it carries
+HELD_SECONDS = 300  # with the interpreter lock
 TASKS = """
 import ctypes, time
 from manyhands import App
@@ -42,17 +51,24 @@ def work(number: int) -> int:
 @app.task(retries=2, queue="work", name="crash")
 def crash() -> None:
     ctypes.string_at(0)
+
+@app.task(retries=2, queue="work", name="hold", lease=30)
+def hold(seconds: int) -> int:
+    ctypes.PyDLL(None).sleep(seconds)  # without giving the lock back, as C that computes
+    return seconds
 """
 
 
 class Site:
-    """A server and its workers, any of which may be killed and started again."""
+    """A server, a proxy before it and its workers, any of which may fail and come back."""
 
     def __init__(self, folder: Path, workers: int, *flags: str) -> None:
         self.folder = folder
         self.flags = flags
         self.address = f"127.0.0.1:{services.free_port()}"
-        self.url = f"http://{self.address}"
+        self._proxy = ExitStack()
+        proxy, self.cuts = self._proxy.enter_context(cutting(self.address))
+        self.url = f"http://{proxy}"
         (folder / "endured.py").write_text(TASKS)
         self.server = self._serve()
         self.workers = [self._work() for _ in range(workers)]
@@ -87,14 +103,26 @@ class Site:
         self.workers[index] = self._work()
 
     def kill_child(self, index: int, choice: random.Random) -> None:
-        pid = self.workers[index].pid
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        if found:
+        if found := self._children(index):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(choice.choice(found)), signal.SIGKILL)
 
+    def _children(self, index: int) -> list[str]:
+        pid = self.workers[index].pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+    def cut(self, choice: random.Random) -> None:
+        """Cuts every connection now, and the next few again, wherever their messages are then."""
+        self.cuts.planned = [
+            (choice.choice((UP, DOWN)), choice.randrange(1, CUT_BYTES_MAX)) for _ in range(4)
+        ]
+        self.cuts.cut_all()
+
     def redeploy(self, index: int) -> int:
-        """The exit code of the worker that was stopped."""
+        """The exit code of the worker that was stopped, once it had begun."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._children(index) and time.monotonic() < deadline:
+            time.sleep(0.02)
         self.workers[index].terminate()
         code = self.workers[index].wait(60)
         self.workers[index] = self._work()
@@ -109,6 +137,7 @@ class Site:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._proxy.close()
 
 
 class Submitters:
@@ -171,20 +200,22 @@ def judged(app: App[None], accepted: list[str], unsure: list[str]) -> dict[str, 
 
 
 def ledger(folder: Path, scale: float, choice: random.Random) -> bool:
-    """Kills of everything, for 30 minutes."""
+    """Kills and cuts of everything, for 30 minutes."""
     site = Site(folder, 4, "-p", "2", "-c", "4", "--grace", "5")
     submitters = Submitters(site.url, 4, 0.2)
-    kills: Counter[str] = Counter()
+    done: Counter[str] = Counter()
     ends_at = time.monotonic() + 1800 * scale
     try:
         while time.monotonic() < ends_at:
             time.sleep(choice.uniform(0.5, 4.0))
-            what = choice.choice(("server", "supervisor", "child", "child"))
-            kills[what] += 1
+            what = choice.choice(("server", "supervisor", "child", "child", "cut"))
+            done[what] += 1
             if what == "server":
                 site.kill_server()
             elif what == "supervisor":
                 site.kill_supervisor(choice.randrange(4))
+            elif what == "cut":
+                site.cut(choice)
             else:
                 site.kill_child(choice.randrange(4), choice)
         submitters.stop()
@@ -192,7 +223,7 @@ def ledger(folder: Path, scale: float, choice: random.Random) -> bool:
         found = judged(submitters.app, submitters.accepted, submitters.unsure)
     finally:
         site.close()
-    print(f"killed: {dict(kills)}; drained: {is_drained}; {found}")
+    print(f"killed or cut: {dict(done)}; drained: {is_drained}; {found}")
     wrong = ("lost", "doubled", "not completed", "run again")
     return is_drained and not any(found[name] for name in wrong)
 
@@ -251,8 +282,31 @@ def poison(folder: Path, scale: float, choice: random.Random) -> bool:
     return is_drained and failed == [bad.id] and code == "worker_died" and is_mildly_charged
 
 
+def heartbeat(folder: Path, scale: float, choice: random.Random) -> bool:
+    """A C function that holds the interpreter lock far longer than its lease's term runs once."""
+    del choice
+    site = Site(folder, 1, "-p", "1", "-c", "4")
+    app = App(site.url, timeout=120)
+
+    @app.task(retries=2, queue="work", name="hold", lease=30, remote=True)
+    def hold(seconds: int) -> int: ...
+
+    seconds = max(1, round(HELD_SECONDS * scale))
+    try:
+        held = hold.submit(seconds)
+        is_same = held.result(timeout=seconds + 60) == seconds
+        job = app.client.request("GET", f"/api/jobs/{held.id}")
+    finally:
+        site.close()
+    runs = job["lease_number"]
+    print(
+        f"held for {seconds} s under a term of 30 s; runs: {runs}; {job['attempts_used']} charged"
+    )
+    return is_same and runs == 1 and job["attempts_used"] == 0
+
+
 def main() -> None:
-    checks = {"ledger": ledger, "deploy": deploy, "poison": poison}
+    checks = {"ledger": ledger, "deploy": deploy, "poison": poison, "heartbeat": heartbeat}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("check", choices=checks)
     parser.add_argument("--scale", type=float, default=1.0)

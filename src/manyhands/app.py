@@ -31,8 +31,9 @@ from manyhands.dispatch.past import Past
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Recover
 from manyhands.model.job import State
-from manyhands.model.servers import ServerFacts
+from manyhands.model.servers import Drained, ServerFacts
 from manyhands.net.backplane import Backplane
+from manyhands.net.mutual_tls import MutualTls
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
 from manyhands.observe.attention import Attention
@@ -43,7 +44,8 @@ from manyhands.observe.incidents import Incidents
 from manyhands.observe.logs import LogFile, set_up_logs
 from manyhands.observe.loop_errors import LoopErrors
 from manyhands.observe.metrics import Metrics, memory_metrics
-from manyhands.observe.tallies import Tallies
+from manyhands.observe.repeats import Repeats
+from manyhands.observe.tallies import Tallies, Totals
 from manyhands.observe.traffic import Traffic
 from manyhands.observe.workers import WorkerBooks
 from manyhands.operate.banner import print_banner
@@ -106,10 +108,11 @@ class Server:
     ) -> None:
         self.config = config
         self.store = store
-        self.clock = clock or Clock()
+        self.clock = clock or _clock_for(config, store)
         self.ids = ids or Ids()
         self.condition = Condition(self.clock.now())
         self.condition.addresses.update(dict.fromkeys(LISTENERS))
+        self.watched = WatchedFiles(loop)
         self.dispatcher, self.seat = self._dispatcher(
             loop,
             pace_ms=config.commit_pace_ms,
@@ -121,22 +124,29 @@ class Server:
         self.dispatcher.on_progress.append(self.budget.relieve)
         self.dispatcher.jobs_bytes_max = self.budget.jobs_max
         self.past = Past(self.dispatcher.events, store)
-        facts = Facts()
-        self.dispatcher.on_batch.append(facts.note)
+        facts, elsewhere = Facts(), Facts()  # of what other servers decide
+        if self.seat is not None:
+            self.seat.router.on_own.append(facts.note)
+            self.seat.router.on_news.append(elsewhere.note)
+        else:
+            self.dispatcher.on_batch.append(facts.note)
         Incidents(facts)
         self.tallies = Tallies(facts)
+        totals = Totals(self.tallies, Tallies(elsewhere))
         self.metrics = Metrics(self.dispatcher, self.tallies, facts)
         self.metrics.sources.append(partial(memory_metrics, self.budget))
         if self.seat is not None:
             self.metrics.sources.append(self.seat.metrics)
         if isinstance(config.store, DatabaseAddress):
             self.metrics.sources.append(partial(database_metrics, cast("PostgresStore", store)))
-        self.history = History(self.dispatcher, self.tallies)
-        self.traffic = Traffic(self.tallies, self.condition.addresses)
-        self.worker_books = WorkerBooks(facts)
+        self.history = History(self.dispatcher, self.tallies, totals)
+        if self.seat is not None:
+            self.seat.router.on_deciding.append(self.history.take_up)
+        self.traffic = Traffic(totals, self.condition.addresses)
+        self.worker_books = WorkerBooks(facts, elsewhere)
         self.callers = callers_of(config, self.clock.now)
         self.audit = AuditLog(self.dispatcher)
-        self.logins = Logins(self.callers, self.audit)
+        self.logins = Logins(self.callers, self.audit, loop)
         self.gate = Gate(self.dispatcher, self.audit)
         self.metrics.sources.append(self.logins.metrics)
         self.admission = Admission(
@@ -161,7 +171,6 @@ class Server:
             self.gate,
             self.logins,
         )
-        self.watched = WatchedFiles(loop)
         files = [file for file in (config.access, config.tokens_file) if file is not None]
         if files:
             self.watched.add(files, partial(reload_callers, self.callers, config))
@@ -184,9 +193,11 @@ class Server:
         # The names of its connections tell the other servers whose they are.
         self.ids = Ids(bytes.fromhex(store.incarnation))
         router = Router(store, self.clock, loop, store.incarnation, **options)
-        seat = Seat(router, store, config, loop, router.fence)
+        warn = Repeats(get_logger("manyhands.links")).warn
+        seat = Seat(router, store, config, loop, router.fence, warn, self._link_tls)
         self.condition.addresses["cluster"] = seat.address
         self.condition.lacks.append(lambda: None if seat.member.is_ready else "cluster")
+        seat.member.on_leave.append(lambda _sentence: self.condition.stopping.set())
         return router, seat
 
     @cached_property
@@ -197,7 +208,7 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.logins, self.messages)
+        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.backplane, self.messages)
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
@@ -219,6 +230,7 @@ class Server:
             self.worker_books,
             self.past,
             self.servers,
+            self.drain_server,
             self.relay_facts,
         )
 
@@ -238,6 +250,18 @@ class Server:
         )
         self.watched.add(tls.files, tls.reload)
         self.metrics.sources.append(tls.metrics)
+        return tls
+
+    @cached_property
+    def _link_tls(self) -> MutualTls | None:
+        """The certificate for links to other servers."""
+        config = self.config
+        files = (config.cluster_tls_cert, config.cluster_tls_key, config.cluster_tls_ca)
+        certificate, key, authority = files
+        if certificate is None or key is None or authority is None:
+            return None
+        tls = MutualTls(self.clock, certificate, key, authority)
+        self.watched.add(tls.files, tls.reload)
         return tls
 
     def _http(self, address: Address | None) -> HttpListener:
@@ -297,7 +321,26 @@ class Server:
             return self.seat.servers()
         since = self.condition.started_at
         name = self.config.server_name
-        return [ServerFacts(name, "", __version__, "serving", since, True, True, True)]  # noqa: FBT003
+        queues = self.store.live.queues.values()
+        return [
+            ServerFacts(
+                name=name,
+                address="",
+                version=__version__,
+                state="serving",
+                since=since,
+                decides=True,
+                here=True,
+                linked=True,
+                unfinished_jobs=sum(known.unfinished_count for known in queues),
+            )
+        ]
+
+    def drain_server(self, name: str, sentence: str) -> Drained:
+        """Has a server stop in order, if there are others."""
+        if self.seat is not None:
+            return self.seat.drain(name, sentence)
+        return Drained.ALONE if name == self.config.server_name else Drained.UNKNOWN
 
     def relay_facts(self) -> dict[str, Any] | None:
         """The state of the relay, or None if there is none."""
@@ -421,6 +464,17 @@ class Server:
             await settled(self.dispatcher)
 
 
+def _clock_for(config: Config, store: Store) -> Clock:
+    """Servers of a cluster live by the time of their database."""
+    if config.cluster is None:
+        return Clock()
+    from manyhands.cluster.clock import DatabaseClock  # noqa: PLC0415 - as below
+    from manyhands.store.postgres.shared import SharedStore  # noqa: PLC0415 - needs an extra
+
+    assert isinstance(store, SharedStore)
+    return DatabaseClock(store.time_offset_ms)
+
+
 def memory_of(config: Config) -> int:
     """The memory budget in bytes."""
     return config.memory or quarter_of_machine()
@@ -442,6 +496,7 @@ def open_store(config: Config) -> Store:
         result_ms=None if hours is None else hours * 3600 * 1000,
         event_ms=config.retention_days * day_ms,
         events_max=config.retention_events,
+        audit_ms=config.retention_audit_days * day_ms,
         bytes_max=_retention_bytes(config),
     )
     if config.store == "memory":
@@ -533,7 +588,7 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
     loop.set_exception_handler(LoopErrors())
     try:
         server = Server(config, store, loop)
-    except AccessFileError as error:
+    except (AccessFileError, OSError) as error:
         print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
         return 1
     condition = server.condition

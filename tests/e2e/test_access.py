@@ -132,6 +132,7 @@ def test_what_operators_do_stands_in_the_audit_log(ada):
     assert all(row["who"] == "ada" and row["role"] == "operate" for row in entries[:7])
     assert all(row["address"] == "127.0.0.1" and row["known"] for row in entries[:7])
     assert entries[6]["request"] == "POST /api/cancel"
+    assert [row["protocol"] for row in entries[3:5]] == ["qless", "native"]
     assert not any(row["what"] in ("submit", "claim") for row in entries)
 
 
@@ -215,5 +216,5 @@ def test_what_is_done_over_gearmans_admin_lines_stands_in_the_audit_log(tmp_path
         entries = api.get("audit")
         api.close()
 
-    told = [(row["request"], row["what"], row["target"], row["changed"]) for row in entries]
-    assert told == [("gearman admin", "set queue", "resize", 1)]
+    told = [(row["protocol"], row["what"], row["target"], row["changed"]) for row in entries]
+    assert told == [("gearman", "set queue", "resize", 1)]

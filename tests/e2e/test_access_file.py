@@ -3,6 +3,7 @@
 import base64
 import re
 import signal
+import socket
 import subprocess
 
 import httpx
@@ -330,3 +331,18 @@ def test_a_login_does_not_lead_elsewhere(guarded, tokens):
             fields = {"csrf": csrf, "back": place, "secret": tokens["read"]}
             answer = browser.post("/ui/login", data=fields)
             assert answer.headers["location"] == "/ui/"
+
+
+def test_the_audit_log_says_from_where_even_if_two_peers_send_the_same_head(guarded, tokens):
+    head = f"Host: {guarded.addresses['http']}\r\nAuthorization: Bearer {tokens['mailer']}\r\n"
+    for address in ("127.0.0.1", "127.0.0.3"):
+        host, _, port = guarded.addresses["http"].rpartition(":")
+        with socket.create_connection((host, int(port)), 90, (address, 0)) as peer:
+            for _ in range(2):
+                peer.sendall(f"GET /get/foreign HTTP/1.1\r\n{head}\r\n".encode())
+                assert peer.recv(65536).startswith(b"HTTP/1.1 403")
+    with http(guarded, tokens["operate"]) as client:
+        found = client.get("/api/audit", params={"protocol": "qless", "target": "foreign"}).json()
+
+    assert {row["address"] for row in found["results"]} == {"127.0.0.1", "127.0.0.3"}
+    assert {row["who"] for row in found["results"]} == {"mailer"}

@@ -128,15 +128,134 @@ def test_the_servers_are_listed_with_the_one_that_decides(three):
         assert sum(row["decides"] for row in seen) == 1
 
 
+def test_each_server_shows_what_all_of_them_do(three):
+    """S64: figures come with the beats, so whichever server is asked knows them all."""
+    owner = three.decider()
+    (front, other) = (name for name in three.servers if name != owner)
+
+    def load() -> bool:
+        submit(three.servers[front], queue="loaded")
+        rows = {row["name"]: row for row in three.servers_seen(other)}
+        links = [link["linked"] for row in rows.values() for link in row["links"]]
+        rates = (rows[owner]["decided_per_second"], rows[front]["forwarded_per_second"])
+        return min(rates) > 0 and len(links) == 6 and all(links)
+
+    wait_until(load)
+    rows = {row["name"]: row for row in three.servers_seen(other)}
+
+    assert rows[owner]["unfinished_jobs"] > 0
+    assert rows[front]["unfinished_jobs"] == 0
+    assert 0 < rows[owner]["commit_p50_ms"] <= rows[owner]["commit_p99_ms"]
+    assert rows[owner]["apply_lag_ms"] >= 0
+    for name, row in rows.items():
+        assert abs(row["clock_offset_ms"]) < 1_000
+        links = {link["to"]: link for link in row["links"]}
+        assert set(links) == set(rows) - {name}
+        assert all(link["linked"] for link in links.values())
+
+
+def numbers(server) -> dict[str, float]:
+    """The metrics of a server, by name and labels."""
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
 def test_metrics_tell_who_decides_and_what_was_passed_on(three):
-    submit(three.servers["b"])
-    decides = 0
+    owner = three.decider()
+    fronts = [server for name, server in three.servers.items() if name != owner]
+    for front in fronts:
+        submit(front)
+
+    for name, server in three.servers.items():
+        found = numbers(server)
+        assert found['manyhands_cluster_servers{state="serving"}'] == 3
+        assert found["manyhands_cluster_families"] == (name == owner)
+        assert found["manyhands_cluster_suspended"] == 0
+        assert found["manyhands_cluster_links"] == 2
+        assert found["manyhands_takeovers_total"] == found["manyhands_handovers_total"] == 0
+        assert found["manyhands_held_seconds_total"] >= 0
+        assert abs(found["manyhands_clock_offset_seconds"]) < 1  # one machine: one clock
+        others = [other for other in three.servers if other != name]
+        assert all(0 < found[f'manyhands_link_seconds{{to="{one}"}}'] < 5 for one in others)
+        if name != owner:
+            assert found[f'manyhands_forwarded_total{{to="{owner}"}}'] >= 1
+
+
+def test_metrics_of_all_servers_add_up_to_the_whole(three):
+    """S52: each counts what it decided."""
+    counted = (
+        'manyhands_jobs_entered_total{state="ready"}',
+        'manyhands_jobs_entered_total{state="completed"}',
+        'manyhands_realm_jobs_total{realm="native",way="in"}',
+        'manyhands_refusals_total{reason="unknown_job"}',
+        "manyhands_answers_total",
+        "manyhands_commands_total",
+    )
+
+    def total(name: str) -> float:
+        return sum(numbers(server).get(name, 0.0) for server in three.servers.values())
+
+    before = {name: total(name) for name in counted}
+    ids = [submit(server, queue="summed") for server in three.servers.values()]
+    (done, *_) = claim(three.servers["a"], queue="summed")
+    complete(three.servers["b"], done)
     for server in three.servers.values():
-        text = httpx.get(f"{server.url}/metrics").text
-        assert 'manyhands_cluster_servers{state="serving"} 3.0' in text
-        assert "manyhands_forwarded_total" in text
-        decides += "manyhands_cluster_decides 1.0" in text
-    assert decides == 1
+        nobody = {"id": "0" * 32, "token": "t"}
+        assert httpx.post(f"{server.url}/api/complete", json=nobody).status_code == 404
+
+    assert total(counted[0]) == before[counted[0]] + len(ids)
+    assert total(counted[1]) == before[counted[1]] + 1
+    assert total(counted[2]) == before[counted[2]] + len(ids)
+    assert total(counted[3]) == before[counted[3]] + 3
+    for name in counted[4:]:
+        assert 8 <= total(name) - before[name] < 30, name
+    assert total('manyhands_queue_jobs{queue="summed",state="ready"}') == 2
+
+
+# Searching.
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_a_search_finds_what_was_acknowledged_before_at_any_other_server(three, round_number):
+    """S51: whoever searches is shown all of it, wherever it was submitted."""
+    queue = f"sought{round_number}"
+    with ExitStack() as stack:
+        apis = [stack.enter_context(closing(Api(server))) for server in three.servers.values()]
+        ids = set()
+        for number in range(30):
+            here, there = apis[number % 3], apis[(number + 1) % 3]
+            ids.add(here.results("submit", queue=queue, payload=number)["id"])
+            answer = there.http.get("/api/jobs", params={"queue": queue, "count": 100}).json()
+            assert {job["id"] for job in answer["results"]} == ids
+            assert answer["complete"] is True
+
+
+def test_an_audited_change_is_on_record_everywhere_at_once(three):
+    for number, server in enumerate(three.servers.values()):
+        name = f"noted{number}"
+        httpx.put(f"{server.url}/api/limits/{name}", json={"concurrency_max": 1})
+        for other in three.servers.values():
+            found = httpx.get(f"{other.url}/api/audit", params={"target": name}).json()["results"]
+            assert [entry["what"] for entry in found] == ["set limit"], other.url
+
+
+def test_a_search_beside_a_silent_owner_says_that_it_may_be_incomplete(two):
+    """S51: it waits 2 s at most."""
+    owner = two.decider()
+    (front,) = (server for name, server in two.servers.items() if name != owner)
+    job_id = submit(front)
+    sleeper = two.servers[owner]
+    sleeper.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        answer = httpx.get(f"{front.url}/api/jobs", params={"queue": "q"}, timeout=20.0).json()
+    finally:
+        sleeper.process.send_signal(signal.SIGCONT)
+
+    assert answer["complete"] is False
+    assert time.monotonic() - began < 5
+    assert [job["id"] for job in answer["results"]] in ([], [job_id])
 
 
 def test_a_worker_that_waits_at_one_server_is_woken_by_a_job_at_another(three):
@@ -233,6 +352,31 @@ def test_a_restart_of_the_database_kills_nobody(two, postgresql):
         assert {state(server, job_id) for job_id in ids} == {"ready"}
     after = {row["tenure"] if "tenure" in row else row["since"] for row in two.servers_seen(owner)}
     assert after == before
+
+
+def test_a_server_is_drained_by_way_of_another_one_and_that_is_on_record(two):
+    """S64: it hands over and exits with code 0, as with SIGTERM."""
+    owner = two.decider()
+    (front,) = (name for name in two.servers if name != owner)
+    job_id = submit(two.servers[front])
+    drained = two.servers[owner]
+
+    answer = httpx.post(f"{two.servers[front].url}/api/servers/{owner}/drain")
+
+    assert answer.status_code == 200, answer.text
+    assert drained.process.wait(30) == 0
+    del two.servers[owner]
+    assert two.decider() == front
+    assert state(two.servers[front], job_id) == "ready"
+    (entry,) = httpx.get(
+        f"{two.servers[front].url}/api/audit", params={"what": "drain server"}
+    ).json()["results"]
+    assert entry["target"] == owner
+    alone = httpx.post(f"{two.servers[front].url}/api/servers/{front}/drain")
+    assert alone.status_code == 409
+    assert "no other server is up" in alone.text
+    unknown = httpx.post(f"{two.servers[front].url}/api/servers/nobody/drain")
+    assert unknown.status_code == 404
 
 
 # Bad input.

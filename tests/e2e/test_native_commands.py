@@ -135,7 +135,7 @@ def test_a_failure_is_waited_for_and_told_in_a_sentence(served, api, queue):
 
     out, err = waiting.communicate(timeout=SECONDS_MAX)
     assert (waiting.returncode, out) == (1, "")
-    assert err == f"manyhands: job {job['id']} failed: no such box\n"
+    assert err == f"manyhands: job {job['id']} failed: bounced: no such box\n"
 
 
 def test_waiting_ends_with_a_code_of_its_own_when_the_time_is_up(served, queue):
@@ -280,11 +280,14 @@ def test_failures_are_grouped(served, api, queue):
     for number in range(3):
         submitted(served, queue, "--attempts", "1")
         finish(api, queue, "fail", code="boom", message=f"box {number} is full")
+    submitted(served, queue)
+    again = {"message": "box 3 is full", "retry": True, "delay_ms": 3_600_000}
+    finish(api, queue, "fail", code="boom", **again)
 
     [row] = lines(served, "failures", "--queue", queue)
 
-    assert (row[0], row[3], row[4]) == ("3", "boom: box <number> is full", queue)
-    assert len(lines(served, "jobs", f"failure:{row[5]}", f"queue:{queue}")) == 3
+    assert (row[0], row[1], row[4], row[5]) == ("3", "1", "boom: box <number> is full", queue)
+    assert len(lines(served, "jobs", f"failure:{row[6]}", f"queue:{queue}")) == 3
 
 
 # Queues, schedules, limits.

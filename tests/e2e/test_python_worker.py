@@ -36,6 +36,10 @@ TASKS = """
     def crash() -> None:
         ctypes.string_at(0)
 
+    @app.task(queue="QUEUE-exit", name="exit", retries=1)
+    def end_process() -> None:
+        os._exit(0)  # as a library may
+
     @app.task(queue="QUEUE-stuck", name="stuck", retries=0, timeout=0.2)
     def stuck() -> None:
         ctypes.CDLL(None).sleep(600)  # nothing interrupts it
@@ -71,6 +75,9 @@ class Tasks:
         @app.task(queue=f"{queue}-crash", name="crash", retries=1)
         def crash() -> None: ...
 
+        @app.task(queue=f"{queue}-exit", name="exit", retries=1)
+        def end_process() -> None: ...
+
         @app.task(queue=f"{queue}-stuck", name="stuck", retries=0, timeout=0.2)
         def stuck() -> None: ...
 
@@ -81,7 +88,7 @@ class Tasks:
         def seize(seconds: float) -> int: ...
 
         self.pid, self.hold, self.crash = pid, hold, crash
-        self.good, self.seize, self.stuck = good, seize, stuck
+        self.good, self.seize, self.stuck, self.end_process = good, seize, stuck, end_process
 
     def await_start(self, name: str) -> int:
         """Until a held job runs; the process it runs in."""
@@ -161,7 +168,20 @@ def test_p49_a_poison_job_is_named_and_takes_no_other_with_it(served, tasks, tmp
         assert max(handle.status().attempts for handle in handles) <= 1
 
 
-def test_p50_children_finish_and_leave_when_the_supervisor_dies(served, tasks, tmp_path):
+def test_p49_a_task_that_ends_its_process_in_peace_is_named_too(served, tasks, tmp_path):
+    """It would be given back uncharged, for ever."""
+    with working(served.url, tmp_path, code=tasks.code):
+        with pytest.raises(JobFailed) as caught:
+            tasks.end_process.submit().result(timeout=SECONDS_MAX)
+        assert caught.value.code == "worker_died"
+        assert "exited with code 0" in caught.value.message
+
+
+def test_p50_children_finish_and_leave_when_the_supervisor_dies(
+    served, tasks, tmp_path, monkeypatch
+):
+    """And leave nothing behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with working(served.url, tmp_path, code=tasks.code) as found:
         handle = tasks.hold.submit("one")
         child = tasks.await_start("one")
@@ -173,6 +193,7 @@ def test_p50_children_finish_and_leave_when_the_supervisor_dies(served, tasks, t
         assert handle.result(timeout=SECONDS_MAX) == "one"
         until(lambda: is_gone(child), found.log)
         assert later.status().state == "ready"
+        assert not list(tmp_path.glob("manyhands-worker-*"))
 
 
 def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job
+from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job, gather
 from tests.e2e.serving import SECONDS_MAX, serving
+from tests.e2e.working import until
 
 
 @pytest.fixture
@@ -608,6 +609,48 @@ def test_p7_a_result_that_cannot_be_stored_fails_the_attempt(app, queue):
 
     with app.worker():
         assert failure_of(work.submit()).code == "bad_result"
+
+
+def test_p7_a_result_that_is_too_large_fails_and_harms_no_other(tmp_path):
+    """All of them are reported at once, together more than a message may hold."""
+    arguments = ("--store", "memory", "--payload-bytes-max", str(1024 * 1024))
+    with serving(tmp_path, *arguments) as server:
+        app = App(server.url)
+        report_together(app, "work")
+        app.close()
+
+
+def report_together(app: App, queue: str) -> None:
+    begun: list[int] = []
+    all_began = asyncio.Event()
+
+    @app.task(name=queue, retries=0)
+    async def work(size: int) -> str:
+        begun.append(size)
+        if len(begun) == 12:
+            all_began.set()
+        await all_began.wait()
+        return "x" * size
+
+    with app.worker(concurrency=12):
+        large = work.submit(1024 * 1024)  # with its quotes it is over the bound
+        handles = work.map([300_000] * 11)
+        assert failure_of(large).code == "bad_result"
+        results = gather(*handles, timeout=SECONDS_MAX)
+        assert [len(result) for result in results] == [300_000] * 11
+
+
+def test_p62_a_retry_names_its_delay_in_seconds_or_as_a_timedelta(app, queue):
+    @app.task(name=queue, retries=1)
+    def work(hours: float) -> None:
+        raise Retry(delay=timedelta(hours=hours) if hours else float("nan"))
+
+    with app.worker():
+        later = work.submit(1)
+        never = work.using(retries=0).submit(0)
+        assert failure_of(never).code == "ValueError"
+        until(lambda: later.status().state == "delayed")
+        assert later.status().failure.code == "retry"
 
 
 def test_p3_a_job_for_no_task_fails_as_unknown_task(app, api, queue):

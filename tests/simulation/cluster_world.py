@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from manyhands.cluster.clock import STEP_MS, DatabaseClock
 from manyhands.cluster.contract import ANOTHER, REFUSED, FencedError
 from manyhands.cluster.link import Hello, Link, LinkError, Message, OtherServerError
 from manyhands.cluster.member import Member
@@ -22,7 +23,6 @@ from tests.simulation.world import (
     SeededIds,
     ServerLoop,
     Time,
-    VirtualClock,
 )
 
 SECRET = b"known to all"
@@ -50,6 +50,7 @@ class Base:
             "beats": 0,
             "state": "serving",
             "beat_ms": self.time.now_us / 1000,
+            "load": "",
         }
         return self._last
 
@@ -63,11 +64,12 @@ class Base:
         self.owner = tenure
         self.epoch += 1
 
-    def beat(self, tenure: int) -> Beat:
+    def beat(self, tenure: int, load: str) -> Beat:
         if self.is_closed(tenure):
             raise FencedError("another server has taken over")
         row = self.rows[tenure]
         row["beats"] += 1
+        row["load"] = load
         row["beat_ms"] = self.time.now_us / 1000
         tenures = tuple(
             Tenure(
@@ -77,6 +79,7 @@ class Base:
                 each["address"],
                 each["beats"],
                 each["state"],
+                load=each["load"],
             )
             for number, each in self.rows.items()
         )
@@ -113,6 +116,12 @@ class SharedStore(FaultyStore):
     def applied_seq(self) -> int:
         return self.last_seq()
 
+    def hurry(self) -> int:
+        return self.durable
+
+    def apply_lag_seconds(self) -> float:
+        return 0.0
+
     def follow(self, last_seq: int, applied_seq: int) -> None:
         """Everything is read from the disk."""
 
@@ -132,6 +141,23 @@ class SharedStore(FaultyStore):
         if self.base.is_closed(self.tenure):
             return  # the journal is closed: this was never acknowledged
         super()._keep(image)
+
+
+class SkewedClock(DatabaseClock):
+    """That of a server whose machine shows another time, and runs faster or slower."""
+
+    def __init__(self, time: Time, rng: random.Random) -> None:
+        self._time = time
+        self._rate = 1 + rng.uniform(-0.02, 0.02)
+        self._since_ms = rng.uniform(0, 1e9)
+        self.machine_ms = time.wall_ms + rng.uniform(-12, 12) * 3_600_000
+        super().__init__(time.wall_ms + time.now_us / 1000 - self.monotonic_ms())
+
+    def monotonic_ms(self) -> float:
+        return self._since_ms + self._time.now_us / 1000 * self._rate
+
+    def machine_ahead_ms(self) -> int:
+        return int(self.machine_ms - self._time.wall_ms)
 
 
 class Shared:
@@ -161,8 +187,8 @@ class Shared:
 
         world.time.after(world.rng.randint(100, 2_000), act)
 
-    def beat(self, load, done) -> None:  # noqa: ARG002
-        self._later(lambda: self._base.beat(self.tenure), done)
+    def beat(self, load, done) -> None:
+        self._later(lambda: self._base.beat(self.tenure, load), done)
 
     def take_over(self, dead, done) -> None:
         base = self._base
@@ -204,13 +230,15 @@ class Shared:
 
         self._later(work, filled)
 
-    def hand_over(self, to, done) -> None:
+    def hand_over(self, to, done, *, leaves) -> None:
         base = self._base
 
         def work() -> bool:
             if base.owner != self.tenure:
                 return False
             base.give(to if to in base.rows else None)
+            if leaves:
+                base.rows[self.tenure]["state"] = "leaving"
             return True
 
         self._later(work, done)
@@ -301,7 +329,7 @@ class Node:
         self.world = world
         self.name = name
         self.loop = ServerLoop(world.time)
-        self.clock = VirtualClock(world.time)
+        self.clock = SkewedClock(world.time, world.rng)
         self.ids = SeededIds(world.rng)
         self.tenure = world.base.join(name, self.ids.incarnation, name)
         self.store = SharedStore(world.base, self.tenure, self.loop, world.rng)
@@ -316,7 +344,13 @@ class Node:
             check_invariants=True,
         )
         self.member = Member(
-            self.router, Shared(self), self, lease_ms=LEASE_MS, on_fenced=self.fence
+            self.router,
+            Shared(self),
+            self,
+            lease_ms=LEASE_MS,
+            on_fenced=self.fence,
+            heed=self.clock.heed,
+            machine_ahead_ms=self.clock.machine_ahead_ms,
         )
         self.member.start()
         self.keep_house()
@@ -328,6 +362,10 @@ class Node:
 
     def keep_house(self) -> None:
         self.router.keep_house()
+        drift_ms = self.clock.drift_ms()
+        if abs(drift_ms) > STEP_MS:
+            self.clock.follow(drift_ms)
+            self.router.prolong(drift_ms)
         self.loop.call_later(1.0, self.keep_house)
 
     def hello(self, wanted: str = "") -> Hello:

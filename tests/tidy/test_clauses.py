@@ -1,4 +1,4 @@
-"""Every clause of a protocol's page is held by a test, and no test cites one that is not there.
+"""Every clause of a page is held by a test, and no test cites one that is not there.
 
 A clause is defined where its id stands in bold at the start of a line or of a table's row. A test
 cites it in its docstring, or in its name: ``test_a14_…``.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "protocols").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 DEFINITION = re.compile(r"^(?:\| )?\*\*([A-Z]{1,2}[0-9]+)\*\* ", re.MULTILINE)
 CITATION = re.compile(r"\b[A-Z]{1,2}[0-9]+\b")

@@ -439,5 +439,23 @@ def test_the_address_for_other_servers_needs_a_secret_off_the_machine():
     assert given.config.cluster_lease_seconds == 5
 
 
+@pytest.mark.parametrize("excuse", [{"insecure": "true"}, {"access": "/run/access.toml"}])
+def test_nothing_else_makes_up_for_an_unprotected_link(excuse):
+    """S45: whoever has a link may do anything."""
+    shared = {"store": "postgresql://jobs@db/jobs", "cluster": "10.0.0.5:7750"}
+    assert "pass themselves off as a server" in refusal({**shared, **excuse})
+
+
+def test_certificates_for_links_are_given_together():
+    shared = {"store": "postgresql://jobs@db/jobs", "cluster": "127.0.0.1:7750"}
+    files = {name: f"/run/{name}" for name in ("cluster_tls_cert", "cluster_tls_key")}
+    refused = refusal({**shared, **files})
+    assert "use it together with cluster_tls_ca" in refused
+    given = load_config(
+        {**shared, **files, "cluster_tls_ca": "/run/ca", "cluster": "10.0.0.5:7750"}, {}, None
+    )
+    assert str(given.config.cluster_tls_ca) == "/run/ca"
+
+
 def test_an_advertised_address_needs_a_listener():
     assert "together with cluster" in refusal({"advertise": "jobs1:7750"})

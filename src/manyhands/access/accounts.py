@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import os
 from pathlib import Path
 from typing import Final
 
@@ -17,20 +18,25 @@ class Accounts:
 
     def __init__(self, file: Path | None, callers: Callers, *, guest_from_anywhere: bool) -> None:
         self._callers = callers
-        self._passwords = {_GUEST: _GUEST.encode()}
-        if file is not None:
-            self._passwords |= _read(file)
+        self._key = os.urandom(32)
+        passwords = {_GUEST: _GUEST} | ({} if file is None else _read(file))
+        self._passwords = {user: self._hashed(text) for user, text in passwords.items()}
+        self._nothing = self._hashed("")
         # With --insecure and without a file, the guest is the only account that can log in from
         # elsewhere.
         self._guest_from_anywhere = guest_from_anywhere and file is None
+
+    def _hashed(self, password: str) -> bytes:
+        return hmac.digest(self._key, password.encode("utf-8", "surrogatepass"), "sha256")
 
     def refusal_of(self, user: str, password: str, address: str) -> str | None:
         """The reason to refuse a login, or None. It does not say which of user and password is
         wrong.
         """
-        known = self._passwords.get(user, b"")
-        # Compared even for unknown users, in constant time, so that timing reveals nothing.
-        same = hmac.compare_digest(known, password.encode())
+        known = self._passwords.get(user, self._nothing)
+        # Compared even for unknown users, and as hashes of one length, so that timing reveals
+        # nothing.
+        same = hmac.compare_digest(known, self._hashed(password))
         if not same or user not in self._passwords:
             shown = Credentials(address=address, user=user, password=password)
             if self._callers.entries and self._callers.identify(shown) is not None:
@@ -51,7 +57,7 @@ def is_this_machine(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
-def _read(file: Path) -> dict[str, bytes]:
+def _read(file: Path) -> dict[str, str]:
     """Lines USER:PASSWORD. Raises OSError with a sentence."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -59,7 +65,7 @@ def _read(file: Path) -> dict[str, bytes]:
         raise OSError(f"the file of users {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise OSError(f"the file of users {file} is not UTF-8 text") from None
-    found: dict[str, bytes] = {}
+    found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -68,5 +74,5 @@ def _read(file: Path) -> dict[str, bytes]:
             raise OSError(f"the file of users {file} line {number} is not USER:PASSWORD")
         if user in found:
             raise OSError(f"the file of users {file} line {number} names {user} again")
-        found[user] = password.encode()
+        found[user] = password
     return found

@@ -43,9 +43,11 @@ class AuditLog:
         self._refused: dict[tuple[str, str], int] = {}  # in this minute, by caller and address
 
     @contextmanager
-    def action(self, caller: Caller, address: str, request: str) -> Iterator["Action"]:
+    def action(
+        self, caller: Caller, address: str, protocol: str, request: str
+    ) -> Iterator["Action"]:
         """Attributes the commands asked within to this caller."""
-        action = Action(self, caller, address, request[:_REQUEST_MAX])
+        action = Action(self, caller, address, protocol, request[:_REQUEST_MAX])
         token = _CURRENT.set(action)
         try:
             yield action
@@ -57,6 +59,7 @@ class AuditLog:
         command: Command,
         settle: Settle,
         address: str,
+        protocol: str,
         request: str,
         caller: Caller = ANYBODY,
         ask: Ask | None = None,
@@ -64,7 +67,7 @@ class AuditLog:
         """Asks a command of an operator that did not come over HTTP. ``ask`` is the caller's own
         way to the dispatcher, if it is restricted.
         """
-        action = Action(self, caller, address, request)
+        action = Action(self, caller, address, protocol, request)
         entry = action.begin((command,))
 
         def settle_recorded(reply: Reply) -> None:
@@ -74,7 +77,15 @@ class AuditLog:
 
         (ask or self._dispatcher.ask)(command, settle_recorded)
 
-    def refused(self, caller: Caller, address: str, protocol: str, what: str, target: str) -> None:
+    def refused(
+        self,
+        caller: Caller,
+        address: str,
+        protocol: str,
+        what: str,
+        target: str,
+        request: str = "",
+    ) -> None:
         """Records a request that was refused, unless its sender had many of them in this minute."""
         minute = self._dispatcher.clock.now() // 60_000
         if minute != self._minute:
@@ -89,7 +100,8 @@ class AuditLog:
                 who=caller.name,
                 role=caller.role.value if caller.name else "",
                 address=address,
-                request=protocol,
+                protocol=protocol,
+                request=request[:_REQUEST_MAX],
                 what=what,
                 target=target[:_TARGET_MAX],
                 asked=1,
@@ -112,7 +124,9 @@ class AuditLog:
 class Action:
     """One request of an operator, and the entries that it makes."""
 
-    def __init__(self, log: AuditLog, caller: Caller, address: str, request: str) -> None:
+    def __init__(
+        self, log: AuditLog, caller: Caller, address: str, protocol: str, request: str
+    ) -> None:
         self.caller = caller
         self._log = log
         self._start = AuditEntry(
@@ -121,6 +135,7 @@ class Action:
             who=caller.name,
             role=caller.role.value,
             address=address,
+            protocol=protocol,
             request=request,
             what="",
         )
@@ -160,7 +175,7 @@ def current_action() -> Action | None:
 
 
 # What entries can be searched by: fields that have exactly this text.
-AUDIT_CONDITIONS: Final = ("who", "address", "what", "target", "refused")
+AUDIT_CONDITIONS: Final = ("who", "address", "protocol", "what", "target", "refused")
 _SCANNED_MAX: Final = 10_000  # entries read for one answer
 _PAGE: Final = 500
 
@@ -203,10 +218,11 @@ def target_of(command: Command) -> str:
         return command.job_ids[0] if command.job_ids else ""
     if isinstance(command, PutSchedule):
         return command.schedule.schedule_id
-    for field in ("job_id", "queue", "name", "schedule_id", "items"):
+    for field in ("job_id", "queue", "name", "schedule_id", "queues", "items"):
         value = getattr(command, field, None)
+        if isinstance(value, tuple) and value:
+            value = value[0]  # a queue, or an item: a new job is known by its queue
+            value = getattr(value, "queue", None) or getattr(value, "job_id", value)
         if isinstance(value, str):
             return value
-        if isinstance(value, tuple) and value:
-            return str(getattr(value[0], "job_id", ""))
     return ""

@@ -9,8 +9,8 @@ import hashlib
 import hmac
 import ipaddress
 import os
-from collections.abc import Callable, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b, sha256
 from typing import Final
 
 from msgspec import Struct
@@ -87,6 +87,27 @@ def _scrypt(given: str, stored: Password) -> bytes:
 _NO_PASSWORD: Final = Password(bytes(_SALT_BYTES), bytes(32))
 
 
+class PasswordCheck:
+    """A password that was not verified before. `run` may take place in any thread."""
+
+    def __init__(self, given: str, mark: bytes, entries: Sequence["Entry"], count: int) -> None:
+        """Compares with so many hashes, however many the user has."""
+        self.mark = mark
+        self._given = given
+        self._entries = entries
+        self._count = count
+
+    def run(self) -> "Entry | None":
+        """The entry whose password this is. Takes 50 ms."""
+        found: Entry | None = None
+        for entry in self._entries:
+            if entry.password is not None and entry.password.fits(self._given):
+                found = entry
+        for _ in range(self._count - len(self._entries)):
+            _NO_PASSWORD.fits(self._given)
+        return found
+
+
 class Entry(Struct, frozen=True, kw_only=True):
     """A caller, and the one thing that it is identified by."""
 
@@ -112,9 +133,10 @@ class Callers:
         # Without an access file, listeners that have no tokens of their own trust their peers.
         self.asks_everyone = asks_everyone
         self._now = now
-        self._entries: tuple[Entry, ...] = tuple(map(_own, entries))
-        self._known = {id(entry.caller) for entry in self._entries}
-        self._verified: dict[tuple[str, bytes], Entry] = {}
+        self._take(map(_own, entries))
+        # By a hash with a key of this process, which is worth nothing elsewhere.
+        self._verified: dict[bytes, Entry] = {}
+        self._key = os.urandom(32)
         self._subscribers: dict[Callable[[], None], None] = {}
 
     @property
@@ -126,14 +148,30 @@ class Callers:
         """The caller that shows these credentials, or None if it is not accepted. A wrong secret is
         never made up for by an address. May take 50 ms for a password not seen before.
         """
+        found = self.recognise(credentials)
+        return self.conclude(found, found.run()) if isinstance(found, PasswordCheck) else found
+
+    def recognise(self, credentials: Credentials) -> "Caller | PasswordCheck | None":
+        """The same, without the time that a password takes: that is left to the check."""
         if not self._entries and not self.asks_everyone:
             return ANYBODY
         found = self._find(credentials)
+        if isinstance(found, PasswordCheck):
+            return found
         if found is not None:
             return found.caller
         if self.asks_everyone or _shows_secret(credentials):
             return None
         return ANYBODY
+
+    def conclude(self, check: PasswordCheck, found: Entry | None) -> Caller | None:
+        """The caller that a check has found, unless the entries have changed meanwhile."""
+        if found is None or not self.knows(found.caller) or self._still(found) is None:
+            return None
+        if len(self._verified) >= _VERIFIED_MAX:
+            del self._verified[next(iter(self._verified))]
+        self._verified[check.mark] = found
+        return found.caller
 
     def knows(self, caller: Caller) -> bool:
         """Whether an earlier answer of ``identify`` still holds: False once its entry was removed,
@@ -151,7 +189,7 @@ class Callers:
     def replace(self, entries: Sequence[Entry]) -> None:
         """Takes over new entries. Those that stay as they were keep their callers."""
         before = {entry: entry for entry in self._entries}
-        self._entries = tuple(before.get(entry) or _own(entry) for entry in entries)
+        self._take(before.get(entry) or _own(entry) for entry in entries)
         self._changed()
 
     def expire(self) -> None:
@@ -159,16 +197,15 @@ class Callers:
         now = self._now()
         left = tuple(entry for entry in self._entries if not _is_over(entry, now))
         if len(left) < len(self._entries):
-            self._entries = left
+            self._take(left)
             self._changed()
 
     def _changed(self) -> None:
-        self._known = {id(entry.caller) for entry in self._entries}
         self._verified.clear()
         for call in tuple(self._subscribers):
             call()
 
-    def _find(self, shown: Credentials) -> Entry | None:
+    def _find(self, shown: Credentials) -> Entry | PasswordCheck | None:
         if shown.token is not None:
             return self._by_token(shown.token, None)
         if shown.user is not None or shown.password is not None:
@@ -196,29 +233,30 @@ class Callers:
                 found = entry
         return self._still(found)
 
-    def _by_password(self, user: str, password: str) -> Entry | None:
+    def _by_password(self, user: str, password: str) -> Entry | PasswordCheck | None:
         if not user or not password or max(len(user), len(password)) > SECRET_LENGTH_MAX:
             return None
-        stored = [
-            entry
-            for entry in self._entries
-            if entry.password is not None and entry.caller.name == user
-        ]
-        if not any(entry.password is not None for entry in self._entries):
+        if not self._passwords:
             return None
-        known = self._verified.get((user, token_digest(password)))
+        mark = self._mark(user, password)
+        known = self._verified.get(mark)
         if known is not None:
             return self._still(known)
-        found: Entry | None = None
-        for entry in stored:
-            assert entry.password is not None
-            if entry.password.fits(password):
-                found = entry
-        if not stored:
-            _NO_PASSWORD.fits(password)
-        if found is not None and len(self._verified) < _VERIFIED_MAX:
-            self._verified[user, token_digest(password)] = found
-        return self._still(found)
+        return PasswordCheck(password, mark, self._passwords.get(user, ()), self._checks_count)
+
+    def _mark(self, user: str, password: str) -> bytes:
+        said = f"{len(user)} {user}{password}".encode("utf-8", "surrogatepass")
+        return blake2b(said, digest_size=32, key=self._key).digest()
+
+    def _take(self, entries: Iterable[Entry]) -> None:
+        self._entries = tuple(entries)
+        self._known = {id(entry.caller) for entry in self._entries}
+        self._passwords: dict[str, list[Entry]] = {}
+        for entry in self._entries:
+            if entry.password is not None:
+                self._passwords.setdefault(entry.caller.name, []).append(entry)
+        # Every password is compared with as many hashes as any user has.
+        self._checks_count = max(map(len, self._passwords.values()), default=0)
 
     def _by_curve(self, key: bytes) -> Entry | None:
         found: Entry | None = None

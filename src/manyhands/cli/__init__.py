@@ -76,6 +76,12 @@ COMMANDS: Final = (
         "manyhands.cli.workers:workers",
         "Which worker holds what, and for how long.",
     ),
+    Lazy(
+        "Look",
+        "servers",
+        "manyhands.cli.servers:servers",
+        "List the servers on the same database; drain one.",
+    ),
     Lazy("Look", "events", "manyhands.cli.events:events", "The log of changes; -f follows it."),
     Lazy(
         "Jobs",

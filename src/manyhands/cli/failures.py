@@ -1,6 +1,5 @@
 """`manyhands failures`: what went wrong, in groups."""
 
-import shutil
 import sys
 from typing import Annotated, Final
 
@@ -11,7 +10,6 @@ from manyhands.cli.output import (
     Cell,
     Column,
     Row,
-    first_line,
     number,
     plural,
     print_json,
@@ -20,17 +18,17 @@ from manyhands.cli.output import (
     span,
 )
 from manyhands.cli.stores import AsJson
+from manyhands.model.failures import headline
 
 _COUNT: Final = 20
-_TREND: Final = 2  # a column that is left out where there is little room
-_WIDE_COLUMNS: Final = 110
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _COLUMNS: Final = (
-    Column("JOBS", right=True),
-    Column("LAST", right=True),
-    Column("24 HOURS"),
-    Column("FAILURE", folds=True),
-    Column("QUEUES", folds=True),
+    Column("FAILED", right=True),
+    Column("RETRYING", right=True),
+    Column("LAST", right=True, spare=2),
+    Column("24 HOURS", spare=3),
+    Column("FAILURE", folds=True, shortest=36),
+    Column("QUEUES", folds=True, spare=1),
     Column("GROUP"),
 )
 
@@ -51,11 +49,11 @@ def failures(
     ] = _COUNT,
     as_json: AsJson = False,
 ) -> None:
-    """Show failed jobs in groups with similar failures.
+    """Show failed jobs, and those being retried, in groups with similar failures.
 
     The last column is for `manyhands retry --failure GROUP` and `manyhands jobs failure:GROUP`. In
-    a pipe, a group is a line with tabs: jobs, instant of the last failure (milliseconds), the last
-    24 hours, failure, queues, group.
+    a pipe, a group is a line with tabs: failed jobs, jobs being retried, instant of the last
+    failure (milliseconds), the last 24 hours, failure, queues, group.
 
     Examples:
 
@@ -72,25 +70,22 @@ def failures(
         return
     live = sys.stdout.isatty()
     if live and not groups:
-        print_styled("No job has failed.", "green")
+        print_styled("No job has failed or is being retried.", "green")
         return
     now = link.now() if live else 0
     rows: list[Row] = [
         [
             number(group["count"], "bold red"),
+            number(group["retrying"], "yellow"),
             f"{span(now - group['last_at'])} ago" if live else str(group["last_at"]),
             _bars(group["trend"]) if live else ",".join(map(str, group["trend"])),
-            Cell(": ".join(part for part in (group["code"], first_line(group["message"])) if part)),
+            Cell(headline(group["code"], group["message"])),
             ", ".join(group["queues"]),
             Cell(group["group"], "dim"),
         ]
         for group in groups
     ]
-    columns = list(_COLUMNS)
-    if live and shutil.get_terminal_size().columns < _WIDE_COLUMNS:
-        del columns[_TREND]
-        rows = [[*row[:_TREND], *row[_TREND + 1 :]] for row in rows]
-    print_table(columns, rows)
+    print_table(_COLUMNS, rows)
     if live and page["groups"] > len(groups):
         more = page["groups"] - len(groups)
         print_styled(f"… and {plural(more, 'group')} more: -n {page['groups']}", "dim")

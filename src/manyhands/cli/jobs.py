@@ -11,7 +11,6 @@ from manyhands.cli.output import (
     Cell,
     Column,
     ago,
-    first_line,
     print_json,
     print_styled,
     print_table,
@@ -20,6 +19,8 @@ from manyhands.cli.output import (
     state_cell,
 )
 from manyhands.cli.stores import AsJson
+from manyhands.model.failures import headline
+from manyhands.model.traces import telling_line
 
 _COUNT: Final = 20
 _COUNT_PIPE: Final = 100
@@ -29,8 +30,8 @@ _COLUMNS: Final = (
     Column("QUEUE", folds=True),
     Column("STATE"),
     Column("SUBMITTED", right=True),
-    Column("TRIES", right=True),
-    Column("DETAIL", folds=True),
+    Column("TRIES", right=True, spare=1),
+    Column("DETAIL", folds=True, shortest=24),
 )
 
 
@@ -139,7 +140,7 @@ def detail(job: Mapping[str, Any], now: int) -> str:
     state, lease, failure = job["state"], job["lease"], job["failure"]
     said = ""
     if failure is not None:
-        said = ": ".join(part for part in (failure["code"], first_line(failure["message"])) if part)
+        said = headline(failure["code"], telling_line(failure["message"]))
     if state == "leased" and lease is not None:
         worker = lease["holder"]["name"] or lease["holder"]["address"]
         return f"{worker} for {span(now - lease['claimed_at'])}"

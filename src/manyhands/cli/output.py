@@ -3,7 +3,7 @@
 import sys
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -12,6 +12,8 @@ from msgspec import Struct
 from manyhands.config.durations import as_duration
 
 NOTHING = "-"
+_TAIL: Final = 12  # digits of an id that are shown
+_GAP: Final = 2  # between columns
 # The state as people call it; the API's own word stands in pipes and in JSON.
 STATE_WORDS = {"leased": "running"}
 STATE_STYLES = {
@@ -43,6 +45,14 @@ class Column(Struct, frozen=True):
     right: bool = False
     folds: bool = False  # is cut where the terminal is narrow
     wraps: bool = False  # goes on in the next line there
+    shortest: int = 16  # how far it is cut or wrapped, if it is
+    spare: int = 0  # is left out where it is narrower still, those with the highest number first
+
+    def least(self, widest: int) -> int:
+        """The width that it needs, if its texts need this much."""
+        if self.folds or self.wraps:
+            return min(widest, self.shortest)
+        return widest
 
 
 def print_json(value: object) -> None:
@@ -58,14 +68,18 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], title: str = "")
         return
     from rich.console import Console
 
-    Console(highlight=False).print(table_of(columns, rows, title))
+    console = Console(highlight=False)
+    console.print(table_of(columns, rows, console.width, title))
 
 
-def table_of(columns: Sequence[Column], rows: Sequence[Row], title: str = "") -> Any:  # noqa: ANN401 - rich is imported where there is a terminal
-    """The same, for a display that is drawn again and again."""
+def table_of(columns: Sequence[Column], rows: Sequence[Row], room: int, title: str = "") -> Any:  # noqa: ANN401 - rich is imported where there is a terminal
+    """The same, for a display that is drawn again and again. Cells are cut, and columns left out,
+    until the table fits: what may not be cut is of no use in part, such as an id.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    widths = fitted(columns, rows, room)
     table = Table(
         box=None,
         header_style="bold",
@@ -74,25 +88,51 @@ def table_of(columns: Sequence[Column], rows: Sequence[Row], title: str = "") ->
         title_style="bold",
         pad_edge=False,
     )
-    for index, column in enumerate(columns):
-        # Other columns stay whole: an id that is cut is of no use.
-        widest = max((len(_text(row[index])) for row in rows), default=0)
-        least = 8 if column.folds or column.wraps else max(widest, len(column.title))
+    for at, width in widths.items():
+        column = columns[at]
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
             no_wrap=not column.wraps,
             overflow="fold" if column.wraps else "ellipsis",
-            min_width=least,
+            width=width,
         )
     for row in rows:
+        cells = [row[at] for at in widths]
         table.add_row(
             *(
                 Text(plain(_text(cell)), style=cell.style if isinstance(cell, Cell) else "")
-                for cell in row
+                for cell in cells
             )
         )
     return table
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[int, int]:
+    """The columns that are shown, by their place, and how wide each is."""
+    from rich.cells import cell_len
+
+    widest = {
+        at: max(cell_len(plain(text)) for text in (column.title, *(_text(row[at]) for row in rows)))
+        for at, column in enumerate(columns)
+    }
+
+    def needed(widths: dict[int, int]) -> int:
+        return sum(widths.values()) + _GAP * (len(widths) - 1)
+
+    least = {at: column.least(widest[at]) for at, column in enumerate(columns)}
+    while needed(least) > room:
+        spare = max(least, key=lambda at: columns[at].spare)
+        if not columns[spare].spare:
+            break
+        del least[spare]
+    # The room that is left goes to those that are cut, the shortest first.
+    widths = dict(least)
+    cut = sorted((at for at in least if least[at] < widest[at]), key=widest.__getitem__)
+    for place, at in enumerate(cut):
+        share = (room - needed(widths)) // (len(cut) - place)
+        widths[at] = min(widest[at], widths[at] + max(0, share))
+    return widths
 
 
 def print_styled(text: str, style: str = "", *, err: bool = False) -> None:
@@ -191,14 +231,3 @@ def short_id(job_id: str) -> str:
     if not sys.stdout.isatty() or len(job_id) <= _TAIL:
         return job_id
     return job_id[-_TAIL:]
-
-
-_TAIL = 12
-
-
-def first_line(text: str) -> str:
-    """The line that tells: of a traceback the last one, otherwise the first."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    return lines[-1].strip() if lines[0].startswith("Traceback (most recent") else lines[0].strip()

@@ -16,9 +16,9 @@ COLUMNS: Final = (
     Column("RUNNING", right=True),
     Column("DELAYED", right=True),
     Column("RETRYING", right=True),
-    Column("BLOCKED", right=True),
+    Column("BLOCKED", right=True, spare=2),
     Column("FAILED", right=True),
-    Column("COMPLETED", right=True),
+    Column("COMPLETED", right=True, spare=1),
     Column("OLDEST", right=True),
     Column("WORKERS"),
 )

@@ -33,10 +33,10 @@ Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME"
 _COLUMNS: Final = (
     Column("SCHEDULE", folds=True),
     Column("QUEUE", folds=True),
-    Column("WHEN"),
+    Column("WHEN", folds=True),
     Column("NEXT", right=True),
-    Column("FIRED", right=True),
-    Column("LAST JOB"),
+    Column("FIRED", right=True, spare=2),
+    Column("LAST JOB", spare=1),
 )
 
 

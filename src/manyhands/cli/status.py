@@ -1,6 +1,8 @@
 """`manyhands status`: how things are, at a glance."""
 
+import shutil
 import sys
+import textwrap
 from typing import Annotated, Final
 
 import typer
@@ -9,6 +11,7 @@ from msgspec.structs import asdict
 from manyhands.cli.attention import Note, gathered
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.output import (
+    plain,
     print_json,
     print_styled,
     print_table,
@@ -17,6 +20,7 @@ from manyhands.cli.output import (
 from manyhands.cli.stores import AsJson
 
 _SHOWN_MAX: Final = 20
+_INDENT: Final = 17
 
 
 @connected
@@ -88,8 +92,12 @@ def _print_notes(found: list[Note], *, live: bool) -> None:
         print_styled("✓ Nothing needs attention.", "green")
         return
     print_styled("Needs attention", "bold")
+    width = shutil.get_terminal_size().columns
     for note in found:
         words = ": ".join(part for part in (note.about, note.detail) if part)
-        print_styled(f"  {note.what:<13}  {words}", "red" if note.level == "bad" else "yellow")
-        if note.remedy:
-            print_styled(f"  {'':<13}  {note.remedy}", "dim")
+        style = "red" if note.level == "bad" else "yellow"
+        # By hand, so that a command below stays in one line, to be copied.
+        first, *more = textwrap.wrap(plain(words), max(20, width - _INDENT)) or [""]
+        print_styled(f"  {note.what:<{_INDENT - 4}}  {first}", style)
+        for line in (*more, *((note.remedy,) if note.remedy else ())):
+            print_styled(f"{'':<{_INDENT}}{line}", style if line in more else "dim")

@@ -10,9 +10,11 @@ from manyhands.cli.content import as_content, is_json
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
 from manyhands.cli.numbers import finite
-from manyhands.cli.output import first_line, print_json, readable
+from manyhands.cli.output import print_json, readable
 from manyhands.cli.stores import AsJson, fail
+from manyhands.model.failures import headline
 from manyhands.model.payload import Encoding
+from manyhands.model.traces import telling_line
 
 _TRIES: Final = 20
 _PAUSE_SECONDS: Final = 0.5
@@ -181,7 +183,8 @@ def _print_end(link: HttpLink, job_id: str, limit: float | None, *, as_json: boo
         write_bytes(contents_of(link, job_id).result_bytes())
     else:
         failure = end.failure or {}
-        why = first_line(failure.get("message", "")) or failure.get("code") or end.reason or ""
+        said = headline(failure.get("code", ""), telling_line(failure.get("message", "")))
+        why = said or end.reason or ""
         said = f": {readable(why)}" if why else ""
         typer.echo(f"manyhands: job {job_id} {end.state}{said}", err=True)
     if end.state != "completed":

@@ -36,8 +36,6 @@ _SORT_NAMES: Final = {word: key for key, (word, _) in _SORTS.items()}
 _NOTES_MAX: Final = 6
 _HEAD_LINES: Final = 4  # above the queues
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
-_RARE: Final = 5  # the blocked jobs: the column that is left out where there is little room
-_WIDE_COLUMNS: Final = 100
 _KEYS_BYTES: Final = 1_024
 # An arrow is several characters that arrive together.
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
@@ -194,6 +192,7 @@ class Screen:
                 else column.title,
                 right=column.right,
                 folds=column.folds,
+                spare=column.spare,
             )
             for column in columns
         ]
@@ -237,14 +236,20 @@ class Screen:
             ]
         room = max(1, console.height - _HEAD_LINES - len(notes) - 3)
         columns, rows = self._table(room)
-        if console.width < _WIDE_COLUMNS:
-            columns = [*columns[:_RARE], *columns[_RARE + 1 :]]
-            rows = [[*row[:_RARE], *row[_RARE + 1 :]] for row in rows]
         below = len(self._rows) - self._first_row - len(rows)
         more = Text(f"… {below} more below" if below > 0 else "", style="dim")
         keys = Text(_HELP, style="reverse", no_wrap=True, overflow="crop")
         padding = [Text("")] * (room - len(rows))
-        return Group(head, sums, *notes, Text(""), table_of(columns, rows), *padding, more, keys)
+        return Group(
+            head,
+            sums,
+            *notes,
+            Text(""),
+            table_of(columns, rows, console.width),
+            *padding,
+            more,
+            keys,
+        )
 
 
 def _p95(picture: Picture, name: str) -> str:

@@ -21,11 +21,11 @@ from manyhands.cli.stores import AsJson
 
 _COLUMNS: Final = (
     Column("WORKER", folds=True),
-    Column("PROTOCOL"),
-    Column("ADDRESS"),
+    Column("PROTOCOL", spare=1),
+    Column("ADDRESS", spare=3),
     Column("JOBS", right=True),
     Column("HOLDING FOR", right=True),
-    Column("LEASE ENDS", right=True),
+    Column("LEASE ENDS", right=True, spare=2),
     Column("QUEUE", folds=True),
     Column("JOB"),
 )

@@ -95,7 +95,10 @@ class Url:
         return transport, protocol, plain
 
     async def _socket(self, loop: asyncio.AbstractEventLoop) -> socket.socket:
-        found = await loop.getaddrinfo(self._hostname, self._port, type=socket.SOCK_STREAM)
+        try:
+            found = await loop.getaddrinfo(self._hostname, self._port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            raise OSError(f"{self._hostname!r} is no name of a host: {error}") from None
         problem: OSError = OSError(f"{self._hostname} has no address")
         for family, kind, protocol, _, address in found:
             made = socket.socket(family, kind, protocol)

@@ -294,7 +294,13 @@ class Courier:
             for submission in alive:
                 submission.settle(None, error)
         else:
-            self._share_out(group, notes.read_submitted(future.result()))
+            try:
+                exceptions = notes.read_submitted(future.result())
+            except Refused as malformed:
+                for submission in alive:
+                    submission.settle(None, malformed)
+            else:
+                self._share_out(group, exceptions)
         self._send_soon()
         self._rest_if_idle()
 

@@ -1,10 +1,12 @@
 """Exceptions: errors of the server, errors of a job, and words that a task may raise."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
 
+_DELAY_SECONDS_MAX: Final = 1e9
 RETRY_AFTER_SECONDS: Final = 1.0  # for a full queue, if the server names no time
 
 
@@ -103,10 +105,16 @@ class ResultGone(Exception):  # noqa: N818
 
 
 class Retry(Exception):  # noqa: N818
-    """Raised in a task: try again, after ``delay`` seconds or by the backoff of the job."""
+    """Raised in a task: try again, after ``delay`` (seconds, or a ``timedelta``) or by the backoff
+    of the job.
+    """
 
-    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, message: str = "", *, delay: float | timedelta | None = None) -> None:
         super().__init__(message or "the task asked for a retry")
+        if isinstance(delay, timedelta):
+            delay = delay.total_seconds()
+        if delay is not None and not abs(delay) < _DELAY_SECONDS_MAX:
+            raise ValueError(f"a delay is seconds or a timedelta, not {delay!r}")
         self.delay = delay
 
 

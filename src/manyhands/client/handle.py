@@ -342,8 +342,10 @@ class _Box:
             if self._end is not None:
                 found.append(self._end)
                 self.is_over = True
-            elif self._error is not None and not found:
-                raise self._error
+            elif self._error is not None:
+                if not found:
+                    raise self._error
+                self._wake()  # it is raised next time
         return found
 
 

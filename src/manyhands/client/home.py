@@ -23,10 +23,10 @@ _log: Final = logging.getLogger("manyhands")
 
 
 class _Calls:
-    """Calls from any thread into one loop, several for each wake-up."""
+    """Calls from any thread into one loop, several for each wake-up. They do not keep the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = weakref.ref(loop)
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._is_woken = False
 
@@ -34,7 +34,9 @@ class _Calls:
         self._calls.append((function, args))
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._run)
+            loop = self._loop()
+            if loop is not None:  # else nobody waits there any more
+                loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
         self._is_woken = False  # before the first call is taken: later ones wake again
@@ -122,13 +124,14 @@ def _finish(task: asyncio.Task[Any], settle: Settle) -> None:
 class _Turn:
     """Calls of one turn of a user's loop, which go to the home loop together."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
-    def put(self, function: Callable[..., object], *args: object) -> None:
+    def put(
+        self, loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
+    ) -> None:
         if not self._calls:
-            self._loop.call_soon(self._hand_over)
+            loop.call_soon(self._hand_over)
         self._calls.append((function, args))
 
     def _hand_over(self) -> None:
@@ -146,8 +149,8 @@ def call_at_turn_end(function: Callable[..., object], *args: object) -> None:
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:
-        turn = _turns[loop] = _Turn(loop)
-    turn.put(function, *args)
+        turn = _turns[loop] = _Turn()
+    turn.put(loop, function, *args)
 
 
 # Ways out.
@@ -254,9 +257,11 @@ async def _close_all() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Closes connections in an orderly way."""
+    """Closes connections in an orderly way. Who asks for something after that gets an error."""
+    global _home  # noqa: PLW0603 - one for each process
     if _home is not None:
         _home.stop(_close_all())
+        _home = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -4,13 +4,16 @@ Kinds and numbers are those of ``docs/protocols/stream.md``.
 """
 
 import os
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
+from manyhands.client import errors
 from manyhands.protocols.native import stream_codec as wire
 
+T = TypeVar("T")
 Held = tuple[str, str]  # the id of a job, and the token of its lease
 # A job to submit: id, queue, payload, encoding, options, headers.
 Item = tuple[str, str, bytes, str, dict[str, Any] | None, dict[str, str] | None]
@@ -153,10 +156,25 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Note]]] = {
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 read_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
-read_refused: Final = msgspec.msgpack.Decoder(list[Refused]).decode
-read_submitted: Final = msgspec.msgpack.Decoder(list[Submitted]).decode
-read_views: Final = msgspec.msgpack.Decoder(list[View]).decode
-read_states: Final = msgspec.msgpack.Decoder(list[tuple[str, str]]).decode
+
+
+def _reader(kind: type[T]) -> Callable[[Raw], T]:
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def read(result: Raw) -> T:
+        try:
+            return decode(result)
+        except msgspec.MsgspecError as error:
+            sentence = f"the server's answer has the wrong fields: {error}"
+            raise errors.Refused("malformed_answer", sentence) from None
+
+    return read
+
+
+read_refused: Final = _reader(list[Refused])
+read_submitted: Final = _reader(list[Submitted])
+read_views: Final = _reader(list[View])
+read_states: Final = _reader(list[tuple[str, str]])
 
 
 def read_notes(data: bytes) -> list[Note]:

@@ -250,7 +250,10 @@ def _pass_on(
     elif (error := asked.exception()) is not None:
         answered.set_exception(error)
     else:
-        answered.set_result(read(asked.result()))
+        try:
+            answered.set_result(read(asked.result()))
+        except Refused as malformed:
+            answered.set_exception(malformed)
 
 
 def _ignore(asked: "asyncio.Future[Raw]") -> None:

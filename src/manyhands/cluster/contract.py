@@ -38,8 +38,12 @@ class Shared(Protocol):
         the last sign of life of the owner before.
         """
 
-    def hand_over(self, to: int | None, done: Callable[[bool | Exception], None]) -> None:
-        """Applies what this server decided, and makes another one the owner, or nobody."""
+    def hand_over(
+        self, to: int | None, done: Callable[[bool | Exception], None], *, leaves: bool
+    ) -> None:
+        """Applies what this server decided, and makes another one the owner, or nobody. ``leaves``:
+        it is about to stop.
+        """
 
 
 class Peer(Protocol):

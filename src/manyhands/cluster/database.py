@@ -68,6 +68,7 @@ class Database:
             dead.began_at,
             dead.closed_by,
             dead.process,
+            "",
         )
         self._run(self._thread, lambda: self._seats.take_over(row), done)
 
@@ -104,10 +105,12 @@ class Database:
 
         go_on()
 
-    def hand_over(self, to: int | None, done: Callable[[bool | Exception], None]) -> None:
+    def hand_over(
+        self, to: int | None, done: Callable[[bool | Exception], None], *, leaves: bool
+    ) -> None:
         def work() -> bool:
             self._store.drain()
-            return self._seats.hand_over(to)
+            return self._seats.hand_over(to, leaves=leaves)
 
         self._run(self._thread, work, done)
 
@@ -133,4 +136,5 @@ def _tenure(row: Row) -> Tenure:
         row.began_at,
         row.closed_by,
         row.process,
+        row.load,
     )

@@ -1,6 +1,6 @@
 """A front as the owner sees it: its commands, the answers it has not confirmed, its hands."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +12,7 @@ from manyhands.cluster.link import (
     Begin,
     Counts,
     End,
+    LinkError,
     Message,
     News,
     Ping,
@@ -23,7 +24,7 @@ from manyhands.cluster.link import (
 from manyhands.cluster.news import news_of
 from manyhands.model.events import Signal
 from manyhands.model.job import State
-from manyhands.model.replies import Reply
+from manyhands.model.replies import Refusal, Reply, Why
 from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 # Jobs of the owner's index that are sent before others get their turn: about 5 ms.
 _PART_JOBS: Final = 2_000
 Send = Callable[[Message], None]
+TOO_LARGE: Final = Refusal(
+    Why.BATCH_TOO_LARGE,
+    "it was done, but the answer is too large to be passed on by another server",
+)
 
 
 class Guest:
@@ -102,7 +107,8 @@ class Guest:
         batch = next(self._parts, None)
         router = self._router
         if batch is not None:
-            self._send(news_of(batch, router))
+            for news in news_of(batch, router):
+                self._send(news)
             router.loop.call_soon(self._send_part)
             return
         self._parts = None
@@ -169,12 +175,12 @@ class Guest:
 
     # What it is told.
 
-    def publish(self, news: News) -> None:
+    def publish(self, news: Sequence[News]) -> None:
         """What was committed. In a turn it goes before the answers, so that whoever has an answer
         sees what it is about.
         """
         if self._send is not None:
-            self._news.append(news)
+            self._news += news
             self._flush_soon()
 
     def count(self, finished: dict[str, dict[State, int]]) -> None:
@@ -188,6 +194,18 @@ class Guest:
         if self._send is not None:
             self._signals.append(signal)
             self._flush_soon()
+
+    def _send_answers(self, send: Send, answers: list[tuple[int, Reply]]) -> None:
+        epoch = self._router.epoch
+        try:
+            send(Answers(epoch, tuple(answers)))
+        except LinkError:
+            for number, reply in answers:
+                try:
+                    send(Answers(epoch, ((number, reply),)))
+                except LinkError:
+                    self._unconfirmed[number] = TOO_LARGE
+                    send(Answers(epoch, ((number, TOO_LARGE),)))
 
     def _wake(self, queue: str) -> None:
         self._wakes[queue] = self._wakes.get(queue, 0) + 1
@@ -206,9 +224,9 @@ class Guest:
         news, self._news = self._news, []
         for each in news:
             send(each)
-        if self._answers:
-            send(Answers(self._router.epoch, tuple(self._answers)))
-            self._answers = []
+        answers, self._answers = self._answers, []
+        if answers:
+            self._send_answers(send, answers)
         if self._signals:
             send(Signals(tuple(self._signals)))
             self._signals = []

@@ -14,6 +14,7 @@ class CountedSleepers(Sleepers):
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         super().__init__()
+        self.far_count = 0  # of those that sleep at other servers
         self._hands: dict[str, int] = {}
         self._changed: dict[str, None] = {}
         self._on_change = on_change
@@ -30,6 +31,7 @@ class CountedSleepers(Sleepers):
 
     def _count(self, sleeper: Sleeper, by: int) -> None:
         if type(sleeper) is FarHand:
+            self.far_count += by
             return  # it sleeps at another server
         hands = self._hands
         for queue in (ANYWHERE,) if sleeper.anywhere else dict.fromkeys(sleeper.queues):
@@ -39,6 +41,10 @@ class CountedSleepers(Sleepers):
             self._changed[queue] = None
         if self._changed:
             self._on_change()
+
+    @property
+    def own_count(self) -> int:
+        return self.count - self.far_count
 
     def changes(self) -> tuple[tuple[str, int], ...]:
         """Queues where the number of hands has changed since the last call."""

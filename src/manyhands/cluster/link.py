@@ -22,8 +22,15 @@ from manyhands.model.replies import Reply
 # The versions of this codec that a server speaks.
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
-# A command carries at most a payload of 64 MiB, and some more around it.
-FRAME_BYTES_MAX: Final = 80 * 1024 * 1024
+# A larger message is sent in several frames: all but the last have the highest bit of their length
+# set.
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+# An answer may have thousands of jobs with their payloads. What a peer that has proved itself may
+# have us hold is bounded all the same.
+MESSAGE_BYTES_MAX: Final = 1024 * 1024 * 1024
+# What gathers in a turn is sent together, but not more than this.
+GATHERED_BYTES_MAX: Final = 8 * 1024 * 1024
+_GOES_ON: Final = 1 << 31
 # Before the peer has proved that it knows the secret.
 _GREETING_BYTES_MAX: Final = 4 * 1024
 _LENGTH_BYTES: Final = 4
@@ -173,6 +180,25 @@ class Undecided(Struct, frozen=True, gc=False, tag=17, array_like=True):
     numbers: tuple[int, ...]
 
 
+class Hurry(Struct, frozen=True, gc=False, tag=18, array_like=True):
+    """A search is about to begin: have applied what is durable now."""
+
+    number: int
+
+
+class Hurried(Struct, frozen=True, gc=False, tag=19, array_like=True):
+    """Once the tables hold this batch of the server that answers, they hold all that was."""
+
+    number: int
+    batch: int
+
+
+class Leave(Struct, frozen=True, gc=False, tag=20, array_like=True):
+    """An operator wants this server to stop in order. The sentence says who."""
+
+    sentence: str
+
+
 class Goodbye(Struct, frozen=True, gc=False, tag=16, array_like=True):
     """This server ends the link. The sentence says why."""
 
@@ -194,6 +220,9 @@ Message = (
     | Ping
     | Pong
     | Undecided
+    | Hurry
+    | Hurried
+    | Leave
     | Goodbye
 )
 
@@ -201,12 +230,21 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
 
 
-def frame(message: Message) -> bytes:
+def frames(message: Message) -> list[bytes]:
     """The message as it travels."""
     body = _encode(message)
-    if len(body) > FRAME_BYTES_MAX:
-        raise LinkError(f"a message of {len(body)} bytes is too large for a link")
-    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+    size = len(body)
+    if size <= FRAME_BYTES_MAX:
+        return [size.to_bytes(_LENGTH_BYTES, "big") + body]
+    if size > MESSAGE_BYTES_MAX:
+        raise LinkError(f"a message of {size} bytes is too large for a link")
+    parts: list[bytes] = []
+    view = memoryview(body)
+    for start in range(0, size, FRAME_BYTES_MAX):
+        part = view[start : start + FRAME_BYTES_MAX]
+        length = len(part) | (_GOES_ON if start + FRAME_BYTES_MAX < size else 0)
+        parts += [length.to_bytes(_LENGTH_BYTES, "big"), bytes(part)]
+    return parts
 
 
 class Link:
@@ -222,7 +260,8 @@ class Link:
         self._secret = secret
         self._calling = calling
         self._buffer = bytearray()
-        self._unsent: list[bytes] = [frame(me)]
+        self._begun = bytearray()  # a message of several frames, as far as it has come
+        self._unsent: list[bytes] = frames(me)
         self._terms: dict[Terms, Terms] = {}
 
     def take(self) -> bytes:
@@ -231,8 +270,8 @@ class Link:
         return b"".join(unsent)
 
     def send(self, message: Message) -> None:
-        """Puts a message behind what is to be sent."""
-        self._unsent.append(frame(message))
+        """Puts a message behind what is to be sent. Raises LinkError if it is too large."""
+        self._unsent += frames(message)
 
     def feed(self, data: bytes) -> list[Message]:
         """Takes bytes as they arrived; returns the messages that are complete. Raises LinkError if
@@ -244,14 +283,25 @@ class Link:
         at = 0
         while len(buffer) - at >= _LENGTH_BYTES:
             length = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
+            goes_on = self.is_open and length & _GOES_ON
+            if goes_on:
+                length ^= _GOES_ON
             length_max = FRAME_BYTES_MAX if self.is_open else _GREETING_BYTES_MAX
             if length > length_max:
                 raise LinkError(f"it sent a frame of {length} bytes; at most {length_max} are read")
             end = at + _LENGTH_BYTES + length
             if len(buffer) < end:
                 break
-            message = self._read(bytes(buffer[at + _LENGTH_BYTES : end]))
+            body = bytes(buffer[at + _LENGTH_BYTES : end])
             at = end
+            if goes_on or self._begun:
+                if len(self._begun) + length > MESSAGE_BYTES_MAX:
+                    raise LinkError(f"it sent a message of more than {MESSAGE_BYTES_MAX} bytes")
+                self._begun += body
+                if goes_on:
+                    continue
+                body, self._begun = bytes(self._begun), bytearray()
+            message = self._read(body)
             if self.is_open and not isinstance(message, Proof):
                 messages.append(message)
         del buffer[:at]

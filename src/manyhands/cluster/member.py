@@ -13,7 +13,8 @@ from manyhands.cluster.contract import (
     Peer,
     Shared,
 )
-from manyhands.cluster.link import Goodbye, Message, Ping, Pong
+from manyhands.cluster.link import Goodbye, Hurried, Hurry, Leave, Message, Ping, Pong
+from manyhands.cluster.load import Load, Rates, as_text, read_load
 from manyhands.cluster.membership import Beat, Membership, Tenure
 from manyhands.cluster.router import Router
 from manyhands.loggers import get_logger
@@ -25,6 +26,8 @@ _CALL_AGAIN_SECONDS: Final = 0.5
 # Two refused connections this far apart mean that a process is gone.
 _REFUSED_SECONDS: Final = 0.25
 _UNLINKED_MS_MAX: Final = 10_000
+_HURRY_MS_MAX: Final = 2_000
+_LOOK_SECONDS: Final = 0.02
 
 
 class Counters:
@@ -50,6 +53,16 @@ class Other:
         self.round_trip_ms: float | None = None
         self.pinged: dict[int, float] = {}
         self.refusals = 0  # of connections in a row, after the link broke
+        self.load = Load()
+
+
+class _Hurrying:
+    """A search that waits until others have applied what they made durable."""
+
+    def __init__(self, done: Callable[[dict[int, int], bool], None]) -> None:
+        self.asked: set[int] = set()  # by tenure, as the others
+        self.batches: dict[int, int] = {}
+        self.done = done
 
 
 class Member:
@@ -63,25 +76,32 @@ class Member:
         *,
         lease_ms: float,
         on_fenced: Callable[[str], None],
-        load: Callable[[], str] = str,
+        heed: Callable[[float], None] = lambda _offset_ms: None,
+        machine_ahead_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """``heed`` gets the offset of the database's time from the monotonic clock."""
         self.router = router
         self.membership = Membership(shared.tenure, lease_ms, router.clock.monotonic_ms())
         self.others: dict[int, Other] = {}
         self.counters = Counters()
         self.on_ready: list[Callable[[], None]] = []
+        self.on_leave: list[Callable[[str], None]] = []  # an operator wants this server to stop
+        self.rates = Rates()
         self.is_leaving = False
         self._shared = shared
         self._caller = caller
         self._clock = router.clock
         self._loop = router.loop
         self._on_fenced = on_fenced
-        self._load_words = load
+        self._heed = heed
+        self._machine_ahead_ms = machine_ahead_ms
         self._ended = False
         self._beating = False
         self._busy = False  # a takeover, a claim, a load or a hand-over is under way
         self._pings = 0
-        self._on_left: Callable[[], None] | None = None
+        self._hurries = 0
+        self._hurrying: dict[int, _Hurrying] = {}
+        router.on_own.append(lambda _batch, elapsed_ms: self.rates.note_commit(elapsed_ms))
 
     # Beats.
 
@@ -100,6 +120,9 @@ class Member:
         if self._ended:
             return
         self._loop.call_later(_BEAT_SECONDS, self._beat)
+        router = self.router
+        forwarded = router.forwarding.forwarded.total()
+        self.rates.note(self._clock.monotonic_ms(), router.counts.commands, forwarded)
         self._ping()
         self.beat_now()
 
@@ -115,7 +138,27 @@ class Member:
             if not self._ended:
                 self._beaten(found, sent_ms)
 
-        self._shared.beat(self._load_words(), done)
+        self._shared.beat(as_text(self.own_load()), done)
+
+    def own_load(self) -> Load:
+        """What this server does at present."""
+        router, store = self.router, self.router.store
+        decided, forwarded = self.rates.per_second()
+        queues = store.live.queues.values() if router.decides else ()
+        return Load(
+            unfinished_jobs=sum(known.unfinished_count for known in queues),
+            decided_per_second=decided,
+            forwarded_per_second=forwarded,
+            commit_p50_ms=self.rates.commit_ms(0.5),
+            commit_p99_ms=self.rates.commit_ms(0.99),
+            apply_lag_ms=router.apply_lag_ms(),
+            clock_offset_ms=self._machine_ahead_ms(),
+            links={
+                number: (other.round_trip_ms or 0.0) if other.peer is not None else None
+                for number, other in self.others.items()
+            },
+            unreached=tuple(other.row.tenure for other in self.unreached()),
+        )
 
     def _beaten(self, found: Beat | Exception, sent_ms: float) -> None:
         membership = self.membership
@@ -127,6 +170,9 @@ class Member:
             membership.fail()
             return
         membership.take(found, sent_ms, self._clock.monotonic_ms())
+        offset_ms = membership.offset_ms()
+        if offset_ms is not None:
+            self._heed(offset_ms)
         self.router.suspend_from(membership.suspended_ms())
         self._look_at_others()
         self._look_at_owner()
@@ -143,11 +189,32 @@ class Member:
     def is_ready(self) -> bool:
         """Whether clients are served: this server decides, or has a link to the one that does."""
         router = self.router
-        if self.is_leaving:
+        if self.is_leaving or self.is_parted or self.is_suspended:
             return False
         if router.decides:
             return not router.is_suspended
         return router.has_host and router.is_mirrored
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether others may have taken over: the database has not answered for long."""
+        return self._clock.monotonic_ms() >= self.membership.suspended_ms()
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether this server and an earlier one cannot reach each other although both live: then
+        the earlier one goes on, and this one serves nobody.
+        """
+        now_ms = self._clock.monotonic_ms()
+        here = self.membership.tenure
+        unreached = {other.row.tenure for other in self.unreached()}
+        return any(
+            other.row.tenure < here
+            and other.row.state == "serving"
+            and not self.membership.is_dead(other.row.tenure, now_ms)
+            and (other.row.tenure in unreached or here in other.load.unreached)
+            for other in self.others.values()
+        )
 
     def alive(self) -> tuple[str, ...]:
         """The incarnations of all other servers that are not closed: their clients still wait."""
@@ -166,6 +233,7 @@ class Member:
         for number, row in rows.items():
             other = self.others.get(number) or Other(row, now_ms)
             other.row = row
+            other.load = read_load(row.load)
             self.others[number] = other
             if other.peer is None and not other.calling and row.address:
                 self._call(other)
@@ -199,6 +267,8 @@ class Member:
             sent_ms = other.pinged.pop(message.number, None)
             if sent_ms is not None:
                 other.round_trip_ms = self._clock.monotonic_ms() - sent_ms
+        elif isinstance(message, Hurried):
+            self._take_hurried(other.row.tenure, message)
         elif isinstance(message, Goodbye):
             other.said_goodbye = True
             self.beat_now()
@@ -270,6 +340,52 @@ class Member:
             and now_ms - other.unlinked_ms > _UNLINKED_MS_MAX
         ]
 
+    # Searches.
+
+    def hurry(self, done: Callable[[dict[int, int], bool], None]) -> None:
+        """Has all others apply what is durable there. Calls back with the last batch of each, and
+        whether the server that decides is among them.
+        """
+        self._hurries += 1
+        number = self._hurries
+        self._hurrying[number] = _Hurrying(done)
+        self._go_on_hurrying(number, self._clock.monotonic_ms() + _HURRY_MS_MAX)
+
+    def _go_on_hurrying(self, number: int, until_ms: float) -> None:
+        hurrying = self._hurrying.get(number)
+        if hurrying is None:
+            return
+        for tenure, other in self.others.items():
+            if other.peer is not None and tenure not in hurrying.asked:
+                hurrying.asked.add(tenure)
+                other.peer.send(Hurry(number))
+        if self._clock.monotonic_ms() < until_ms and not self._has_hurried(hurrying):
+            self._loop.call_later(_LOOK_SECONDS, lambda: self._go_on_hurrying(number, until_ms))
+        else:
+            self._end_hurrying(number)
+
+    def _has_hurried(self, hurrying: _Hurrying) -> bool:
+        """Whether all have answered, and the one that decides is among them."""
+        linked = (tenure for tenure, other in self.others.items() if other.peer is not None)
+        return self._knows_owner(hurrying) and all(one in hurrying.batches for one in linked)
+
+    def _knows_owner(self, hurrying: _Hurrying) -> bool:
+        if self.router.decides:
+            return True
+        owner = self.membership.owner
+        return owner in hurrying.batches and self.router.has_host
+
+    def _take_hurried(self, tenure: int, message: Hurried) -> None:
+        hurrying = self._hurrying.get(message.number)
+        if hurrying is not None:
+            hurrying.batches[tenure] = message.batch
+            if self._has_hurried(hurrying):
+                self._end_hurrying(message.number)
+
+    def _end_hurrying(self, number: int) -> None:
+        hurrying = self._hurrying.pop(number)
+        hurrying.done(hurrying.batches, self._knows_owner(hurrying))
+
     # Who called us.
 
     def welcome(self, peer: Peer) -> None:
@@ -282,6 +398,10 @@ class Member:
         """A server that has called says something."""
         if isinstance(message, Ping):
             peer.send(Pong(message.number, self.router.epoch if self.router.decides else 0))
+        elif isinstance(message, Hurry):
+            peer.send(Hurried(message.number, self.router.hurry()))
+        elif isinstance(message, Leave):
+            self.ask_to_leave(message.sentence)
         elif isinstance(message, Goodbye):
             other = self.others.get(peer.hello.tenure)
             if other is not None:
@@ -306,6 +426,8 @@ class Member:
         elif membership.owner == membership.tenure:
             if not self.router.decides:
                 self._load()
+            elif self.is_parted:
+                self._step_down()
         elif membership.owner is None or membership.owner not in membership.tenures:
             self._busy = True
             self._shared.claim(self._claimed)
@@ -353,7 +475,51 @@ class Member:
         else:
             _log.warning(sentence, reason=str(error))
 
+    def _step_down(self) -> None:
+        """The earliest server decides from now on; this one cannot reach all that live."""
+        self._busy = True
+        heir = min(row.tenure for row in self.membership.others() if row.state == "serving")
+        _log.warning("this server cannot reach an earlier one; that one decides from now on")
+
+        def handed_over(found: bool | Exception) -> None:  # noqa: FBT001
+            self._busy = False
+            if isinstance(found, Exception):
+                self._failed("handing over failed; it is tried again", found)
+            else:
+                self.counters.handovers += 1
+            self.beat_now()
+
+        self._hand_over(heir, handed_over, leaves=False)
+
+    def _hand_over(
+        self, heir: int | None, done: Callable[[bool | Exception], None], *, leaves: bool
+    ) -> None:
+        self.router.stop_deciding()
+
+        def idle() -> None:
+            self.router.retire()
+            self._shared.hand_over(heir, done, leaves=leaves)
+
+        self.router.when_decided(idle)
+
     # Leaving.
+
+    def ask_to_leave(self, sentence: str) -> None:
+        """An operator wants this server to stop in order."""
+        _log.info("this server is to stop", reason=sentence)
+        for call in self.on_leave:
+            call(sentence)
+
+    def drain(self, tenure: int, sentence: str) -> bool:
+        """Has a server stop in order; False if there is no link to it."""
+        if tenure == self.membership.tenure:
+            self.ask_to_leave(sentence)
+            return True
+        other = self.others.get(tenure)
+        if other is None or other.peer is None:
+            return False
+        other.peer.send(Leave(sentence))
+        return True
 
     def leave(self, left: Callable[[], None]) -> None:
         """Hands over what this server decides; then calls back. Its clients are served until they
@@ -363,7 +529,6 @@ class Member:
         if not self.router.decides:
             left()
             return
-        self.router.stop_deciding()
         heirs = [other.row for other in self.others.values() if other.peer is not None]
         heir = min(heirs, key=lambda row: row.tenure, default=None)
 
@@ -377,8 +542,4 @@ class Member:
                     other.peer.send(Goodbye("this server hands over"))
             left()
 
-        def idle() -> None:
-            self.router.retire()
-            self._shared.hand_over(None if heir is None else heir.tenure, handed_over)
-
-        self.router.when_decided(idle)
+        self._hand_over(None if heir is None else heir.tenure, handed_over, leaves=True)

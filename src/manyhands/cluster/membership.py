@@ -16,6 +16,8 @@ _SUSPENDED_SHARE: Final = 0.7
 # How often a server must have beaten itself while another did not, to call it dead.
 _BEATS_MIN: Final = 3
 _OFFSETS_KEPT: Final = 16
+# Between two beats the database's clock was set, or it is another database's.
+_OFFSET_STEP_MS: Final = 2_000.0
 # How fast server time follows that of the database.
 _SLEW_SHARE: Final = 0.01
 
@@ -33,6 +35,7 @@ class Tenure(Struct, frozen=True):
     began_at: int = 0
     closed_by: int | None = None
     process: str = ""  # lets a server on the same machine see whether it is gone
+    load: str = ""  # what it last said of itself
 
 
 class Beat(Struct, frozen=True):
@@ -90,8 +93,12 @@ class Membership:
         for number in [number for number in observed if number not in self.tenures]:
             del observed[number]
             self._certain.discard(number)
-        half = (received_ms - sent_ms) / 2
-        self._offsets.append((received_ms - sent_ms, beat.now - (sent_ms + half)))
+        round_trip_ms = received_ms - sent_ms
+        offset_ms = beat.now - (sent_ms + round_trip_ms / 2)
+        known_ms = self.offset_ms()
+        if known_ms is not None and abs(offset_ms - known_ms) > _OFFSET_STEP_MS + round_trip_ms:
+            self._offsets.clear()
+        self._offsets.append((round_trip_ms, offset_ms))
 
     def fail(self) -> None:
         """A beat failed: what others did meanwhile is unknown, so observation begins anew."""

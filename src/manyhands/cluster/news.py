@@ -1,16 +1,41 @@
 """Batches as they travel over a link."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from manyhands.cluster.link import News, PieceNews
+from manyhands.cluster.link import GATHERED_BYTES_MAX, News, PieceNews
+from manyhands.model.job import Job
 from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
     from manyhands.cluster.router import Router
 
 
-def news_of(batch: Batch, router: "Router") -> News:
-    """What fronts have to know of a batch."""
+def news_of(batch: Batch, router: "Router") -> Iterator[News]:
+    """What fronts have to know of a batch; its first jobs apart if they are large."""
+    jobs: list[Job] = []
+    weight = 0
+    for job in batch.jobs.values():
+        if weight > GATHERED_BYTES_MAX:
+            yield _some_of(tuple(jobs), router)
+            jobs, weight = [], 0
+        jobs.append(job)
+        weight += len(job.payload) + len(job.result or b"")
+    yield _rest_of(batch, tuple(jobs), router)
+
+
+def _some_of(jobs: tuple[Job, ...], router: "Router") -> News:
+    return News(
+        number=0,  # that of the batch comes with its last jobs
+        applied=router.applied_number(),
+        applied_seq=router.applied_seq(),
+        serial=router.store.live.last_serial(),
+        position=router.store.live.position,
+        jobs=jobs,
+    )
+
+
+def _rest_of(batch: Batch, jobs: tuple[Job, ...], router: "Router") -> News:
     pieces = tuple(
         PieceNews(row.job_id, row.number, row.at, row.payload, row.warning, row.is_log)
         for row in batch.rows_of("partials").values()
@@ -21,7 +46,7 @@ def news_of(batch: Batch, router: "Router") -> News:
         applied_seq=router.applied_seq(),
         serial=router.store.live.last_serial(),
         position=router.store.live.position,
-        jobs=tuple(batch.jobs.values()),
+        jobs=jobs,
         events=tuple(batch.events),
         events_after=batch.events_after,
         queues=batch.rows_of("queues"),

@@ -7,6 +7,7 @@ to show them. When the owner changes, what was not answered is asked again, in t
 that each connection gets its replies in the order of its requests.
 """
 
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,12 +15,14 @@ from manyhands.cluster.again import UNKNOWN_OUTCOME, earlier_answer, may_repeat,
 from manyhands.cluster.guest import Guest
 from manyhands.cluster.hands import CountedSleepers
 from manyhands.cluster.link import (
+    GATHERED_BYTES_MAX,
     Answers,
     Ask,
     Asks,
     Begin,
     Counts,
     End,
+    LinkError,
     Message,
     News,
     Signals,
@@ -37,6 +40,8 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import (
     Claim,
     Command,
+    Complete,
+    Conclude,
     Fire,
     FollowClock,
     NotifyDependants,
@@ -47,6 +52,7 @@ from manyhands.model.commands import (
     Tick,
 )
 from manyhands.model.replies import Accepted, Refusal, Reply, Why
+from manyhands.store.batch import Batch
 from manyhands.store.contract import Mirrored
 
 _log = get_logger("manyhands.router")
@@ -62,6 +68,12 @@ _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down"
 _CROWDED: Final = Refusal(
     Why.UNAVAILABLE, "too many commands wait for the server that decides; try again later"
 )
+_SUSPENDED: Final = Refusal(
+    Why.UNAVAILABLE, "the database does not answer this server; try again in a few seconds"
+)
+_TOO_LARGE: Final = Refusal(
+    Why.PAYLOAD_TOO_LARGE, "the request is too large to be passed on to the server that decides"
+)
 _OWNERLESS: Final = Refusal(
     Why.UNAVAILABLE, "no server decides about jobs at present; try again in a few seconds"
 )
@@ -73,7 +85,7 @@ class Forwarding:
     __slots__ = ("answered", "forwarded", "held_ms", "repeated", "unavailable")
 
     def __init__(self) -> None:
-        self.forwarded = 0
+        self.forwarded: Counter[str] = Counter()  # by the incarnation of the owner
         self.answered = 0
         self.repeated = 0  # asked again, of another owner
         self.unavailable = 0
@@ -83,7 +95,7 @@ class Forwarding:
 class _Waiting:
     """A command of a client here that is not answered yet."""
 
-    __slots__ = ("asked_ms", "command", "refused", "sent", "settle")
+    __slots__ = ("asked_ms", "command", "refused", "sent", "settle", "weight")
 
     def __init__(
         self, command: Command, settle: Settle | None, refused: Refused | None, asked_ms: float
@@ -93,6 +105,18 @@ class _Waiting:
         self.refused = refused
         self.asked_ms = asked_ms
         self.sent = False  # to some owner
+        self.weight = _weight_of(command)
+
+
+def _weight_of(command: Command) -> int:
+    """Its bytes, as far as they may be many."""
+    if type(command) is Submit:
+        return sum(len(item.payload) for item in command.items)
+    if type(command) is Complete:
+        return len(command.result or b"")
+    if type(command) is Conclude:
+        return sum(len(item.result or b"") for item in command.items if type(item) is Complete)
+    return 0
 
 
 class Router(Dispatcher):
@@ -121,19 +145,24 @@ class Router(Dispatcher):
         self.mirror = store.mirror()
         self.original = store.original()
         self._mirrored = store
+        store.passed_on_bytes = lambda: self._waiting_bytes
         self.decides = False
         self.epoch = 0  # of the present owner, this server or another
         self.owner: str | None = None  # its incarnation, if it has announced itself
         self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
+        # Called with each commit of this server, and with each that another one announces.
+        self.on_own: list[Callable[[Batch, float], None]] = []
+        self.on_news: list[Callable[[Batch, float], None]] = []
         self.forwarding = Forwarding()
         self.guests: dict[str, Guest] = {}
         # From this instant on, by the monotonic clock, nothing may be decided.
         self.suspended_ms = _NEVER
-        self._paused: list[tuple[Command, Settle | None, Refused | None]] = []
+        self._paused: deque[_Waiting] = deque()  # until this server goes on
         # The front's side.
         self.is_mirrored = False  # all that the owner knows has come
         self._host: Callable[[Message], None] | None = None
         self._waiting: dict[int, _Waiting] = {}  # by number, in order
+        self._waiting_bytes = 0
         self._number = 0
         self._unsent: list[int] = []
         self._asked: str | None = None  # the owner that has what was sent
@@ -166,7 +195,7 @@ class Router(Dispatcher):
         if len(self._paused) >= WAITING_COUNT_MAX:
             self._refuse(_CROWDED, settle, refused)
             return
-        self._paused.append((command, settle, refused))
+        self._paused.append(_Waiting(command, settle, refused, self.clock.monotonic_ms()))
 
     def suspend_from(self, instant_ms: float) -> None:
         """A beat succeeded: until this instant nobody takes over."""
@@ -179,9 +208,17 @@ class Router(Dispatcher):
             "suspended until now", milliseconds=int(now_ms - was_ms), held=len(self._paused)
         )
         self.prolong(int(now_ms - was_ms))
-        paused, self._paused = self._paused, []
-        for command, settle, refused in paused:
-            self.ask(command, settle, refused)
+        paused, self._paused = self._paused, deque()
+        for each in paused:
+            self.ask(each.command, each.settle, each.refused)
+
+    def _refuse_paused(self) -> None:
+        """Those that have waited for long: the database does not answer this server."""
+        oldest_ms = self.clock.monotonic_ms() - _OWNERLESS_MS_MAX
+        while self._paused and self._paused[0].asked_ms < oldest_ms:
+            each = self._paused.popleft()
+            self.forwarding.held_ms += _OWNERLESS_MS_MAX
+            self._refuse(_SUSPENDED, each.settle, each.refused)
 
     @property
     def is_suspended(self) -> bool:
@@ -199,7 +236,6 @@ class Router(Dispatcher):
     # The front.
 
     def _forward(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
-        self.counts.commands += 1
         if type(command) in _OWN:
             if settle is not None:
                 settle(Accepted())
@@ -214,7 +250,9 @@ class Router(Dispatcher):
             self._refuse(_CROWDED, settle, refused)
             return
         self._number += 1
-        self._waiting[self._number] = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        waiting = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        self._waiting[self._number] = waiting
+        self._waiting_bytes += waiting.weight
         self._unsent.append(self._number)
         self._send_soon()
 
@@ -230,18 +268,44 @@ class Router(Dispatcher):
         if host is None:
             return
         unsent, self._unsent = self._unsent, []
-        asks = []
+        asks: list[Ask] = []
+        weight = 0
         for number in unsent:
             waiting = self._waiting.get(number)
-            if waiting is not None:
-                asks.append(Ask(number, waiting.command, waiting.sent))
-                waiting.sent = True
+            if waiting is None:
+                continue
+            asks.append(Ask(number, waiting.command, waiting.sent))
+            waiting.sent = True
+            weight += waiting.weight
+            if weight > GATHERED_BYTES_MAX:
+                self._send_some(host, asks)
+                asks, weight = [], 0
         if asks:
-            self.forwarding.forwarded += len(asks)
-            host(Asks(tuple(asks), self.confirmed()))
+            self._send_some(host, asks)
         changes = self.counted_sleepers.changes()
         if changes:
             host(Want(changes))
+
+    def _send_some(self, host: Callable[[Message], None], asks: list[Ask]) -> None:
+        assert self.owner is not None
+        try:
+            host(Asks(tuple(asks), self.confirmed()))
+        except LinkError:
+            last = asks.pop()  # the one that made it so large
+            waiting = self._drop(last.number)
+            if waiting is not None:
+                self._refuse(_TOO_LARGE, waiting.settle, waiting.refused)
+            if asks:
+                self._send_some(host, asks)
+            return
+        self.forwarding.forwarded[self.owner] += len(asks)
+
+    def _drop(self, number: int) -> _Waiting | None:
+        """Takes a command off the list of those that wait."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            self._waiting_bytes -= waiting.weight
+        return waiting
 
     def _want_soon(self) -> None:
         if not self.decides:
@@ -310,7 +374,7 @@ class Router(Dispatcher):
             elif may_repeat(waiting.command):
                 self.forwarding.repeated += 1
             else:
-                del self._waiting[number]
+                self._drop(number)
                 unknown.append(waiting)
         self._unsent = list(self._waiting)
         for waiting in unknown:
@@ -330,18 +394,15 @@ class Router(Dispatcher):
     def _take_answers(self, message: Answers) -> None:
         answers: list[tuple[Settle, Reply]] = []
         for number, reply in message.replies:
-            waiting = self._waiting.pop(number, None)
+            waiting = self._drop(number)
             if waiting is None:
                 continue  # answered before
             settle = waiting.settle
-            if type(reply) is Refusal:
-                self._count_refusal(reply)
-                if settle is None and waiting.refused is not None:
-                    settle = waiting.refused()
+            if type(reply) is Refusal and settle is None and waiting.refused is not None:
+                settle = waiting.refused()
             if settle is not None:
                 answers.append((settle, reply))
         self.forwarding.answered += len(message.replies)
-        self.counts.answers += len(answers)
         self._listeners.answer(answers)
         for notify in self.on_progress:
             notify()
@@ -365,6 +426,8 @@ class Router(Dispatcher):
             self._mirrored.follow(batch.last_seq, news.applied_seq)
             self.events.publish(batch.events, batch.last_seq)
             self._listeners.committed(batch, 0.0)
+            for listener in self.on_news:
+                listener(batch, 0.0)
 
     def _take_wakes(self, message: Wake) -> None:
         unused = []
@@ -385,7 +448,7 @@ class Router(Dispatcher):
             since_ms = max(waiting.asked_ms, self._ownerless_ms)
             if now_ms - since_ms < _OWNERLESS_MS_MAX:
                 continue
-            del self._waiting[number]
+            self._drop(number)
             self.forwarding.held_ms += now_ms - since_ms
             refusal = UNKNOWN_OUTCOME if waiting.sent else _OWNERLESS
             self._refuse(refusal, waiting.settle, waiting.refused)
@@ -402,6 +465,7 @@ class Router(Dispatcher):
 
     def keep_house(self) -> None:
         if self.decides:
+            self._refuse_paused()
             super().keep_house()
             self._send_counts()
             return
@@ -422,11 +486,13 @@ class Router(Dispatcher):
         self._host = None
         self.is_mirrored = True
         self.events.restart(self.store.last_seq())
+        self.hold_time(held=False)
         super().ask(Recover(self.incarnation, outage_ms, alive))
         self._timekeeper.arm_next()
         if self._unnotified:
             self._spreading.go_on()
         waiting, self._waiting, self._unsent = self._waiting, {}, []
+        self._waiting_bytes = 0
         for each in waiting.values():
             self._decide_again(each)
         for guest in self.guests.values():
@@ -447,9 +513,9 @@ class Router(Dispatcher):
         self.owner = None
         self._ownerless_ms = self.clock.monotonic_ms()
         self.hold_time(held=True)
-        paused, self._paused = self._paused, []
-        for command, settle, refused in paused:
-            self._forward(command, settle, refused)
+        paused, self._paused = self._paused, deque()
+        for each in paused:
+            self._forward(each.command, each.settle, each.refused)
 
     def retire(self) -> None:
         """What was decided here is on disk: the fronts get their last answers."""
@@ -526,10 +592,23 @@ class Router(Dispatcher):
     def _release(self, gathering: Any) -> None:  # noqa: ANN401 - the dispatcher's own
         super()._release(gathering)
         batch = gathering.batch
-        if batch is not None and self.guests:
-            news = news_of(batch, self)
+        if batch is None:
+            return
+        elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
+        for listener in self.on_own:
+            listener(batch, elapsed_ms)
+        if self.guests:
+            news = list(news_of(batch, self))
             for guest in self.guests.values():
                 guest.publish(news)
+
+    def hurry(self) -> int:
+        """Has everything durable applied soon; returns the number of its last batch."""
+        return self._mirrored.hurry()
+
+    def apply_lag_ms(self) -> int:
+        """The age of the oldest batch that searches do not find yet."""
+        return int(self._mirrored.apply_lag_seconds() * 1000)
 
     def applied_number(self) -> int:
         """The last batch whose records can be read in the database."""

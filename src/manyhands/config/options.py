@@ -125,6 +125,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "/etc/manyhands/cluster.secret",
         ),
     ] = None
+    cluster_tls_cert: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Certificate of this server for the other servers, as PEM; links are encrypted then.",
+            "/etc/manyhands/cluster.pem",
+        ),
+    ] = None
+    cluster_tls_key: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "Private key of that certificate, as PEM without a password.",
+            "/etc/manyhands/cluster.key",
+        ),
+    ] = None
+    cluster_tls_ca: Annotated[
+        Path | None,
+        About(
+            FilePath(or_none=True),
+            "CA certificates for the cluster, as PEM: they sign those of all its servers, and of"
+            " nobody else.",
+            "/etc/manyhands/cluster-ca.pem",
+        ),
+    ] = None
     cluster_lease_seconds: Annotated[
         int,
         About(
@@ -525,6 +550,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "500000",
         ),
     ] = 2_000_000
+    retention_audit_days: Annotated[
+        int,
+        About(
+            Duration(1, 36500, unit="d"),
+            "Days that an entry of the audit log is kept.",
+            "90",
+        ),
+    ] = 365
     result_retention_hours: Annotated[
         int | None,
         About(

@@ -104,6 +104,7 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
             ("tls_key", config.tls_key),
             ("curve_key", config.curve_key),
             ("cluster_secret_file", config.cluster_secret_file),
+            ("cluster_tls_key", config.cluster_tls_key),
         )
         if path is not None and is_open_to_others(path)
     ]
@@ -261,11 +262,19 @@ def _check_cluster(config: Config, sources: Mapping[str, str]) -> None:
             f'{sources["advertise"]}: advertise cannot be "{config.advertise}" because there is no '
             "address to be reached at; use it together with cluster."
         )
+    names = ("cluster_tls_cert", "cluster_tls_key", "cluster_tls_ca")
+    missing = [name for name in names if getattr(config, name) is None]
+    for name in names:
+        file = getattr(config, name)
+        if file is not None and missing:
+            raise ConfigError(
+                f'{sources[name]}: {name} cannot be "{file}" because both ends of a link show a '
+                f"certificate; use it together with {' and '.join(missing)}."
+            )
 
 
 # What protects an address that other machines can reach.
 _REMEDIES: Final = {
-    "cluster": "cluster_secret_file or ",
     "http": "tokens_file or ",
     "http_tls": "tls_client_ca, tokens_file or ",
     "gearman_tls": "tls_client_ca or ",
@@ -273,12 +282,27 @@ _REMEDIES: Final = {
 }
 
 
+def _check_links(config: Config, sources: Mapping[str, str]) -> None:
+    """Whoever has a link may do anything, so neither access nor insecure makes up for this."""
+    address = config.cluster
+    if address is None or address.is_loopback:
+        return
+    if config.cluster_secret_file is None and config.cluster_tls_ca is None:
+        raise ConfigError(
+            f'{sources["cluster"]}: cluster cannot be "{address}" because other machines could '
+            f"pass themselves off as a server; use a loopback address such as "
+            f"127.0.0.1:{address.port}, or any address together with cluster_secret_file, or with "
+            "cluster_tls_cert, cluster_tls_key and cluster_tls_ca."
+        )
+
+
 def _check_exposure(config: Config, sources: Mapping[str, str]) -> None:
+    _check_links(config, sources)
     if config.insecure or config.access is not None:
         return
     asks_who = config.tokens is not None or config.tokens_file is not None
     for name in OPTIONS:
-        if name == "advertise" or (name == "cluster" and config.cluster_secret_file is not None):
+        if name in ("advertise", "cluster"):
             continue
         if name in ("http", "http_tls") and asks_who:
             continue

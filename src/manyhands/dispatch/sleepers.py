@@ -69,6 +69,11 @@ class Sleepers:
                 if not found:
                     del self._asleep[queue]
 
+    @property
+    def own_count(self) -> int:
+        """Those that are connected to this server."""
+        return self.count
+
     def is_wanted(self, queue: str) -> bool:
         """Whether this queue has a sleeper."""
         return queue in self._asleep or bool(self.anywhere)

@@ -11,6 +11,7 @@ class AuditEntry(Struct, frozen=True, omit_defaults=True, kw_only=True):
     who: str = ""  # the token's name; empty without tokens
     role: str = ""
     address: str = ""
+    protocol: str = ""  # over which it was requested; empty: by the server itself
     request: str = ""  # as it was received
     what: str
     target: str = ""  # the job, queue or setting; the first of several

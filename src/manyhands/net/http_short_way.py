@@ -24,14 +24,15 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Head:
     """The head of a request. Requests with the same head share it."""
 
-    __slots__ = ("guard", "headers", "is_allowed", "method", "path", "query")
+    __slots__ = ("guard", "headers", "is_allowed", "method", "path", "peer", "query")
 
     def __init__(self, method: str, url: tuple[bytes, bytes], headers: dict[bytes, bytes]) -> None:
         self.method = method
         self.path, self.query = url
         self.headers = headers
         self.is_allowed = False  # until it was checked
-        self.guard: Guard | None = None  # what its commands have to pass
+        self.guard: Guard | None = None  # what its commands have to pass, if they come
+        self.peer = ""  # from this address
 
 
 class Request:

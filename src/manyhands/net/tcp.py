@@ -8,13 +8,14 @@ import math
 import os
 import resource
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from manyhands.access.credentials import Certificate, Credentials
 from manyhands.access.gate import NOBODY, Guard
-from manyhands.access.logins import DELAY_SECONDS
+from manyhands.access.logins import Failure, Then
 from manyhands.config import Address
 from manyhands.dispatch.budget import GRANT_BYTES
 from manyhands.dispatch.session import Ask, QueueSummary, Settle
@@ -212,6 +213,10 @@ class TcpListener:
                 connection.abort()
 
 
+# Identifies the peer for the protocol of this name, and calls back.
+Login = Callable[[str, Then], None]
+
+
 class Debtor(Protocol):
     """Counts the bytes of payloads and results in its answers so far."""
 
@@ -254,6 +259,8 @@ class Connection(asyncio.Protocol):
         self._undone = False  # messages that the session kept wait as well
         self._going_on = False  # that turn is scheduled
         self._receiving = False
+        self._logins: deque[tuple[Login, Callable[[Caller | Failure], None]]] = deque()
+        self._logging_in = False
         self._awaiting = False  # large answers are outstanding: no more requests are read
         self._closing = False
         self._ended = False  # the peer closed its half
@@ -321,28 +328,41 @@ class Connection(asyncio.Protocol):
         self.ask = self._dispatcher.ask if self.guard is None else self.guard.ask
 
     def log_in(self, token: str, then: Callable[[bool], None]) -> None:
-        """Makes the peer the caller whose token this is, if it is one, and calls back. The answer
-        to a failed login is held back a while, and nothing is read meanwhile.
-        """
-        logins = self.listener.backplane.logins
+        """Makes the peer the caller whose token this is, if it is one, and calls back."""
+
+        def settle(found: Caller | Failure) -> None:
+            if type(found) is Caller:
+                self.take_caller(found)
+            then(type(found) is Caller)
+
         shown = Credentials(address=self.address, token=token)
-        caller = logins.identify(shown, self.listener.name)
-        if caller is not None:
-            self.take_caller(caller)
-            then(True)  # noqa: FBT003 - a callback
+        self.await_login(partial(self.listener.backplane.logins.identify, shown), settle)
+
+    def await_login(self, login: Login, settle: Callable[[Caller | Failure], None]) -> None:
+        """Begins a login once the earlier ones of this connection are settled. Nothing is read
+        meanwhile.
+        """
+        self._logins.append((login, settle))
+        self._log_in_next()
+
+    def _log_in_next(self) -> None:
+        if self._logins and not self._logging_in and self._transport is not None:
+            login, settle = self._logins.popleft()
+            self._logging_in = True
+            login(self.listener.name, partial(self._settle_login, settle))
+            if self._logging_in:
+                self.pause_reading()
+
+    def _settle_login(
+        self, settle: Callable[[Caller | Failure], None], found: Caller | Failure
+    ) -> None:
+        self._logging_in = False
+        if self._transport is None:
+            return
+        settle(found)
+        if self._logins:
+            self.listener.loop.call_soon(self._log_in_next)
         else:
-            self.hold_back(partial(then, False))  # noqa: FBT003
-
-    def hold_back(self, call: Callable[[], None]) -> None:
-        """Calls back after a while, in which nothing is read: the answer to a failed login."""
-        self._awaiting = True
-        self.pause_reading()
-        self.listener.loop.call_later(DELAY_SECONDS, self._let_go, call)
-
-    def _let_go(self, call: Callable[[], None]) -> None:
-        if self._transport is not None:
-            call()
-            self._awaiting = False
             self.resume_reading()
 
     def may_use(self, queue: str) -> bool:
@@ -522,6 +542,8 @@ class Connection(asyncio.Protocol):
             self._closing
             or self.writing_paused
             or self._awaiting
+            or self._logging_in
+            or self._logins
             or self.waits_for_room
             or (session is not None and session.is_overwhelmed())
         )
@@ -681,6 +703,7 @@ class Connection(asyncio.Protocol):
             command,
             settle,
             self.address,
+            listener.name,
             f"{listener.name} admin",
             self.caller or NOBODY,
             None if guard is None else guard.ask_recorded,

@@ -287,7 +287,7 @@ class TlsDoor:
         except (ConnectionResetError, BrokenPipeError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
             outcome = "abandoned"  # as by a check whether the port is open
         except OSError as error:
-            why = _handshake_failure(error)
+            why = reason_of(error)
             self._repeats.warn("a TLS handshake failed", address, listener=self.name, why=why)
         finally:
             if outcome != "completed":
@@ -310,7 +310,8 @@ class TlsDoor:
         self._sockets.clear()
 
 
-def _handshake_failure(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Why a handshake failed, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the peer's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -4,12 +4,14 @@ session. What waits for a peer is bounded.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from manyhands.access.accounts import is_this_machine
 from manyhands.access.credentials import Credentials
 from manyhands.access.curve_keys import CurveKeyFile
 from manyhands.access.gate import Askers, Guard
+from manyhands.access.logins import Failure
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
@@ -128,6 +130,7 @@ def _bound(wanted: Address | None, listener: TcpListener | None) -> Address | No
 _NULL_OR_PLAIN: Final[Mechanisms] = {b"NULL": None, b"PLAIN": PlainHandshake}
 # libzmq reports an error of this text as a failed authentication, and any other as a fault.
 NOT_ACCEPTED: Final = "400"
+_NOT_ACCEPTED: Final = "the peer is not accepted"
 
 
 class RouterSocket:
@@ -140,7 +143,7 @@ class RouterSocket:
         payload_bytes_max: int,
         places: Places,
     ) -> None:
-        self._backplane = backplane
+        self.backplane = backplane
         self.loop = asyncio.get_running_loop()
         self.name = name
         self.message_bytes_max = payload_bytes_max + _ENVELOPE_BYTES
@@ -170,7 +173,7 @@ class RouterSocket:
         for listener in filter(None, (self._plain, self._curve)):
             await listener.start()
         self._callers.subscribe(self._look_at_callers)
-        self._backplane.dispatcher.on_batch.append(self._on_batch)
+        self.backplane.dispatcher.on_batch.append(self._on_batch)
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
         places = self._places
         return Places(
@@ -199,22 +202,16 @@ class RouterSocket:
         self.everybody[peer] = None
         return peer
 
-    def identify(self, peer: "Peer", mechanism: Mechanism | None) -> Caller:
-        """Who a peer is. Raises `RefusedError` if it is not accepted."""
+    def shown_by(self, peer: "Peer", mechanism: Mechanism | None) -> Credentials:
+        """What a peer shows in its handshake."""
         address = peer.connection.address
         if isinstance(mechanism, CurveHandshake):
             # Without an access file no key is known, and CURVE only encrypts.
             known = self._callers.asks_everyone
-            shown = Credentials(address=address, curve=mechanism.peer_key if known else None)
-        elif isinstance(mechanism, PlainHandshake):
-            shown = Credentials(address=address, user=mechanism.user, password=mechanism.password)
-        else:
-            shown = Credentials(address=address)
-        caller = self._callers.identify(shown)
-        if caller is None:
-            self._backplane.logins.failed(shown, self.name)
-            raise RefusedError("the peer is not accepted", reply=True, code=NOT_ACCEPTED)
-        return caller
+            return Credentials(address=address, curve=mechanism.peer_key if known else None)
+        if isinstance(mechanism, PlainHandshake):
+            return Credentials(address=address, user=mechanism.user, password=mechanism.password)
+        return Credentials(address=address)
 
     def caller_of(self, identity: bytes) -> Caller | None:
         """Who a peer is, while it is connected."""
@@ -236,7 +233,7 @@ class RouterSocket:
         if not wish or wish[0] == 0:
             identity = b""
             while not identity or identity in self._peers:
-                identity = b"\0" + bytes.fromhex(self._backplane.ids.token()[:8])
+                identity = b"\0" + bytes.fromhex(self.backplane.ids.token()[:8])
         former = self._peers.get(identity)
         if former is not None:
             former.leave()
@@ -333,9 +330,9 @@ class RouterSocket:
     async def drain(self) -> None:
         """Lets peers learn for a moment that the server is stopping, then closes the socket."""
         self.session.drain()
-        if self._backplane.condition.failure is None:
+        if self.backplane.condition.failure is None:
             idle = asyncio.Event()
-            self._backplane.dispatcher.when_idle(idle.set)
+            self.backplane.dispatcher.when_idle(idle.set)
             await idle.wait()
             await asyncio.sleep(_FAREWELL_SECONDS)
         if self._looking is not None:
@@ -363,6 +360,7 @@ class Peer:
         "_handshake_looks",
         "_kept",
         "_receive_short",
+        "_receiving",
         "_route",
         "_router",
         "_session",
@@ -391,6 +389,7 @@ class Peer:
         self._receive_short: ReceiveShort = _take_nothing
         self._transport: asyncio.Transport | None = None  # set once it may be written to directly
         self._at_rest = False  # the next bytes begin a message, and nothing waits before it
+        self._receiving = False  # the handshake is taking bytes
         self._handshake: Handshake | None = Handshake(mechanisms, self._identify)
         self._decoder: Decoder | None = None
         self._kept: list[list[bytes]] = []  # arrived while the session was overwhelmed
@@ -485,15 +484,16 @@ class Peer:
         if handshake is None:
             return None  # it was refused
         try:
+            self._receiving = True
             rest = handshake.feed(data)
         except RefusedError as error:
             for reply in (*handshake.replies, error.answer):
                 self.connection.send(reply)
             self._refuse(str(error))
             return None
-        for reply in handshake.replies:
-            self.connection.send(reply)
-        handshake.replies.clear()
+        finally:
+            self._receiving = False
+        self._send_replies(handshake)
         if rest is None:
             return None
         self.identity = router.admit(self, handshake.identity)
@@ -511,9 +511,46 @@ class Peer:
             self._transport = self.connection.receive_first(self)
         return rest
 
-    def _identify(self, mechanism: Mechanism | None) -> None:
-        self.caller = self._router.identify(self, mechanism)
-        self.connection.take_caller(self.caller)
+    def _identify(self, mechanism: Mechanism | None) -> bool:
+        """Whether the peer has to wait. Raises `RefusedError` if it is not accepted."""
+        router, connection = self._router, self.connection
+        logins = router.backplane.logins
+        shown = router.shown_by(self, mechanism)
+        if mechanism is None:
+            caller = logins.callers.identify(shown)
+            if caller is None:
+                logins.failed(shown, connection.listener.name)
+                raise RefusedError(_NOT_ACCEPTED, reply=True, code=NOT_ACCEPTED)
+            self._take_caller(caller)
+        else:
+            connection.await_login(partial(logins.identify, shown), self._settle_login)
+        return self.caller is None
+
+    def _send_replies(self, handshake: Handshake) -> None:
+        for reply in handshake.replies:
+            self.connection.send(reply)
+        handshake.replies.clear()
+
+    def _take_caller(self, caller: Caller) -> None:
+        self.caller = caller
+        self.connection.take_caller(caller)
+
+    def _settle_login(self, found: Caller | Failure) -> None:
+        handshake = self._handshake
+        if handshake is None:
+            return  # it took too long
+        if type(found) is Caller:
+            self._take_caller(found)
+            if not self._receiving:  # else the handshake goes on by itself
+                handshake.admitted()
+                self.receive(b"")
+        elif found is Failure.WRONG:
+            self._send_replies(handshake)
+            refused = RefusedError(_NOT_ACCEPTED, reply=True, code=NOT_ACCEPTED)
+            self.connection.send(refused.answer)
+            self._refuse(_NOT_ACCEPTED)
+        else:  # without an answer, it tries again
+            self._refuse("too many passwords wait to be checked")
 
     def _send_command(self, frame: bytes) -> None:
         self.connection.send(frame if self._box is None else self._box.encode_command(frame))

@@ -107,21 +107,23 @@ Mechanisms = Mapping[bytes, Callable[[], Mechanism] | None]
 NULL_ONLY: Final[Mechanisms] = {b"NULL": None}
 
 
-def _accept(_mechanism: Mechanism | None) -> None:
-    """Accepts every peer."""
+def _accept(_mechanism: Mechanism | None) -> bool:
+    """Accepts every peer, at once."""
+    return False
 
 
 class Handshake:
     """The start of a connection. `GREETING` is sent at once; ``replies`` collects the rest.
 
     A peer chooses one of the mechanisms. ``admit`` is called when it has shown who it is, and
-    raises `RefusedError` if it is not accepted.
+    raises `RefusedError` if it is not accepted. It returns whether the peer has to wait: then
+    `admitted` is called once it is.
     """
 
     def __init__(
         self,
         mechanisms: Mechanisms = NULL_ONLY,
-        admit: Callable[[Mechanism | None], None] = _accept,
+        admit: Callable[[Mechanism | None], bool] = _accept,
     ) -> None:
         self._mechanisms = mechanisms
         self._admit = admit
@@ -242,10 +244,19 @@ class Handshake:
         mechanism = self.mechanism
         assert mechanism is not None
         self._take_properties(mechanism.take_initiate(body))
-        self._admit(mechanism)
-        self.replies.append(mechanism.ready(_PROPERTIES))
-        self._take = None
+        self._take = self._await_verdict
+        if not self._admit(mechanism):
+            self.admitted()
         return True
+
+    def _await_verdict(self) -> bool:
+        return False
+
+    def admitted(self) -> None:
+        """The peer is accepted. What it has sent meanwhile is taken with the next bytes."""
+        assert self.mechanism is not None
+        self.replies.append(self.mechanism.ready(_PROPERTIES))
+        self._take = None
 
     def _take_ready(self) -> bool:
         body = self._next_command(b"READY")

@@ -27,7 +27,7 @@ from manyhands.model.history import (
     merged,
 )
 from manyhands.model.job import FINISHED
-from manyhands.observe.tallies import Tallies
+from manyhands.observe.tallies import Tallies, Totals
 
 _log = get_logger("manyhands.history")
 
@@ -64,10 +64,15 @@ class Point(Struct, frozen=True):
 class History:
     """Writes samples as time passes, and reads them."""
 
-    def __init__(self, dispatcher: Dispatcher, tallies: "Tallies") -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, tallies: Tallies, totals: Totals | None = None
+    ) -> None:
+        """``tallies`` are of what this server decides, which is what it writes."""
         self._dispatcher = dispatcher
         self._store = dispatcher.store
         self._tallies = tallies
+        self._totals = totals or Totals(tallies)
+        self._taking_up: asyncio.Task[None] | None = None
         self._minute_at = _floor(dispatcher.clock.now(), MINUTE_MS)
         # The current minute, as it was last written.
         self._minute: dict[str, Sample] = {
@@ -86,22 +91,42 @@ class History:
 
     def look(self, now: int) -> None:
         """Once a second."""
-        entered = self._tallies.entered
+        entered = self._totals.entered
         self._ends.append((now, sum(entered[state] for state in FINISHED)))
         minute_at = _floor(now, MINUTE_MS)
+        decides = self._dispatcher.decides
         if minute_at != self._minute_at or now - self._written_at >= _WRITE_MS:
             self.write(now)
         if minute_at != self._minute_at:
-            self._handed_out.append((self._minute_at, dict(self._tallies.jobs_out)))
+            self._handed_out.append((self._minute_at, dict(self._totals.jobs_out)))
             self._minute_at = minute_at
             self._minute = {}
+        if not decides:
+            return
         coarse_at = _floor(now, COARSE_MS)
         if self._coarse_at != coarse_at and (self._joining is None or self._joining.done()):
             self._joining = asyncio.create_task(self._join(coarse_at))
 
+    def take_up(self) -> None:
+        """This server decides from now on: it goes on with the minute that another one began."""
+        self._taking_up = asyncio.create_task(self._take_up())
+
+    async def _take_up(self) -> None:
+        minute_at = self._minute_at
+        rows = await asyncio.to_thread(
+            self._store.samples, MINUTE_MS, minute_at, minute_at + MINUTE_MS
+        )
+        if minute_at == self._minute_at:
+            for row in rows:
+                self._minute.setdefault(row.queue, Sample()).add(row.sample)
+
     def write(self, now: int) -> None:
-        """Adds the counts up to now to the next commit."""
+        """Adds the counts up to now to the next commit. What another server decides, it writes."""
+        if self._taking_up is not None and not self._taking_up.done():
+            return
         self._written_at = now
+        if not self._dispatcher.decides:
+            return
         counted = self._tallies.cut()
         if not counted:
             return
@@ -177,7 +202,7 @@ class History:
         end = _floor(now, wanted.step_ms) + wanted.step_ms
         start = end - wanted.length_ms
         rows = await asyncio.to_thread(self._rows, wanted, start, end, queue)
-        return _points(rows, self._present(queue), wanted, start, now)
+        return _points(rows, self._present(queue, rows), wanted, start, now)
 
     def rate(self) -> float:
         """Jobs that ended, a second, in the last seconds."""
@@ -190,7 +215,7 @@ class History:
         """Jobs handed out in each step, by realm. Known since the start, and at most for a day."""
         found: dict[str, list[int]] = {}
         before: dict[str, int] = {}
-        for at, totals in (*self._handed_out, (self._minute_at, self._tallies.jobs_out)):
+        for at, totals in (*self._handed_out, (self._minute_at, self._totals.jobs_out)):
             for realm, total in totals.items():
                 counts = found.setdefault(realm, [0] * len(instants))
                 step = bisect_right(instants, at) - 1
@@ -202,7 +227,8 @@ class History:
     async def recent(self, minutes: int) -> dict[str, Sample]:
         """What happened in each queue in the last minutes and in the current one."""
         since = self._minute_at - minutes * MINUTE_MS
-        rows = await asyncio.to_thread(self._store.samples, MINUTE_MS, since, self._minute_at)
+        until = self._minute_at + (0 if self._dispatcher.decides else MINUTE_MS)
+        rows = await asyncio.to_thread(self._store.samples, MINUTE_MS, since, until)
         found: dict[str, Sample] = {}
         for row in rows:
             if row.queue != ALL_QUEUES:
@@ -222,8 +248,15 @@ class History:
             rows += [row for row in minutes if row.at >= since or not rows]
         return rows
 
-    def _present(self, queue: str) -> StoredSample:
-        """The current minute, up to now."""
+    def _present(self, queue: str, rows: Sequence[StoredSample]) -> StoredSample:
+        """The current minute, up to now; of another server's, what it has written."""
+        if not self._dispatcher.decides:
+            depth = self._depth_of_all() if queue == ALL_QUEUES else self._depth(queue)
+            written = (
+                row.sample for row in rows if row.at == self._minute_at and row.step_ms == MINUTE_MS
+            )
+            sample = merged((Sample(), *written))
+            return StoredSample(MINUTE_MS, self._minute_at, queue, replace(sample, depth=depth))
         current = self._tallies.current
         if queue == ALL_QUEUES:
             fresh, depth = list(current.values()), self._depth_of_all()

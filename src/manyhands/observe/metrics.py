@@ -29,6 +29,7 @@ from manyhands.observe.tallies import Tallies
 # Beyond this, queues are summed up: a label for each would cost more than it is worth.
 _QUEUES_MAX: Final = 1_000
 _OTHER: Final = "_other"
+_OF_JOBS: Final = ("unfinished_jobs", "events")  # facts of the store that only one server reports
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -114,7 +115,8 @@ class Metrics(Collector):
         """All metrics."""
         self._facts.count()
         yield InfoMetricFamily("manyhands", "Version of the server.", {"version": __version__})
-        yield from self._queues()
+        if self._dispatcher.decides:  # the others show the same queues: sums would be wrong
+            yield from self._queues()
         yield from self._jobs()
         yield from self._commits()
         yield from self._commands()
@@ -228,11 +230,11 @@ class Metrics(Collector):
             "manyhands_internal_errors", "Commands undone by a defect of ours.", counts.failures
         )
         yield GaugeMetricFamily(
-            "manyhands_sleepers", "Workers that sleep for work.", dispatcher.sleepers.count
+            "manyhands_sleepers", "Workers that sleep for work.", dispatcher.sleepers.own_count
         )
-        yield GaugeMetricFamily(
-            "manyhands_workers", "Workers that hold leases.", dispatcher.store.live.workers_count()
-        )
+        if dispatcher.decides:
+            workers = dispatcher.store.live.workers_count()
+            yield GaugeMetricFamily("manyhands_workers", "Workers that hold leases.", workers)
         yield GaugeMetricFamily(
             "manyhands_events_last_seq", "Newest event's number.", dispatcher.events.last_seq
         )
@@ -249,7 +251,7 @@ class Metrics(Collector):
         store = self._dispatcher.store
         facts = GaugeMetricFamily("manyhands_store", "Numbers about the store.", labels=["fact"])
         for name, value in store.facts().items():
-            if isinstance(value, int):
+            if isinstance(value, int) and (self._dispatcher.decides or name not in _OF_JOBS):
                 facts.add_metric([name], value)
         yield facts
         free = store.free_bytes()

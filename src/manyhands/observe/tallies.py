@@ -5,7 +5,8 @@ Hot: every job is counted several times in its life.
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from manyhands.model import limits
 from manyhands.model.events import Event
@@ -14,6 +15,7 @@ from manyhands.model.job import State
 from manyhands.model.reasons import Reason
 from manyhands.observe.facts import Facts
 
+Key = TypeVar("Key")
 # The reasons for taking a lease from a silent worker.
 TAKEN: Final = tuple(reason for reason in Reason if reason.is_lost and reason.charged)
 
@@ -141,3 +143,35 @@ class Tallies:
     def total(self) -> Sample:
         """Everything since the start."""
         return merged((self._earlier, *self.current.values()))
+
+
+class Totals:
+    """What was counted by one or several tallies since the start: what this server decides, and
+    what others do.
+    """
+
+    def __init__(self, *tallies: Tallies) -> None:
+        self._tallies = tallies
+
+    @property
+    def entered(self) -> dict[State, int]:
+        """Jobs that entered each state."""
+        return _summed([each.entered for each in self._tallies])
+
+    @property
+    def jobs_in(self) -> dict[str, int]:
+        """Submitted, by realm."""
+        return _summed([each.jobs_in for each in self._tallies])
+
+    @property
+    def jobs_out(self) -> dict[str, int]:
+        """Handed out, by realm."""
+        return _summed([each.jobs_out for each in self._tallies])
+
+
+def _summed(counts: Sequence[Mapping[Key, int]]) -> dict[Key, int]:
+    total: dict[Key, int] = {}
+    for each in counts:
+        for key, count in each.items():
+            total[key] = total.get(key, 0) + count
+    return total

@@ -6,7 +6,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from manyhands.model.policy import REALMS
-from manyhands.observe.tallies import Tallies
+from manyhands.observe.tallies import Totals
 
 # The ends of names of addresses that are no protocol of their own: peers with encryption are
 # counted with all others, and other servers are no clients.
@@ -24,14 +24,14 @@ class Flow(Struct, frozen=True):
 class Traffic:
     """All listeners. Each adds itself."""
 
-    def __init__(self, tallies: Tallies, addresses: Mapping[str, str | None]) -> None:
-        self._tallies = tallies
+    def __init__(self, totals: Totals, addresses: Mapping[str, str | None]) -> None:
+        self._totals = totals
         self._addresses = addresses
         self.sources: dict[str, Callable[[], Flow]] = {}
 
     def rows(self) -> list[dict[str, Any]]:
         """One for each listener."""
-        tallies = self._tallies
+        jobs_in, jobs_out = self._totals.jobs_in, self._totals.jobs_out
         found = []
         for name, address in self._addresses.items():
             if name.endswith(_NO_PROTOCOL):
@@ -39,8 +39,8 @@ class Traffic:
             flow = self.sources.get(name, Flow)()
             jobs = {
                 realm: {
-                    "jobs_in": tallies.jobs_in.get(realm, 0),
-                    "jobs_out": tallies.jobs_out.get(realm, 0),
+                    "jobs_in": jobs_in.get(realm, 0),
+                    "jobs_out": jobs_out.get(realm, 0),
                 }
                 for realm, served in REALMS.items()
                 if served.listener == name

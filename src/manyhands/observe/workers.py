@@ -4,6 +4,7 @@ Kept in memory only. What each holds is known from the leases, which survive a r
 for display, and a live worker is back in here with its next request.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from manyhands.model.events import Event
@@ -35,9 +36,9 @@ class WorkerRecord:
 class WorkerBook:
     """All workers of one realm, the longest silent first."""
 
-    def __init__(self, realm: str, facts: Facts, *, learns: bool = False) -> None:
+    def __init__(self, realm: str, count: Callable[[], None], *, learns: bool = False) -> None:
         self.realm = realm
-        self._facts = facts
+        self._count = count
         self.learns = learns  # of workers from their leases alone; else from requests
         # By name, or by address for those without. Counted up to the last `Facts.count`.
         self.by_key: dict[str, WorkerRecord] = {}
@@ -49,7 +50,7 @@ class WorkerBook:
         if record is not None and now - record.seen_at < _SEEN_MS and record.address == address:
             return
         if record is None:
-            self._facts.count()  # earlier events are not about the new record
+            self._count()  # earlier events are not about the new record
             record = WorkerRecord(key)
         else:
             del self.by_key[key]  # to the end
@@ -61,7 +62,7 @@ class WorkerBook:
 
     def records(self, now: int) -> list[WorkerRecord]:
         """The workers seen recently, by name; others are forgotten here."""
-        self._facts.count()
+        self._count()
         for name, record in list(self.by_key.items()):
             if record.seen_at + WORKER_MS_MAX > now:
                 break
@@ -70,7 +71,7 @@ class WorkerBook:
 
     def record(self, name: str) -> WorkerRecord | None:
         """One worker."""
-        self._facts.count()
+        self._count()
         return self.by_key.get(name)
 
 
@@ -79,18 +80,25 @@ class WorkerBooks:
     there, or gone.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, *facts: Facts) -> None:
+        """Several: of what this server decides, and of what others do."""
+        self._facts = facts
         self.by_realm = {
-            name: WorkerBook(name, facts, learns=realm.workers is KnownBy.LEASE)
+            name: WorkerBook(name, self._count, learns=realm.workers is KnownBy.LEASE)
             for name, realm in REALMS.items()
             if realm.workers is not KnownBy.CONNECTION
         }
-        facts.on_started.append(self._started)
-        facts.on_resumed.append(self._resumed)
-        facts.on_completed.append(self._completed)
-        facts.on_advanced.append(self._completed)
-        facts.on_attempt_failed.append(self._failed)
-        facts.on_attempt_lost.append(self._lost)
+        for each in facts:
+            each.on_started.append(self._started)
+            each.on_resumed.append(self._resumed)
+            each.on_completed.append(self._completed)
+            each.on_advanced.append(self._completed)
+            each.on_attempt_failed.append(self._failed)
+            each.on_attempt_lost.append(self._lost)
+
+    def _count(self) -> None:
+        for each in self._facts:
+            each.count()
 
     def _started(self, event: Event) -> None:
         record = self._speaker(event)

@@ -82,10 +82,10 @@ class Duties:
             self._look_at_disk()
             self._dispatcher.keep_house()
             self._budget.look()
+            self._history.look(self._clock.now())
             if not self._dispatcher.decides:
                 continue  # the rest is done by the server that does
             self._calendar.look()
-            self._history.look(self._clock.now())
             self._sweep_now_and_then()
             # A slice now, and more at once while there is more: never long, never far behind.
             pruned = self._store.prune(self._aged_now(), _PRUNE_COUNT)

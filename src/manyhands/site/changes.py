@@ -1,4 +1,4 @@
-"""Which requests change something, in any API.
+"""Which requests change something, in any API, and which protocol they belong to.
 
 A request counts as a change unless it is known not to be one, so a new route is closed to read-only
 callers by default, and appears in the audit log unless it is declared to be work.
@@ -9,10 +9,13 @@ from itertools import takewhile
 from typing import Final
 
 from manyhands.protocols.qless.paths import RESERVED, is_count, segments
+from manyhands.protocols.taskcluster.messages import VERSION
+from manyhands.site import routes as site
 from manyhands.site.document import APIS
 from manyhands.web.routes import Route, pattern
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_STREAM: Final = "/api/stream"
 
 
 class Change(enum.Enum):
@@ -38,6 +41,17 @@ def kind_of(method: str, raw_path: bytes, path: str) -> Change:
         return Change.WORK
     return Change.OPERATION
 
+
+def protocol_of(path: str) -> str:
+    """The protocol of a request, as the audit log names it. What no other owns is qless."""
+    if path == _STREAM:
+        return "stream"
+    head = path.split("/", 2)[1] if path.startswith("/") else ""
+    return "http" if path in _PATHS_OF_SITE else _PROTOCOLS.get(head, "qless")
+
+
+_PATHS_OF_SITE: Final = {"*", *(route.path for route in site.API.routes)}
+_PROTOCOLS: Final = {"api": "native", VERSION: "taskcluster", "ui": "ui"}
 
 _Start = tuple[bytes, ...]
 

@@ -9,7 +9,6 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from manyhands.access.gate import guarded_by
-from manyhands.access.logins import DELAY_SECONDS
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.net.backplane import Backplane
@@ -22,13 +21,12 @@ from manyhands.observe.traffic import Flow
 from manyhands.protocols.native.routes import NativeRoutes
 from manyhands.protocols.qless.routes import QlessRoutes
 from manyhands.protocols.taskcluster.routes import TaskclusterRoutes
-from manyhands.site.changes import Change, kind_of
+from manyhands.site.changes import Change, kind_of, protocol_of
 from manyhands.site.document import APIS, document
 from manyhands.site.routes import SiteRoutes
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.ui.site import Ui
-from manyhands.web.admission import WrongLoginError
 from manyhands.web.cors import Cors
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Defences, Exchange, HungUpError
@@ -45,6 +43,8 @@ _LIMITED: Final = re.compile(
 )
 # Paths that show only the queues of the caller.
 _BY_QUEUE: Final = re.compile(r"/api/events|/api/queues(/[^/]+)?")
+# How the audit log names requests that were not let in.
+_WORDS: Final = {Change.NONE: "look", Change.WORK: "work", Change.OPERATION: "operate"}
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
 # What a body may hold besides its payload, which may be base64.
 _ENVELOPE_BYTES: Final = 1024 * 1024
@@ -93,6 +93,7 @@ class HttpListener(TcpListener):
         self._defences: Defences | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._preparing: asyncio.Task[None] | None = None
 
     def metrics(self) -> Iterable[Metric]:
         """The metrics of this listener only."""
@@ -145,6 +146,7 @@ class HttpListener(TcpListener):
         if address is not None:
             self._bound = self.bound()
             self._defend()
+            self._preparing = self.loop.create_task(self._ui.prepare())
         return address
 
     def fall_silent(self) -> None:
@@ -152,6 +154,8 @@ class HttpListener(TcpListener):
 
     async def drain(self) -> None:
         """Answers what is in flight, accepts nothing new, and closes."""
+        if self._preparing is not None:
+            self._preparing.cancel()
         self._naps.end_all()
         self._native.stream.announce_stop()
         self.stop_listening()
@@ -200,14 +204,17 @@ class HttpListener(TcpListener):
                 await exchange.answer_options(_METHODS, preflight)
                 return
             change = kind_of(exchange.method, exchange.raw_path, exchange.path)
-            self._admit(exchange, change)
+            try:
+                await self._admit(exchange, change)
+            except Problem as found:
+                self._record(exchange, change, found)
+                raise
             if change is Change.WORK and exchange.method == "GET":
                 self._defences.check_taking(exchange.headers)
-            with guarded_by(self._admission.guard(exchange.caller, exchange.address)):
+            protocol = protocol_of(exchange.path)
+            guard = self._admission.guard(exchange.caller, exchange.address, protocol)
+            with guarded_by(guard):
                 await self._serve(exchange, change)
-        except WrongLoginError as found:
-            await asyncio.sleep(DELAY_SECONDS)
-            await exchange.fail(found)
         except Problem as found:
             if found.status >= 500:
                 self._note(exchange, found)
@@ -227,27 +234,42 @@ class HttpListener(TcpListener):
             self._note(exchange, defect, exc_info=True)
             await exchange.fail(defect)
 
-    def _admit(self, exchange: Exchange, change: Change) -> None:
+    async def _admit(self, exchange: Exchange, change: Change) -> None:
         admission = self._admission
-        caller = exchange.caller = admission.check(
-            exchange.headers,
-            changes=change is not Change.NONE,
-            path=exchange.path,
-            near=exchange.connection.credentials(exchange.headers),
-        )
+        near = exchange.connection.credentials(exchange.headers)
+        caller = await admission.identified(exchange.headers, near, exchange.path)
+        exchange.caller = caller
         if admission.asks:
             exchange.connection.connection.caller = caller
         if change is Change.NONE:
             limited = _LIMITED.fullmatch(exchange.path) is not None
             by_queue = _BY_QUEUE.fullmatch(exchange.path) is not None
             admission.check_reading(caller, exchange.path, limited=limited, by_queue=by_queue)
-        elif exchange.path.startswith("/api/bulk"):
+            return
+        admission.check_changing(caller)
+        if exchange.path.startswith(("/api/bulk", "/api/servers")):
             admission.check_operating(caller)
+
+    def _record(self, exchange: Exchange, change: Change, found: Problem) -> None:
+        """Records a request that was not let in, except a look without credentials: browsers have
+        one before they log in.
+        """
+        if found.status != 401 or change is not Change.NONE:
+            self._admission.record(
+                found,
+                exchange.caller,
+                exchange.address,
+                protocol_of(exchange.path),
+                _WORDS[change],
+                f"{exchange.method} {exchange.path}",
+            )
 
     async def _serve(self, exchange: Exchange, change: Change) -> None:
         if change is Change.OPERATION:
             request = f"{exchange.method} {exchange.path}"
-            with self.backplane.audit.action(exchange.caller, exchange.address, request):
+            protocol = protocol_of(exchange.path)
+            caller, address = exchange.caller, exchange.address
+            with self.backplane.audit.action(caller, address, protocol, request):
                 await self._dispatch(exchange)
         else:
             await self._dispatch(exchange)

@@ -7,7 +7,7 @@ by several servers) fills its view in ``load``; one that keeps them in memory re
 This module must not know about asyncio or protocols.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import Struct
@@ -488,8 +488,16 @@ class Mirrored(Store, Protocol):
     def original(self) -> "Original":
         """The live jobs, for others to mirror."""
 
+    passed_on_bytes: Callable[[], int]  # of commands that wait for another server
+
     def applied_number(self) -> int:
         """The number of the last batch whose records can be read in the database."""
+
+    def hurry(self) -> int:
+        """Has everything durable applied soon; returns the number of its last batch."""
+
+    def apply_lag_seconds(self) -> float:
+        """The age of the oldest batch that is durable and cannot be read there yet."""
 
     def applied_seq(self) -> int:
         """The number of the last event that can be read there."""

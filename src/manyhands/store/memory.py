@@ -229,6 +229,9 @@ class MemoryStore:
         for step_ms, rows in self._samples.items():
             while rows and next(iter(rows))[0] + SAMPLES_KEPT_MS[step_ms] < now:
                 del rows[next(iter(rows))]
+        too_old_at = now - self._retention.audit_ms
+        while self._audit and next(iter(self._audit.values())).at <= too_old_at:
+            del self._audit[next(iter(self._audit))]
         for queue in self._rounds.part(limits.QUEUES_A_SLICE):
             for state in OUTCOMES:
                 if (queue, state) in self._finished_order:

@@ -18,6 +18,7 @@ class Retention(Struct, frozen=True):
     result_ms: int | None = None  # None: as long as the record
     event_ms: int = 7 * 24 * 3600 * 1000
     events_max: int = 2_000_000
+    audit_ms: int = 365 * 24 * 3600 * 1000
     bytes_max: int = 1024 * 1024 * 1024  # payloads and results of all records together
 
     def record_ms_of(self, policy: QueuePolicy) -> int:

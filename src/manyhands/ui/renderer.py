@@ -68,6 +68,10 @@ class Renderer:
         for name in ("layout.html", "part.html", "parts.html", "problem.html"):
             self.prepare(name)
 
+    def names(self) -> list[str]:
+        """All templates."""
+        return sorted(file.name for file in _FOLDER.glob("*.html"))
+
     def is_prepared(self, name: str) -> bool:
         """Whether a template can be rendered at once."""
         return name in self._prepared

@@ -1,7 +1,10 @@
 """The servers on this store, and which of them decides."""
 
-from manyhands.ui.page import Page, Shown
-from manyhands.ui.visit import Visit
+from manyhands.ui import words
+from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
+from manyhands.ui.visit import Form, Visit
+from manyhands.web.draining import drain_server
+from manyhands.web.envelope import Problem
 
 
 class Servers(Page):
@@ -13,4 +16,25 @@ class Servers(Page):
     async def show(self, visit: Visit) -> Shown:
         del visit
         rows = self.sources.servers()
-        return Shown("servers.html", {"rows": rows}, self.title)
+        serving = sum(row.state == "serving" for row in rows)
+        return Shown("servers.html", {"rows": rows, "serving": serving}, self.title)
+
+    async def act(self, visit: Visit, form: Form) -> Done | Confirm:
+        del visit
+        if form.text("action") != "drain":
+            raise Problem(400, "invalid_body", "a server can only be drained here")
+        name = form.text("name")
+        if not form.confirmed:
+            return confirm_again(
+                form,
+                question=f"Drain server {words.shown(name)}? It hands over, lets its clients"
+                " finish, and stops. The others go on.",
+                button="Drain the server",
+                back=url("servers"),
+            )
+        try:
+            drain_server(self.sources, name)
+        except Problem as problem:
+            sentence = f"{problem.message[:1].upper()}{problem.message[1:]}."
+            return Done(url("servers"), sentence, failed=True)
+        return Done(url("servers"), f"Server {words.shown(name)} hands over and stops.")

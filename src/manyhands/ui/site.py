@@ -8,12 +8,11 @@ from urllib.parse import quote, unquote
 from msgspec.structs import replace
 
 from manyhands.access.credentials import Credentials
-from manyhands.access.logins import DELAY_SECONDS
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
 from manyhands.ui.about import About
-from manyhands.ui.assets import Assets, takes_gzip
+from manyhands.ui.assets import takes_gzip
 from manyhands.ui.audit import Audit
 from manyhands.ui.events import Events
 from manyhands.ui.failures import FailuresPage
@@ -27,9 +26,9 @@ from manyhands.ui.overview import Overview
 from manyhands.ui.page import Confirm, Done, File, Moved, Page, Shown
 from manyhands.ui.queue import QueuePage
 from manyhands.ui.queues import Queues
-from manyhands.ui.renderer import Renderer
 from manyhands.ui.schedules import Schedules
 from manyhands.ui.servers import Servers
+from manyhands.ui.tools import Tools
 from manyhands.ui.visit import (
     FORM_COOKIE,
     TOAST_COOKIE,
@@ -90,21 +89,12 @@ _PACKED_BYTES_MIN: Final = 1_400  # smaller answers fit into one packet anyway
 _Headers = list[tuple[bytes, bytes]]
 
 
-class _Tools:
-    """What pages are made from."""
-
-    def __init__(self) -> None:
-        self.assets = Assets()
-        self.renderer = Renderer(self.assets)
-
-
 class Ui:
     """The pages."""
 
     def __init__(self, sources: Sources, naps: Naps) -> None:
         self._sources = sources
-        self._tools: _Tools | None = None
-        self._opening = asyncio.Lock()
+        self._tools = Tools()
         self._live = Live(sources.dispatcher, naps)
         self._pages = {page.name: page(sources) for page in PAGES}
         self._around = {
@@ -119,6 +109,10 @@ class Ui:
         """Whether a path belongs to the pages."""
         return path == "/ui" or path.startswith("/ui/")
 
+    async def prepare(self) -> None:
+        """Does what the first visit would have to wait for."""
+        await self._tools.prepare()
+
     async def answer(self, exchange: Exchange) -> None:
         """Answers with a page, a file or a stream; an error is a page too."""
         if exchange.path == "/ui":
@@ -126,9 +120,8 @@ class Ui:
             return
         raw: str = exchange.raw_path.decode("ascii", "replace")
         parts = [unquote(part) for part in raw.removeprefix("/ui/").split("/")]
-        tools = await self._open()
         if parts[0] == "static":
-            await tools.assets.answer(exchange, "/".join(parts[1:]))
+            await (await self._tools.assets()).answer(exchange, "/".join(parts[1:]))
             return
         visit = Visit(exchange, self._sources.dispatcher, self._sources.ids, parts[1:])
         try:
@@ -136,9 +129,7 @@ class Ui:
                 await self._log_in_or_out(visit, parts[0])
                 return
             near = exchange.connection.credentials(exchange.headers)
-            exchange.caller = self._sources.admission.check(
-                exchange.headers, changes=False, near=near
-            )
+            exchange.caller = await self._sources.admission.identified(exchange.headers, near)
             self._sources.admission.check_reading(exchange.caller, exchange.path, limited=False)
             visit.may_act = self._sources.admission.may_change(exchange.caller)
             await self._serve(visit, parts[0])
@@ -195,22 +186,14 @@ class Ui:
             if user
             else Credentials(address=address, token=secret.strip())
         )
-        key = admission.log_in(shown)
+        key = await admission.log_in(shown)
         if key is None:
-            await asyncio.sleep(DELAY_SECONDS)
             values = {"back": back_to(form, "/ui/"), "wrong": True}
             await self._send(visit, Shown("login.html", values, "Log in", "", 403), "login")
             return
         secure = "; Secure" if exchange.connection.connection.is_secure else ""
         cookie = f"{SESSION_COOKIE}={key}; Path=/; HttpOnly; SameSite=Strict{secure}"
         await _redirect(visit, back_to(form, "/ui/"), cookie)
-
-    async def _open(self) -> "_Tools":
-        """Reads files and templates on the first visit."""
-        async with self._opening:
-            if self._tools is None:
-                self._tools = await asyncio.to_thread(_Tools)
-            return self._tools
 
     async def _serve(self, visit: Visit, name: str) -> None:
         method = visit.exchange.method
@@ -249,11 +232,17 @@ class Ui:
         """
         exchange = visit.exchange
         near = exchange.connection.credentials(exchange.headers)
-        caller = self._sources.admission.check(exchange.headers, changes=True, near=near)
-        self._sources.admission.check_operating(caller)
-        form = await visit.form()
+        admission, audit = self._sources.admission, self._sources.audit
+        caller = exchange.caller = await admission.identified(exchange.headers, near)
         request = f"POST {exchange.path}"
-        with self._sources.audit.action(caller, exchange.address, request):
+        try:
+            admission.check_changing(caller)
+            admission.check_operating(caller)
+        except Problem as found:
+            admission.record(found, caller, exchange.address, "ui", "operate", request)
+            raise
+        form = await visit.form()
+        with audit.action(caller, exchange.address, "ui", request):
             return await page.act(visit, form)
 
     async def _set_view(self, visit: Visit) -> None:
@@ -285,10 +274,7 @@ class Ui:
                 self._sources.condition.addresses.get("gearman"), visit.host
             ),
         }
-        tools = await self._open()
-        if not tools.renderer.is_prepared(shown.template):
-            await asyncio.to_thread(tools.renderer.prepare, shown.template)
-        body = tools.renderer.render(visit, shown, around).encode("utf-8", "replace")
+        body = (await self._tools.render(visit, shown, around)).encode("utf-8", "replace")
         headers: _Headers = list(_HEADERS)
         if visit.is_new:
             cookie = f"{FORM_COOKIE}={visit.form_key}; Path=/ui/; HttpOnly; SameSite=Strict"

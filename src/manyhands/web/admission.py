@@ -2,13 +2,16 @@
 
 import base64
 import binascii
+import os
 import secrets
 from collections.abc import Callable
+from functools import partial
+from hashlib import blake2b
 from typing import Final
 
 from manyhands.access.credentials import Credentials
-from manyhands.access.gate import Gate, Guard
-from manyhands.access.logins import Logins
+from manyhands.access.gate import NOBODY, Gate, Guard
+from manyhands.access.logins import Failure, Logins
 from manyhands.loggers import get_logger
 from manyhands.model.roles import ANYBODY, Caller, Right, Role
 from manyhands.web.envelope import Problem
@@ -26,7 +29,7 @@ _PLAIN_PATHS: Final = ("/", "/api/me", "/openapi.json", "/docs", *_OPEN_PATHS)
 
 
 class WrongLoginError(Problem):
-    """Credentials were shown, and they are wrong: the answer is held back a while."""
+    """Credentials were shown, and they are wrong: that is on record already."""
 
 
 class Admission:
@@ -45,9 +48,10 @@ class Admission:
         self._gate = gate
         self._read_only = read_only
         self._monotonic_ms = monotonic_ms
-        self._known: dict[bytes, Caller] = {}
+        self._known: dict[bytes, Caller] = {}  # by a hash with the key of this process
+        self._key = os.urandom(32)
         self._sessions: dict[str, tuple[Caller, float]] = {}  # and when each was last used
-        self._guards: dict[tuple[int, str], Guard | None] = {}
+        self._guards: dict[tuple[int, str, str], Guard | None] = {}
         self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
         self._callers.subscribe(self._forget)
 
@@ -62,23 +66,36 @@ class Admission:
         """Whether requests need credentials."""
         return bool(self._callers.entries) or self._callers.asks_everyone
 
-    def check(
+    async def identified(
+        self, headers: dict[bytes, bytes], near: Credentials, path: str = ""
+    ) -> Caller:
+        """The caller of a request; ``near`` is what its connection shows. Raises a Problem if it
+        has none.
+        """
+        found = self.recognise(headers, near, path)
+        if isinstance(found, Caller):
+            return found
+        return self._logged_in(headers, await self._logins.identified(found, "http"))
+
+    def identify(
         self,
         headers: dict[bytes, bytes],
-        *,
-        changes: bool,
-        path: str = "",
-        near: Credentials | None = None,
-    ) -> Caller:
-        """The caller of a request, if it may: ``changes`` is to change something or take work.
-        ``near`` is what its connection shows.
-        """
-        caller = ANYBODY
-        if self.asks and path not in _OPEN_PATHS:
-            caller = self._caller(headers, near or Credentials())
-        if changes and not self.may_change(caller):
+        near: Credentials,
+        then: Callable[[Callable[[], Caller]], None],
+    ) -> None:
+        """The same with a callback, which is passed what returns the caller, or raises."""
+        found = self.recognise(headers, near)
+        if isinstance(found, Caller):
+            then(lambda: found)
+            return
+        self._logins.identify(
+            found, "http", lambda later: then(partial(self._logged_in, headers, later))
+        )
+
+    def check_changing(self, caller: Caller) -> None:
+        """Raises a Problem unless the caller may do more than read."""
+        if not self.may_change(caller):
             raise self._forbidden(caller)
-        return caller
 
     def check_reading(
         self, caller: Caller, path: str, *, limited: bool, by_queue: bool = False
@@ -98,6 +115,16 @@ class Admission:
                 f"{caller.name} has no access to all queues, which this shows, only to {allowed}"
             )
 
+    def record(
+        self, found: Problem, caller: Caller, address: str, protocol: str, what: str, request: str
+    ) -> None:
+        """Records in the audit log that a request was not let in. Failed logins are recorded
+        where they fail.
+        """
+        if not isinstance(found, WrongLoginError):
+            who = NOBODY if found.status == 401 else caller
+            self._gate.audit.refused(who, address, protocol, what, "", request)
+
     def check_operating(self, caller: Caller) -> None:
         """Raises a Problem unless the caller may do something that is not a command, to all
         queues.
@@ -111,16 +138,16 @@ class Admission:
         self._count("forbidden")
         return Problem(403, "not_allowed", sentence)
 
-    def guard(self, caller: Caller, address: str) -> Guard | None:
+    def guard(self, caller: Caller, address: str, protocol: str) -> Guard | None:
         """What the commands of a request have to pass."""
         if caller.is_unrestricted:
             return None
-        key = (id(caller), address)
+        key = (id(caller), address, protocol)
         found = self._guards.get(key)
         if found is None:
             if len(self._guards) >= _KNOWN_MAX:
                 self._guards.clear()
-            found = self._guards[key] = self._gate.guard(caller, address, "http")
+            found = self._guards[key] = self._gate.guard(caller, address, protocol)
         return found
 
     def is_said_by(self, headers: dict[bytes, bytes]) -> bool:
@@ -133,10 +160,10 @@ class Admission:
 
     # Sessions of browsers.
 
-    def log_in(self, shown: Credentials) -> str | None:
+    async def log_in(self, shown: Credentials) -> str | None:
         """Begins a session; returns its key, or None if the credentials are wrong."""
-        caller = self._logins.identify(shown, "http")
-        if caller is None:
+        caller = await self._logins.identified(shown, "ui")
+        if not isinstance(caller, Caller):
             self._count("unauthorized")
             return None
         if len(self._sessions) >= _SESSIONS_MAX:
@@ -174,7 +201,14 @@ class Admission:
 
     # Identifying.
 
-    def _caller(self, headers: dict[bytes, bytes], near: Credentials) -> Caller:
+    def recognise(
+        self, headers: dict[bytes, bytes], near: Credentials, path: str = ""
+    ) -> Caller | Credentials:
+        """The caller, or what has to be checked to know it. Raises a Problem if nothing usable is
+        shown.
+        """
+        if not self.asks or path in _OPEN_PATHS:
+            return ANYBODY
         given = headers.get(b"authorization")
         if given is None:
             found = self._by_session(headers)
@@ -183,19 +217,23 @@ class Admission:
             if found is None:
                 raise self._unauthorized("this server requires a token: Authorization: Bearer …")
             return found
-        known = self._known.get(given)
-        if known is not None:
-            return known
-        shown = self._read(given, near.address)
-        caller = None if shown is None else self._logins.identify(shown, "http")
-        if caller is None:
+        known = self._known.get(self._mark(given))
+        return known or self._read(given, near.address)
+
+    def _logged_in(self, headers: dict[bytes, bytes], found: Caller | Failure) -> Caller:
+        if found is Failure.BUSY:
+            raise Problem(503, "busy", "too many passwords wait to be checked; try again")
+        if not isinstance(found, Caller):
             self._count("unauthorized")
             raise WrongLoginError(401, "unauthorized", "this token or password is unknown")
-        if len(self._known) < _KNOWN_MAX:
-            self._known[given] = caller
-        return caller
+        if self._callers.knows(found) and len(self._known) < _KNOWN_MAX:
+            self._known[self._mark(headers[b"authorization"])] = found
+        return found
 
-    def _read(self, given: bytes, address: str | None) -> Credentials | None:
+    def _mark(self, given: bytes) -> bytes:
+        return blake2b(given, digest_size=32, key=self._key).digest()
+
+    def _read(self, given: bytes, address: str | None) -> Credentials:
         """Bearer, or Basic with the token as the password; a user name, if given, must match."""
         scheme, _, rest = given.partition(b" ")
         try:
@@ -205,7 +243,7 @@ class Admission:
                 user, _, secret = base64.b64decode(rest, validate=True).decode().partition(":")
                 return Credentials(address=address, user=user, password=secret)
         except (binascii.Error, UnicodeDecodeError):
-            return None
+            return Credentials(address=address, token="")
         raise self._unauthorized("Authorization must use Bearer or Basic; Hawk is not spoken")
 
     def _unauthorized(self, sentence: str) -> Problem:

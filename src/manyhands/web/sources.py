@@ -13,7 +13,7 @@ from manyhands.dispatch.condition import Condition
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.past import Past
-from manyhands.model.servers import ServerFacts
+from manyhands.model.servers import Drained, ServerFacts
 from manyhands.observe.attention import Attention
 from manyhands.observe.history import History
 from manyhands.observe.traffic import Traffic
@@ -40,6 +40,7 @@ class Sources(Struct, frozen=True):
     worker_books: WorkerBooks
     past: Past
     servers: Callable[[], list[ServerFacts]]
+    drain: Callable[[str, str], Drained]  # of a server, by its name, and why
     relay_facts: Callable[[], dict[str, Any] | None]
 
     @property

@@ -241,6 +241,47 @@ def noted_statements(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("order", Order)
+def test_a_search_by_tag_and_queue_finds_the_same_in_every_store(opened, monkeypatch, order):
+    monkeypatch.setattr(search, "_SLICE_ROWS", 3)
+    many = [
+        opened.submit(f"queue-{number % 2}", tags=("marked",) if number % 3 else ())
+        for number in range(40)
+    ]
+    opened.commit()
+
+    wanted = Filter(queue="queue-1", tag="marked", order=order, count_max=4)
+    found = [job.job_id for page in walk(opened, wanted) for job in page.jobs]
+
+    expected = [job.job_id for job in many if job.queue == "queue-1" and job.tags]
+    assert found == (expected if order is Order.OLDEST else expected[::-1])
+    assert opened.store.count(wanted).counts[State.READY] == len(expected)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_walk_along_an_index_looks_only_at_the_jobs_of_its_slice(tmp_path, monkeypatch, order):
+    opened = Opened("sqlite", tmp_path)
+    for number in range(60):
+        opened.submit(f"queue-{number % 3}", tags=("marked",))
+    opened.commit()
+    statements = noted_statements(monkeypatch)
+
+    wanted = Filter(queue="queue-1", tag="marked", order=order, count_max=5)
+    assert len(opened.store.search(wanted).jobs) == 5
+    assert opened.store.count(wanted).counts[State.READY] == 20
+
+    ends = [statement for statement in statements if "OFFSET" in statement]
+    assert ends
+    assert not any("jobs" in statement for statement in ends)
+    listed = [statement for statement in statements if statement.count("ORDER BY")]
+    connection = opened.store._reader.connection
+    for statement in listed:
+        marks = (None,) * statement.count("?")
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", marks)]
+        assert not any("TEMP B-TREE" in step for step in plan), plan
+    opened.close()
+
+
+@pytest.mark.parametrize("order", Order)
 def test_a_listing_over_many_queues_reads_only_those_that_its_page_shows(
     tmp_path, monkeypatch, order
 ):

@@ -5,7 +5,7 @@ from msgspec import Raw
 from msgspec import json as encoder
 
 from manyhands.cli.content import as_bytes, as_content
-from manyhands.cli.output import ago, first_line, plain, plural, readable, span
+from manyhands.cli.output import Column, ago, fitted, plain, plural, readable, span
 from manyhands.model.payload import Encoding
 
 
@@ -28,17 +28,32 @@ def test_lines_of_a_long_text_stay_lines():
     assert readable("a\n\tb\x1b\nc") == "a\n    b␛\nc"
 
 
+COLUMNS = (
+    Column("QUEUE", folds=True),
+    Column("READY", right=True),
+    Column("ADDRESS", spare=2),
+    Column("DONE", spare=1),
+    Column("ID"),
+)
+ROW = ("a-rather-long-name-of-a-queue", "12", "127.0.0.1", "1,000", "0123456789ab")
+
+
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("room", "widths"),
     [
-        ("", ""),
-        ("first\nsecond", "first"),
-        ("\n\n  padded\n", "padded"),
-        ("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n", "KeyError: 'a'"),
+        (200, {0: 29, 1: 5, 2: 9, 3: 5, 4: 12}),
+        (60, {0: 21, 1: 5, 2: 9, 3: 5, 4: 12}),  # a name is cut first
+        (54, {0: 26, 1: 5, 3: 5, 4: 12}),  # then columns are left out
+        (40, {0: 19, 1: 5, 4: 12}),
+        (10, {0: 16, 1: 5, 4: 12}),  # what identifies a row stays whole
     ],
 )
-def test_an_error_in_one_line_is_the_line_that_tells(text, line):
-    assert first_line(text) == line
+def test_a_table_gets_narrower_without_cutting_an_id(room, widths):
+    assert fitted(COLUMNS, [ROW], room) == widths
+
+
+def test_wide_characters_take_the_room_of_two():
+    assert fitted((Column("ID"),), [("日本",)], 80) == {0: 4}
 
 
 def test_numbers_and_times_read_as_people_write_them():

@@ -230,6 +230,26 @@ def test_p40_a_server_that_talks_nonsense_is_left(server, app, message):
     assert add.submit(2).id
 
 
+def test_p40_an_answer_with_the_wrong_fields_is_an_error_and_no_wait(server, app):
+    add = declare(app)
+    add.submit(1)
+    server.answer = lambda note: [ANSWER, note[1], None, {"not": "a list"}]
+
+    with pytest.raises(Refused, match="wrong fields"):
+        add.submit(2)
+    with pytest.raises(Refused, match="wrong fields"):
+        app.handle("0f").cancel()
+
+
+def test_p34_a_host_that_cannot_be_one_is_named():
+    app = App(f"http://{'a' * 70}.example", timeout=0.5)
+
+    with pytest.raises(Unavailable, match="is no name of a host"):
+        declare(app).submit(1)
+
+    app.close()
+
+
 def test_a_closed_client_says_so(server):
     app = App(server.url)
     add = declare(app)

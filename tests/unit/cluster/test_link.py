@@ -140,7 +140,7 @@ def test_a_proof_is_of_no_use_in_the_other_direction() -> None:
         called.feed(greeting)
     called = Link(hello(2), SECRET, calling=False)
     called.take()
-    called.feed(wire.frame(hello(1)))
+    called.feed(b"".join(wire.frames(hello(1))))
     with pytest.raises(LinkError, match="secret"):
         called.feed(called.take())
 
@@ -156,7 +156,7 @@ def test_a_proof_is_of_no_use_in_the_other_direction() -> None:
 def test_a_stranger_is_refused_with_a_sentence(changes: dict[str, object], sentence: str) -> None:
     called = Link(hello(2), SECRET, calling=False)
     with pytest.raises(LinkError, match=sentence):
-        called.feed(wire.frame(hello(1, **changes)))
+        called.feed(b"".join(wire.frames(hello(1, **changes))))
 
 
 def test_a_server_that_has_the_address_of_another_is_recognised_by_both() -> None:
@@ -182,8 +182,47 @@ def test_an_endless_frame_is_refused_before_it_is_read() -> None:
     with pytest.raises(LinkError, match="at most 4096"):
         called.feed((5000).to_bytes(4, "big"))
     _, called = pair()
-    with pytest.raises(LinkError, match="at most 83886080"):
-        called.feed(b"\xff\xff\xff\xff")
+    with pytest.raises(LinkError, match="at most 16777216"):
+        called.feed(b"\x7f\xff\xff\xff")
+
+
+def test_a_large_message_travels_in_several_frames_and_arrives_whole(monkeypatch) -> None:
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 100)
+    caller, called = pair()
+    jobs = tuple(NewJob(job_id=f"{n:032}", queue="q", payload=bytes([n]) * 99) for n in range(9))
+    caller.send(Asks((Ask(1, Submit(jobs)),)))
+    caller.send(Ping(2))
+    data = caller.take()
+
+    messages = [message for byte in data for message in called.feed(bytes([byte]))]
+
+    assert messages == [Asks((Ask(1, Submit(jobs)),)), Ping(2)]
+
+
+def test_a_message_that_never_ends_is_refused_before_it_fills_the_memory(monkeypatch) -> None:
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", 1_000)
+    _, called = pair()
+    part = (100 | 1 << 31).to_bytes(4, "big") + bytes(100)
+    with pytest.raises(LinkError, match="more than 1000 bytes"):
+        called.feed(part * 11)
+
+
+def test_a_stranger_may_not_send_in_several_frames() -> None:
+    called = Link(hello(2), SECRET, calling=False)
+    with pytest.raises(LinkError, match="at most 4096"):
+        called.feed((10 | 1 << 31).to_bytes(4, "big"))
+
+
+def test_a_message_that_is_too_large_is_not_sent(monkeypatch) -> None:
+    monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", 1_000)
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 100)
+    caller, called = pair()
+    job = NewJob(job_id="1" * 32, queue="q", payload=bytes(2_000))
+    with pytest.raises(LinkError, match="too large"):
+        caller.send(Asks((Ask(1, Submit((job,))),)))
+    caller.send(Ping(3))
+    assert called.feed(caller.take()) == [Ping(3)]
 
 
 def test_garbage_after_the_greeting_ends_the_link_with_a_sentence() -> None:
@@ -194,9 +233,9 @@ def test_garbage_after_the_greeting_ends_the_link_with_a_sentence() -> None:
 
 def test_what_a_peer_says_before_its_proof_is_not_heard() -> None:
     called = Link(hello(2), SECRET, calling=False)
-    called.feed(wire.frame(hello(1)))
+    called.feed(b"".join(wire.frames(hello(1))))
     with pytest.raises(LinkError):
-        called.feed(wire.frame(Ping(1)))
+        called.feed(b"".join(wire.frames(Ping(1))))
 
 
 def test_states_are_names_on_the_wire() -> None:

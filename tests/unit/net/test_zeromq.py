@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from manyhands.access.callers import Callers, Entry, new_password
 from manyhands.access.curve_keys import new_keys
+from manyhands.access.logins import Failure
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
@@ -21,7 +22,6 @@ from manyhands.net.zmtp import (
     GREETING,
     PING,
     Decoder,
-    RefusedError,
     command,
     encode,
     properties,
@@ -87,13 +87,18 @@ class House:
             dispatcher=self.dispatcher,
             budget=ample_budget(),
             callers=self.callers,
-            logins=SimpleNamespace(callers=self.callers, failed=lambda *_: None),
+            logins=SimpleNamespace(
+                callers=self.callers, failed=lambda *_: None, identify=self._identify
+            ),
             gate=SimpleNamespace(guard=lambda *_: None),
         )
         self.ids = backplane.ids
         self.router = self._run(self._make(backplane))
         self.router.session = self.session
         self.transports: list[Transport] = []
+
+    def _identify(self, shown, _protocol, then):
+        then(self.callers.identify(shown) or Failure.WRONG)
 
     def _ask(self, _command, settle):
         self.awaited.append(settle)
@@ -789,9 +794,8 @@ def test_keys_of_peers_count_once_there_is_a_file_that_can_list_them(house):
     listed = Entry(caller=Caller("node", Role.WORKER), curve=mechanism.peer_key)
 
     house.callers.replace([ADA])  # as with a file of tokens
-    assert house.router.identify(peer, mechanism) is ANYBODY
+    assert house.callers.identify(house.router.shown_by(peer, mechanism)) is ANYBODY
     house.callers.asks_everyone = True
-    with pytest.raises(RefusedError):
-        house.router.identify(peer, mechanism)
+    assert house.callers.identify(house.router.shown_by(peer, mechanism)) is None
     house.callers.replace([listed])
-    assert house.router.identify(peer, mechanism) == listed.caller
+    assert house.callers.identify(house.router.shown_by(peer, mechanism)) == listed.caller

@@ -30,7 +30,9 @@ class Room:
         """A server's start."""
         self.tallies = Tallies(Facts())
         clock = SimpleNamespace(now=lambda: self.now)
-        dispatcher = SimpleNamespace(store=self.store, clock=clock, touch=self._commit)
+        dispatcher = self.dispatcher = SimpleNamespace(
+            store=self.store, clock=clock, touch=self._commit, decides=True
+        )
         self.history = History(dispatcher, self.tallies)
 
     def _commit(self) -> None:

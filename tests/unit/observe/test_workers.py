@@ -17,7 +17,7 @@ from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 
 def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
-    book = WorkerBook("qless", Facts())
+    book = WorkerBook("qless", Facts().count)
     book.see("silent", "10.0.0.1", 0)
     book.see("alive", "10.0.0.2", 0)
     book.see(None, "10.0.0.3", 0)
@@ -29,7 +29,7 @@ def test_qb52_silent_workers_vanish_and_those_that_are_heard_of_stay():
 
 
 def test_names_without_end_cost_no_memory_without_end():
-    book = WorkerBook("qless", Facts())
+    book = WorkerBook("qless", Facts().count)
     for number in range(WORKERS_COUNT_MAX + 10):
         book.see(f"w{number}", "10.0.0.1", number)
 

@@ -35,8 +35,8 @@ class Welcome:
     product, version, server_name = "Test", "0", "server"
     connections_max = 1
 
-    def lets_in(self, user, password, peer):  # noqa: ARG002
-        return user == "guest"
+    def let_in(self, user, password, peer, then):  # noqa: ARG002
+        then(user == "guest")
 
     def __init__(self) -> None:
         self.faults: list[int] = []
@@ -66,9 +66,6 @@ class Peer:
 
     def close(self):
         self.closed = True
-
-    def hold_back(self, call):
-        call()
 
     def is_congested(self):
         return False

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from manyhands.access.callers import Callers
+from manyhands.access.credentials import Credentials
 from manyhands.dispatch.ids import Ids
 from manyhands.net.http_short_way import Head, Request
 from manyhands.protocols.qless.envelope import Answering, Load
@@ -20,7 +21,12 @@ class Sent(Request):
     """A request that keeps what it was answered."""
 
     def __init__(self, query: bytes = b"") -> None:
-        super().__init__(None, Head("GET", (b"/get/q", query), {b"host": b"h"}))
+        connection = SimpleNamespace(
+            is_lost=False,
+            credentials=lambda _headers: Credentials(),
+            connection=SimpleNamespace(address=""),
+        )
+        super().__init__(connection, Head("GET", (b"/get/q", query), {b"host": b"h"}))
         self.answers: list[tuple[int, dict, dict]] = []
 
     def send(self, status, body, headers) -> None:
@@ -35,7 +41,9 @@ def answering():
         Admission(SimpleNamespace(callers=Callers()), SimpleNamespace(), lambda: 0.0),
         load_always=False,
     )
-    found.defences = SimpleNamespace(check=lambda _headers, *, host_needed: host_needed)
+    found.defences = SimpleNamespace(
+        check=lambda _headers, *, host_needed: host_needed, check_taking=lambda _headers: None
+    )
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from manyhands import App
 from manyhands.client import notes
+from manyhands.client.errors import Refused
 from manyhands.client.notes import Limits
 from manyhands.client.worker.execution import Outcome
 from manyhands.client.worker.reports import Reports
@@ -25,6 +26,7 @@ class FakeStream:
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.is_open = True
         self.sent: list[dict] = []
         self.answers: list[asyncio.Future] = []
 
@@ -50,7 +52,7 @@ class Sender:
     def add(self, number: int, kind: str = COMPLETED, *, is_last: bool = False) -> None:
         given = notes.Job(str(number), "noop", "token", 1, 0, b"{}", "json")
         run = Run(given, noop, None, 0.0)  # type: ignore[arg-type]
-        self.reports.add(run, Outcome(kind, (str(number), "token")), is_last=is_last)
+        self.reports.add(run, Outcome(kind, (str(number), "token", number)), is_last=is_last)
 
 
 async def turns() -> None:
@@ -67,9 +69,9 @@ def test_p46_outcomes_leave_together_and_by_their_kinds():
         await turns()
         assert sender.stream.sent == [
             {
-                "done": [("0", "token"), ("4", "token")],
-                "failed": [("1", "token")],
-                "released": [("2", "token")],
+                "done": [("0", "token", 0), ("4", "token", 4)],
+                "failed": [("1", "token", 1)],
+                "released": [("2", "token", 2)],
             }
         ]
         assert sender.settled == ["0", "1", "2", "3", "4"]
@@ -87,7 +89,7 @@ def test_p46_at_most_four_notes_are_unanswered():
         sender.stream.answers[0].set_result([])
         await turns()
         # The two that waited leave together.
-        assert sender.stream.sent[4] == {"done": [("4", "token"), ("5", "token")]}
+        assert sender.stream.sent[4] == {"done": [("4", "token", 4), ("5", "token", 5)]}
 
     asyncio.run(main())
 
@@ -118,6 +120,49 @@ def test_p47_a_refused_completion_is_a_warning_and_counted(caplog: pytest.LogCap
         asyncio.run(main())
     assert "job 1 of task noop" in caplog.text
     assert "the lease was lost" in caplog.text
+
+
+def ids_of(sent: dict) -> list[str]:
+    return [report[0] for reports in sent.values() for report in reports]
+
+
+def test_p24_a_report_that_is_refused_as_a_whole_costs_only_the_job_to_blame():
+    """P7: that one fails, since its result cannot be stored; it is not left with the worker."""
+
+    async def main() -> None:
+        sender = Sender()
+        for number in range(4):
+            sender.add(number, is_last=number == 3)
+        answered = 0
+        await turns()
+        while answered < len(sender.stream.sent):
+            sent, answer = sender.stream.sent[answered], sender.stream.answers[answered]
+            answered += 1
+            if "2" in ids_of(sent) and "done" in sent:
+                answer.set_exception(Refused("payload_too_large", "too large"))
+            else:
+                answer.set_result([])
+            await turns()
+        accepted = [ids_of(each) for each in sender.stream.sent if "2" not in ids_of(each)]
+        assert accepted == [["0", "1"], ["3"]]
+        last = sender.stream.sent[-1]["failed"]
+        assert [(each[0], each[2], each[5]) for each in last] == [("2", "bad_result", True)]
+        await sender.reports.wait()
+
+    asyncio.run(main())
+
+
+def test_p35_reports_are_kept_while_the_server_refuses_the_worker():
+    async def main() -> None:
+        sender = Sender()
+        sender.add(0, is_last=True)
+        await turns()
+        sender.stream.is_open = False
+        sender.stream.answers[0].set_exception(Refused("unauthorized", "no such token"))
+        await turns()
+        assert sender.stream.sent[1] == sender.stream.sent[0]
+
+    asyncio.run(main())
 
 
 def test_waiting_ends_when_everything_is_answered():

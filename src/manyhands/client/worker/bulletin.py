@@ -25,19 +25,22 @@ class Bulletin:
         self._thread = threading.get_ident()
         self._stream = stream
         self._due: deque[Run] = deque()
+        self._lock = threading.Lock()  # what tasks add, and the loop takes
 
     def progress(self, run: Run, progress: Progress) -> None:
         """Keeps the latest."""
-        words = run.words or self._words(run)
-        words.progress = progress
+        with self._lock:
+            words = run.words or self._words(run)
+            words.progress = progress
         self._call(run, words)
 
     def emit(self, run: Run, piece: bytes) -> None:
         """Keeps all; a thread that is too far ahead of the connection waits."""
-        words = run.words or self._words(run)
-        words.pieces.append(piece)
-        words.unsent += len(piece)
-        words.was_sent.clear()
+        with self._lock:
+            words = run.words or self._words(run)
+            words.pieces.append(piece)
+            words.unsent += len(piece)
+            words.was_sent.clear()
         self._call(run, words)
         if threading.get_ident() == self._thread:
             return  # a coroutine: the loop would wait for itself
@@ -71,9 +74,10 @@ class Bulletin:
         words = run.words
         if words is None or run.is_gone:
             return
-        words.is_due = False
-        pieces, words.pieces = words.pieces, []
-        progress, words.progress = words.progress, None
+        with self._lock:
+            words.is_due = False
+            pieces, words.pieces = words.pieces, []
+            progress, words.progress = words.progress, None
         if not pieces and progress is None:
             return
         words.sent_at = perf_counter()
@@ -84,7 +88,8 @@ class Bulletin:
         size = sum(map(len, pieces))
 
         def sent(_: object) -> None:
-            words.unsent -= size
+            with self._lock:
+                words.unsent -= size
             words.was_sent.set()
 
         while len(items) > _NOTE_COUNT:

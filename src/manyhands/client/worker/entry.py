@@ -43,6 +43,7 @@ class Child:
         self._pipe = os.fdopen(options.pipe, "wb", buffering=0)
         self._grace: asyncio.Future[float] | None = None  # how long running jobs may take
         self._hurry: asyncio.Event | None = None
+        self._is_orphan = False
 
     def tell(self, message: messages.Message) -> None:
         """Reports to the supervisor; it may be dead."""
@@ -76,7 +77,16 @@ class Child:
         for task in background:
             task.cancel()
         await crew.close()
+        if self._is_orphan:
+            self._tidy_up()
         return 0
+
+    def _tidy_up(self) -> None:
+        """P50: nobody else removes what the supervisor left, once the last child is gone."""
+        page = Path(self._options.page)
+        page.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another child still has its page there
+            page.parent.rmdir()
 
     async def _drain(self, crew: Crew, grace: float) -> None:
         assert self._hurry is not None
@@ -106,6 +116,7 @@ class Child:
                 assert self._hurry is not None
                 self._hurry.set()
         # P50: the supervisor is dead.
+        self._is_orphan = True
         _log.warning("the supervisor is gone: running jobs are finished, no more are taken")
         self._stop(self._options.grace)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
+from manyhands.client.courier import PASSING
 from manyhands.client.errors import Refused
-from manyhands.client.worker.execution import Outcome
+from manyhands.client.worker.execution import BAD_RESULT, Outcome, refused
 from manyhands.client.worker.run import Run
 from manyhands.client.worker.tallies import COMPLETED, FAILED, GIVEN_BACK
 from manyhands.client.worker_stream import WorkerStream
@@ -22,7 +23,9 @@ _LISTS: Final = {COMPLETED: "done", FAILED: "failed", GIVEN_BACK: "released"}
 
 
 class Reports:
-    """Sends outcomes in groups. ``settle`` is called in the loop for each group that leaves."""
+    """Sends outcomes in groups. ``settle`` is called in the loop for each group that leaves,
+    ``was_refused`` for each report that the server did not take.
+    """
 
     def __init__(
         self,
@@ -30,14 +33,14 @@ class Reports:
         stream: WorkerStream,
         settle: Callable[[Sequence[tuple[Run, Outcome]]], None],
         sent: Callable[[], None],
-        refused: Callable[[Run], None],
+        was_refused: Callable[[Run], None],
     ) -> None:
         self._loop = loop
         self._context = contextvars.copy_context()  # not that of a job
         self._stream = stream
         self._settle = settle
         self._sent = sent
-        self._refused = refused
+        self._was_refused = was_refused
         self._gathered: deque[tuple[Run, Outcome]] = deque()
         self._is_woken = False
         self._left_at = 0.0
@@ -67,11 +70,14 @@ class Reports:
         self._sent()
 
     def _send(self) -> None:
-        reports: dict[str, list[Any]] = {}
-        runs: dict[str, list[Run]] = {}
         take = self._gathered.popleft
         ended = [take() for _ in range(min(len(self._gathered), self._stream.limits.items))]
         self._settle(ended)
+        self._report(ended)
+
+    def _report(self, ended: Sequence[tuple[Run, Outcome]]) -> None:
+        reports: dict[str, list[Any]] = {}
+        runs: dict[str, list[Run]] = {}
         for kind, name in _LISTS.items():
             if own := [each for each in ended if each[1].kind is kind]:
                 reports[name] = [outcome.report for _, outcome in own]
@@ -81,15 +87,20 @@ class Reports:
         self._unanswered += 1
         self._answered.clear()
         answer = self._stream.report(**reports)
-        answer.add_done_callback(lambda future: self._on_answer(future, runs))
+        answer.add_done_callback(lambda future: self._on_answer(future, runs, ended))
 
-    def _on_answer(self, answer: "asyncio.Future[Any]", runs: dict[str, list[Run]]) -> None:
+    def _on_answer(
+        self,
+        answer: "asyncio.Future[Any]",
+        runs: dict[str, list[Run]],
+        ended: Sequence[tuple[Run, Outcome]],
+    ) -> None:
         self._unanswered -= 1
         if not answer.cancelled():
             try:
                 refusals = answer.result()
             except Refused as error:
-                _log.warning("a report was refused: %s", error)
+                self._on_refusal(error, ended)
             else:
                 for each in refusals:
                     self._warn(runs[each.list][each.index], each.sentence)
@@ -97,6 +108,24 @@ class Reports:
             self.flush()
         elif not self._unanswered:
             self._answered.set()
+
+    def _on_refusal(self, error: Refused, ended: Sequence[tuple[Run, Outcome]]) -> None:
+        """A whole note was refused, so that nothing in it was carried out."""
+        if error.code in PASSING or error.code == "closed":
+            _log.warning("a report on %d jobs was refused: %s", len(ended), error)
+        elif not self._stream.is_open:
+            self._report(ended)  # unread: the server refuses this worker, for now
+        elif len(ended) > 1:
+            # One of them is to blame, or they are too large together.
+            half = len(ended) // 2
+            self._report(ended[:half])
+            self._report(ended[half:])
+        else:
+            [(run, outcome)] = ended
+            self._warn(run, str(error))
+            if outcome.kind != GIVEN_BACK and outcome.report[2] != BAD_RESULT:
+                sentence = f"the outcome cannot be stored: {error.message}"
+                self._report([(run, refused(run, BAD_RESULT, sentence, retry=True))])
 
     def _warn(self, run: Run, sentence: str) -> None:
         """P47: the lease was lost, and nobody had said so in time."""
@@ -107,7 +136,7 @@ class Reports:
             run.took,
             sentence,
         )
-        self._refused(run)
+        self._was_refused(run)
 
     async def wait(self) -> None:
         """Until everything that was reported is on the server's disk."""

@@ -150,7 +150,8 @@ class Supervisor:
         del self._children[child.name], self._standstills[child.name]
         lived = self._loop.time() - self._started_at.pop(child.name)
         self.totals.keep(child.figures)
-        is_death = how.code != 0 and not child.was_killed
+        # A task may end its process with code 0, too.
+        is_death = not child.was_killed and (how.code != 0 or not child.is_leaving)
         running = child.page.running() if is_death else []
         child.close()
         if is_death and how.code != BAD_TARGET:

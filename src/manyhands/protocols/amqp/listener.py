@@ -1,7 +1,8 @@
 """The AMQP endpoint: watchers of events need no broker. Over TCP and TLS."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,12 +10,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from manyhands import __version__
 from manyhands.access.accounts import Accounts
 from manyhands.access.credentials import Credentials
-from manyhands.access.logins import Logins
+from manyhands.access.logins import Failure
 from manyhands.config import Address, Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.pacer import Pacer
 from manyhands.loggers import get_logger
-from manyhands.model.roles import Right
+from manyhands.model.roles import Caller, Right
 from manyhands.net.amqp import AmqpError, Code
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
@@ -26,6 +27,7 @@ from manyhands.protocols.amqp.session import AmqpSession, Peer
 
 _log = get_logger("manyhands.amqp")
 
+_UNKNOWN: Final = "nobody has these credentials"
 _TICK_SECONDS: Final = 1.0
 _SHARE: Final = 0.15  # of the time, for all watchers together, while there is other work
 # Pieces waiting for the end of the turn; more are made once these are sent.
@@ -43,8 +45,10 @@ class AmqpEndpoint:
     version = __version__
 
     def __init__(
-        self, dispatcher: Dispatcher, config: Config, logins: Logins, messages: MessageLog
+        self, dispatcher: Dispatcher, config: Config, backplane: Backplane, messages: MessageLog
     ) -> None:
+        logins = backplane.logins
+        self._audit = backplane.audit
         self.server_name = config.server_name
         self.connections_max = config.amqp_connections_max
         self._clock = dispatcher.clock
@@ -101,33 +105,52 @@ class AmqpEndpoint:
         """A connection is gone."""
         self._sessions.pop(session, None)
 
-    def lets_in(self, user: str | None, password: str, peer: Peer) -> bool:
-        """Whether a peer may watch. The reason of a refusal is logged, and nothing else of it."""
+    def let_in(
+        self, user: str | None, password: str, peer: Peer, then: Callable[[bool | None], None]
+    ) -> None:
+        """Calls back with whether a peer may watch; None if that cannot be decided now. The reason
+        of a refusal is logged, and nothing else of it.
+        """
         assert isinstance(peer, Connection)
-        refusal = self._refusal_of(user, password, peer)
-        if refusal is not None:
-            self._refused_count += 1
-            self._repeats.warn("a login was refused", peer.address, why=refusal)
-        return refusal is None
-
-    def _refusal_of(self, user: str | None, password: str, peer: Connection) -> str | None:
         logins = self._logins
+        why = ""
         if user is None:
+            shown = peer.credentials()
             if peer.certificate is None:
-                return "the connection has shown no certificate"
-            caller = logins.identify(peer.credentials(), "amqp")
-        elif logins.callers.asks_everyone:
-            shown = Credentials(address=peer.address, user=user, password=password)
-            caller = logins.identify(shown, "amqp")
+                why = "the connection has shown no certificate"
         else:
-            return self._accounts.refusal_of(user, password, peer.address)
-        if caller is None:
-            return "nobody has these credentials"
+            shown = Credentials(address=peer.address, user=user, password=password)
+            if not logins.callers.asks_everyone:
+                why = self._accounts.refusal_of(user, password, peer.address) or ""
+                if not why:
+                    then(True)  # noqa: FBT003 - a callback
+                    return
+        identify = partial(logins.fail if why else logins.identify, shown)
+
+        def settle(found: Caller | Failure) -> None:
+            if found is Failure.BUSY:
+                then(None)
+                return
+            reason = self._refusal_of(found) if isinstance(found, Caller) else why or _UNKNOWN
+            if reason is None:
+                assert isinstance(found, Caller)
+                peer.take_caller(found)
+            else:
+                self._refused_count += 1
+                self._repeats.warn("a login was refused", peer.address, why=reason)
+                if isinstance(found, Caller):
+                    self._audit.refused(found, peer.address, "amqp", "watch", "")
+            then(reason is None)
+
+        peer.await_login(identify, settle)
+
+    @staticmethod
+    def _refusal_of(caller: Caller) -> str | None:
+        """Why a caller may not watch, or None."""
         if not caller.has(Right.LOOK):
             return f"{caller.name} has the role {caller.role}; watching needs read or operate"
         if caller.queues:
             return f"{caller.name} has no access to all queues, which watching needs"
-        peer.take_caller(caller)
         return None
 
     def report_header(self, address: str, header: bytes) -> None:

@@ -1,6 +1,7 @@
 """One AMQP connection: handshake, credentials, heartbeats, channels."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol
 
 from pamqp import base, decode
@@ -64,9 +65,6 @@ class Peer(Protocol):
     address: str
     certificate: Certificate | None
 
-    def hold_back(self, call: Callable[[], None]) -> None:
-        """Calls back after a while, in which nothing is read."""
-
     def send(self, data: bytes) -> None:
         """Sends to the peer, together with everything else sent in this turn."""
 
@@ -93,8 +91,12 @@ class Welcome(Protocol):
 
     connections_max: int
 
-    def lets_in(self, user: str | None, password: str, peer: Peer) -> bool:
-        """Whether a peer may watch; without a user, by its certificate."""
+    def let_in(
+        self, user: str | None, password: str, peer: Peer, then: Callable[[bool | None], None]
+    ) -> None:
+        """Calls back with whether a peer may watch; without a user, by its certificate. Nothing is
+        read meanwhile. None: it cannot be decided now.
+        """
 
     def is_full(self) -> bool:
         """Whether the maximum number of connections is reached."""
@@ -122,6 +124,7 @@ class AmqpSession:
         self._reader = FrameReader(_FIRST_FRAME_BYTES_MAX)
         self._head = b""
         self._expected: type[base.Frame] | None = None  # during the handshake
+        self._is_let_in = True  # False while a login is under way
         self._opened = False
         self._channels: dict[int, AmqpChannel] = {}
         self._heartbeat_ms = 0
@@ -323,6 +326,8 @@ class AmqpSession:
             self._end()
             self._peer.close()
         elif self._expected is not None:
+            if not self._is_let_in:
+                raise AmqpError(Code.COMMAND_INVALID, f"{frame.name} before the login", frame)
             if not isinstance(frame, self._expected):
                 sentence = f"{frame.name} where {self._expected.name} was expected"
                 raise AmqpError(Code.COMMAND_INVALID, sentence, frame)
@@ -333,11 +338,21 @@ class AmqpSession:
 
     def _authenticate(self, frame: Connection.StartOk) -> None:
         user, password = _credentials(frame)
-        if not self._welcome.lets_in(user, password, self._peer):
-            self._peer.hold_back(lambda: self._refuse_login(frame))
-            return
         self._expected = Connection.TuneOk
-        self._say(0, Connection.Tune(CHANNELS_COUNT_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
+        self._is_let_in = False
+        self._welcome.let_in(user, password, self._peer, partial(self._settle_login, frame))
+
+    def _settle_login(self, frame: Connection.StartOk, found: bool | None) -> None:  # noqa: FBT001
+        if self._closing_since is not None:
+            return
+        if found:
+            self._is_let_in = True
+            self._say(0, Connection.Tune(CHANNELS_COUNT_MAX, FRAME_BYTES_MAX, HEARTBEAT_SECONDS))
+        elif found is None:  # without an answer, clients try again
+            self._closing_since = self.now()
+            self._peer.close()
+        else:
+            self._refuse_login(frame)
 
     def _refuse_login(self, frame: Connection.StartOk) -> None:
         """As RabbitMQ words it: the reason is in the log only."""

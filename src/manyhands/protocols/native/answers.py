@@ -378,8 +378,16 @@ class Limit(Struct, frozen=True):
     used: Count
 
 
+class ServerLink(Struct, frozen=True):
+    """The link from one server to another."""
+
+    to: str
+    linked: bool
+    round_trip_ms: float | None
+
+
 class Server(Struct, frozen=True):
-    """A server on the store of the one that answers."""
+    """A server on the store of the one that answers, and what it last said of itself."""
 
     name: str
     address: str
@@ -390,6 +398,20 @@ class Server(Struct, frozen=True):
     here: bool
     linked: bool
     round_trip_ms: float | None
+    unfinished_jobs: int | None
+    decided_per_second: float | None
+    forwarded_per_second: float | None
+    commit_p50_ms: float | None
+    commit_p99_ms: float | None
+    apply_lag_ms: int | None
+    clock_offset_ms: int | None
+    links: tuple[ServerLink, ...]
+
+
+class Draining(Struct, frozen=True):
+    """A server that hands over and then stops."""
+
+    name: str
 
 
 class Schedule(Struct, frozen=True):
@@ -551,6 +573,7 @@ class AuditEntry(Struct, frozen=True):
     who: str
     role: str
     address: str
+    protocol: Annotated[str, Meta(description="empty: the server itself")]
     request: str
     what: str
     target: str

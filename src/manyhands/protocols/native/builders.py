@@ -285,7 +285,8 @@ def event(seq: int, happened: Event) -> answers.Event:
 
 def server(row: ServerFacts) -> answers.Server:
     """A server among others."""
-    return answers.Server(**asdict(row))
+    links = tuple(answers.ServerLink(**asdict(link)) for link in row.links)
+    return answers.Server(**{**asdict(row), "links": links})
 
 
 def limit(named: NamedLimit, used: int) -> answers.Limit:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from manyhands import __version__
 from manyhands.config import OPTIONS
+from manyhands.dispatch.ask import settled
 from manyhands.dispatch.lookup import find_job
 from manyhands.dispatch.obstacles import why_waiting
 from manyhands.model.filter import CONDITIONS, FilterError, Order, read_filter
@@ -18,6 +19,7 @@ from manyhands.protocols.native import answers, builders
 from manyhands.protocols.native.bodies import WAIT_SECONDS_MAX
 from manyhands.protocols.native.refusals import problem
 from manyhands.store.contract import QueueFacts
+from manyhands.web.draining import drain_server
 from manyhands.web.endings import WAITING_COUNT_MAX, Endings
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange, HungUpError
@@ -225,6 +227,14 @@ class ApiQueries:
         """All servers on this store, the longest running first."""
         Query(exchange.query_string).finish()
         await exchange.answer([builders.server(row) for row in self._sources.servers()])
+
+    async def drain(self, exchange: Exchange, name: str) -> None:
+        """Has a server hand over and stop."""
+        Query(exchange.query_string).finish()
+        sources = self._sources
+        drain_server(sources, name)
+        await settled(sources.dispatcher)
+        await exchange.answer(answers.Draining(name))
 
     async def about(self, exchange: Exchange) -> None:
         """About this server."""

@@ -217,6 +217,14 @@ _QUERIES: Final = (
     _by_name("limits", ApiQueries.limits, "Named limits.", answers.Limit),
     _by_name("schedules", ApiQueries.schedules, "Schedules.", answers.Schedule),
     _look("servers", ApiQueries.servers, "Servers on this store.", Answer[list[answers.Server]]),
+    Route(
+        "POST",
+        "/api/servers/{name}/drain",
+        ApiQueries.drain,
+        "Have a server hand over to the others and stop.",
+        _OPERATE,
+        Answer[answers.Draining],
+    ),
     _look("about", ApiQueries.about, "About this server.", Answer[answers.About]),
 )
 _REPORTS: Final = (

@@ -290,7 +290,7 @@ class StreamRoutes:
         caller, guard = connection.caller, connection.guard
         assert caller is not None
         ask = None if guard is None else guard.ask_recorded
-        self._audit.ask(command, settle, address, "GET /api/stream", caller, ask)
+        self._audit.ask(command, settle, address, "stream", "GET /api/stream", caller, ask)
 
 
 def _common(mine: Mapping[str, object], jobs: Mapping[str, object]) -> list[str]:

@@ -11,7 +11,8 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.ids import Ids
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
-from manyhands.net.http_short_way import Headers, Request
+from manyhands.model.roles import ANYBODY, Caller
+from manyhands.net.http_short_way import Head, Headers, Request
 from manyhands.protocols.qless.answers import ItemError
 from manyhands.web.admission import Admission
 from manyhands.web.envelope import Problem, envelope, error_envelope
@@ -44,9 +45,12 @@ class Answering:
             request.started_ms = self._monotonic_ms()
             try:
                 head = request.head
-                if not head.is_allowed:
-                    self._let_in(request)
-                serve(request)
+                if head.is_allowed and (
+                    head.guard is None or head.peer == request.connection.connection.address
+                ):
+                    serve(request)
+                else:
+                    self._let_in(request, serve)
             except Problem as found:
                 self.fail(request, found)
             except Exception:  # noqa: BLE001 - a defect of ours: this peer gets 500, others go on
@@ -54,15 +58,39 @@ class Answering:
 
         return guarded
 
-    def _let_in(self, request: Request) -> None:
+    def _let_in(self, request: Request, serve: Callable[[Request], None]) -> None:
         assert self.defences is not None
         head = request.head
         self.defences.check(head.headers, host_needed=True)
         if head.method == "GET":  # only the routes that take work have a GET
             self.defences.check_taking(head.headers)
         near = request.connection.credentials(head.headers)
-        caller = self._admission.check(head.headers, changes=True, near=near)
-        head.guard = self._admission.guard(caller, near.address or "")
+
+        def go_on(caller_of: Callable[[], Caller]) -> None:
+            if request.connection.is_lost:
+                return
+            try:
+                self._admit(head, near.address or "", caller_of)
+                head.peer = request.connection.connection.address
+                serve(request)
+            except Problem as found:
+                self.fail(request, found)
+            except Exception:  # noqa: BLE001
+                self._fail_ourselves(request)
+
+        self._admission.identify(head.headers, near, go_on)
+
+    def _admit(self, head: Head, address: str, caller_of: Callable[[], Caller]) -> None:
+        caller = ANYBODY
+        try:
+            caller = caller_of()
+            self._admission.check_changing(caller)
+        except Problem as found:
+            path = head.path.decode("ascii", "replace")
+            sent = f"{head.method} {path}"
+            self._admission.record(found, caller, address, "qless", "work", sent)
+            raise
+        head.guard = self._admission.guard(caller, address, "qless")
         # A head says who sends it only if it has credentials.
         head.is_allowed = self._admission.is_said_by(head.headers)
 

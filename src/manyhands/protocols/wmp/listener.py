@@ -104,6 +104,7 @@ class WmpListener:
             settle,
             self._socket.address_of(peer),
             "wmp",
+            "",
             self._socket.caller_of(peer) or ANYBODY,
             None if guard is None else guard.ask_recorded,
         )

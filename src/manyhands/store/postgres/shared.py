@@ -8,19 +8,20 @@ those of the audit log. The statements here wait for the database: they are for 
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
 from msgspec import Struct
 from msgspec.structs import replace
 
 from manyhands.store.bulk import Bulk
-from manyhands.store.contract import StoreError, StoreFencedError
+from manyhands.store.contract import Counted, Page, Selection, StoreError, StoreFencedError
 from manyhands.store.index.live import Index
 from manyhands.store.mirror import Mirror, Original
 from manyhands.store.postgres import schema, tenure
 from manyhands.store.postgres.journal import take_over
+from manyhands.store.postgres.reader import Reader
 from manyhands.store.postgres.serials import first_serial, second_at, second_of
 from manyhands.store.postgres.sessions import check_server, connect
 from manyhands.store.postgres.source import Source
@@ -29,10 +30,13 @@ from manyhands.store.records.frames import Counters
 from manyhands.store.records.loader import Loader, decode_counters
 from manyhands.store.retention import Retention
 
+Found = TypeVar("Found")
 _Connection = psycopg.Connection[tuple[Any, ...]]
 _LIVING: Final = "('joining', 'serving', 'leaving')"
 _JOIN_TRIES: Final = 10
 _LOOK_SECONDS: Final = 0.5
+_APPLY_SECONDS_MAX: Final = 2.0
+_APPLY_REST_SECONDS: Final = 0.005
 FENCED: Final = (
     "another server has taken over what this one was doing, because it was not heard of for too"
     " long; nothing more is answered here. Start it again"
@@ -52,6 +56,7 @@ class Row(Struct, frozen=True):
     began_at: int
     closed_by: int | None
     process: str
+    load: str
 
 
 class Beaten(Struct, frozen=True):
@@ -77,6 +82,10 @@ class SharedStore(PostgresStore):
 
     listening: socket.socket | None = None  # for the other servers; bound before it joined
     secret = b""
+    time_offset_ms = 0.0
+    # Has what other servers decided applied: the last batch of each, by tenure, and whether all is
+    # known. Waits; for threads.
+    hurry_others: Callable[[], tuple[dict[int, int], bool]] = staticmethod(lambda: ({}, True))
 
     # Joining.
 
@@ -105,6 +114,8 @@ class SharedStore(PostgresStore):
         ).fetchone()
         assert row is not None
         self._collector.audit_seq = max(first_serial(second_at(row[0]), slot), row[1])
+        # How far the database's time is ahead of the monotonic clock, until beats say it better.
+        self.time_offset_ms = row[0] - time.monotonic_ns() / 1e6
 
     def _join_others(self, connection: _Connection) -> tenure.Tenure:
         joining, name = self._joining, self._address.schema
@@ -193,6 +204,12 @@ class SharedStore(PostgresStore):
     def applied_number(self) -> int:
         return self._applied
 
+    def hurry(self) -> int:
+        """Has everything durable applied soon; returns the number of its last batch."""
+        if self._applied < self._durable:
+            self._link.hurry()
+        return self._durable
+
     def follow(self, last_seq: int, applied_seq: int) -> None:
         """The server that decides has published events up to this number."""
         self._collector.seq = self._last_seq = last_seq
@@ -204,6 +221,9 @@ class SharedStore(PostgresStore):
     def _begin(self, counters: Counters | None, retention: Retention) -> None:
         super()._begin(counters, retention)
         self.alive_at = None
+        own_bytes = self._collector.backlog_bytes
+        self.passed_on_bytes: Callable[[], int] = lambda: 0
+        self.backlog_bytes = lambda: own_bytes() + self.passed_on_bytes()
         self.take_audit_seq = self._take_audit_seq
 
     def _take_audit_seq(self) -> int:
@@ -252,7 +272,33 @@ class SharedStore(PostgresStore):
 
     def drain(self) -> None:
         """Waits until the tables hold everything that is durable."""
-        self._read(lambda _reader: None)
+        super()._read(lambda _reader: None)
+
+    # Reading: whoever searches here finds all that was acknowledged before, by any server.
+
+    def _read(self, question: Callable[[Reader], Found], number: int = 0) -> Found:
+        batches, is_known = self.hurry_others()
+
+        def caught_up(reader: Reader) -> Found:
+            is_complete = is_known and all(
+                _is_applied(reader, tenure, batch) for tenure, batch in batches.items()
+            )
+            found = question(reader)
+            if not is_complete and isinstance(found, Page | Counted | Selection):
+                return replace(found, complete=False)
+            return found
+
+        return super()._read(caught_up, number)
+
+
+def _is_applied(reader: Reader, tenure: int, batch: int) -> bool:
+    """Waits for a batch of another server, within reason."""
+    give_up_at = time.perf_counter() + _APPLY_SECONDS_MAX
+    while reader.applied_batch(tenure) < batch:
+        if time.perf_counter() > give_up_at:
+            return False
+        time.sleep(_APPLY_REST_SECONDS)
+    return True
 
 
 def _latest(found: Sequence[Counters]) -> Counters:
@@ -317,14 +363,14 @@ class Seats:
                 self._raise_why(connection)
             rows = connection.execute(
                 "SELECT t.tenure, server, incarnation, address, beats, state, t.version,"
-                " (extract(epoch FROM began_at) * 1000)::bigint, closed_by, process,"
+                " (extract(epoch FROM began_at) * 1000)::bigint, closed_by, process, load,"
                 " f.tenure, f.epoch, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,"
                 f" (SELECT value::bigint FROM {name}.facts WHERE key = 'directory')"
                 f" FROM {name}.tenures t, {name}.families f"
                 " WHERE t.state <> 'closed' AND f.family = 1"
             ).fetchall()
-        found = tuple(Row(*row[:10]) for row in rows)
-        owner, epoch, now, directory = rows[0][10:]
+        found = tuple(Row(*row[:11]) for row in rows)
+        owner, epoch, now, directory = rows[0][11:]
         self._store.see_directory(directory)
         return Beaten(found, owner, epoch, now)
 
@@ -371,7 +417,7 @@ class Seats:
             )
             return bool(changed.rowcount)
 
-    def hand_over(self, to: int | None) -> bool:
+    def hand_over(self, to: int | None, *, leaves: bool) -> bool:
         """Makes another server the owner. What this one decided is applied."""
         name = self._name
         with self._connected() as connection, connection.transaction():
@@ -382,9 +428,10 @@ class Seats:
                 " WHERE family = 1 AND tenure = %s",
                 (number, to, self._tenure),
             )
-            connection.execute(
-                f"UPDATE {name}.tenures SET state = 'leaving' WHERE tenure = %s"
-                " AND state = 'serving'",
-                (self._tenure,),
-            )
+            if leaves:
+                connection.execute(
+                    f"UPDATE {name}.tenures SET state = 'leaving' WHERE tenure = %s"
+                    " AND state = 'serving'",
+                    (self._tenure,),
+                )
             return bool(changed.rowcount)

@@ -80,12 +80,12 @@ def _places(dialect: Dialect, index: Index, wanted: Filter) -> Iterator[Place]:
 def _slices(reader: Records, place: Place, narrowed: Where) -> Iterator[tuple[list[Any], bool]]:
     """Counts slice by slice, each with whether there is more."""
     bound = (
-        f"SELECT jobs.serial FROM {place.tables} WHERE {place.sql} AND jobs.serial < ?"  # noqa: S608
-        f" ORDER BY jobs.serial DESC LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
+        f"SELECT {place.serial} FROM {place.walked} WHERE {place.sql} AND {place.serial} < ?"  # noqa: S608
+        f" ORDER BY {place.serial} DESC LIMIT 1 OFFSET {_SLICE_ROWS - 1}"
     )
     rows = (
-        f"SELECT jobs.state, count(*) FROM {place.tables} WHERE {place.sql} AND jobs.serial < ?"  # noqa: S608
-        f" AND jobs.serial >= ? AND {narrowed.sql} GROUP BY jobs.state"
+        f"SELECT jobs.state, count(*) FROM {place.tables} WHERE {place.sql}"  # noqa: S608
+        f" AND {place.serial} < ? AND {place.serial} >= ? AND {narrowed.sql} GROUP BY jobs.state"
     )
     start = _SERIAL_MAX
     while True:

@@ -26,12 +26,13 @@ _encode = msgspec.json.Encoder().encode
 class Removals:
     """Removals by retention, to go into the next batch."""
 
-    __slots__ = ("events_to", "groups", "jobs", "results", "samples", "terms")
+    __slots__ = ("audit_to", "events_to", "groups", "jobs", "results", "samples", "terms")
 
     def __init__(self) -> None:
         self.jobs: dict[str, int] = {}  # job id -> serial
         self.results: list[int] = []  # serials
         self.events_to = 0
+        self.audit_to = 0
         self.samples: list[Row] = []
         self.terms: list[Row] = []
         self.groups = False  # drop groups of failures that have no jobs any more
@@ -39,7 +40,13 @@ class Removals:
     def is_empty(self) -> bool:
         """Whether there is nothing to remove."""
         return not (
-            self.jobs or self.results or self.events_to or self.samples or self.terms or self.groups
+            self.jobs
+            or self.results
+            or self.events_to
+            or self.audit_to
+            or self.samples
+            or self.terms
+            or self.groups
         )
 
     def add_to(self, rows: Rows) -> None:
@@ -47,6 +54,7 @@ class Removals:
         rows[JOBS] = [((serial,), None) for serial in self.jobs.values()]
         rows[RESULTS] = [((serial,), None) for serial in self.results]
         rows[EVENTS] = [((self.events_to,), None)] if self.events_to else []
+        rows["audit"] = [((self.audit_to,), None)] if self.audit_to else []
         rows["history"] = list(self.samples)
         rows["terms"] = list(self.terms)
 

@@ -10,6 +10,9 @@ from functools import partial
 from heapq import nsmallest
 from typing import Any, Final, Protocol
 
+import msgspec
+from msgspec import Struct
+
 from manyhands.model import limits
 from manyhands.model.job import State
 from manyhands.model.policy import NO_POLICY, QueuePolicy
@@ -27,7 +30,10 @@ _SLICES_MAX: Final = 10  # of records that may still be needed
 # There may be a hundred thousand queues.
 _SURPLUS_PLACES: Final = 100
 _SURPLUS_COUNT: Final = 50
-_SAMPLES_EVERY_MS: Final = 10 * 60 * 1000
+# How often samples and the audit log are pruned, and entries of the latter that go at once: more
+# than can be made meanwhile.
+_RARELY_MS: Final = 10 * 60 * 1000
+_ENTRIES_COUNT: Final = 2_000
 _EVENTS_A_JOB: Final = 20  # events dropped per record in one slice: they are many and cheap
 
 
@@ -37,6 +43,12 @@ class Prunable(Records, Protocol):
     def events(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
         """Events after a sequence number."""
 
+
+class _Age(Struct):
+    at: int
+
+
+_decode_age: Final = msgspec.json.Decoder(_Age).decode
 
 # A question to the records, and what a walk over its answers comes to.
 Question = Callable[[Prunable], Any]
@@ -70,7 +82,7 @@ class Pruner:
         # each time.
         self._passed: dict[_Place, tuple[int, int]] = {}
         self._rounds = Rounds(self._index.recorded_queues)
-        self._samples_pruned_at = 0
+        self._rare_pruned_at = 0
 
     def prune(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
@@ -92,9 +104,10 @@ class Pruner:
         count += yield from self._prune_surplus(now, count_max - count, removals)
         count += yield from self._prune_results(now, count_max - count, removals)
         yield from self._prune_events(now, count_max * _EVENTS_A_JOB, removals, first_seq, last_seq)
-        if now - self._samples_pruned_at >= _SAMPLES_EVERY_MS:
-            self._samples_pruned_at = now
+        if now - self._rare_pruned_at >= _RARELY_MS:
+            self._rare_pruned_at = now
             yield from self._prune_samples(now, removals)
+            yield from self._prune_audit(now, removals)
         return count
 
     def forget(self, removals: Removals) -> None:
@@ -240,6 +253,20 @@ class Pruner:
             values = (step_ms, now - kept_ms)
             if (yield partial(_rows, statement, values)):
                 removals.samples.append((values, None))
+
+    def _prune_audit(self, now: int, removals: Removals) -> Generator[Question, Any, None]:
+        too_old_at = now - self._retention.audit_ms
+        table = f"{self._dialect.prefix}audit"
+        statement = f"SELECT seq, record FROM {table} ORDER BY seq LIMIT ?"  # noqa: S608
+        rows = yield partial(_rows, statement, (_ENTRIES_COUNT,))
+        for seq, record in rows:
+            try:
+                at = _decode_age(record).at
+            except msgspec.DecodeError:
+                continue  # damaged: it goes with a later one
+            if at > too_old_at:
+                break
+            removals.audit_to = seq
 
     def _prune_events(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int

@@ -248,18 +248,24 @@ class Place(Struct, frozen=True):
     sql: str
     values: tuple[Any, ...]
     fields: tuple[str, ...]
+    # The table with the index, and its serial. Where slices begin and end is read from it alone,
+    # without a look at the jobs; and a range of any other serial could not use the index.
+    walked: str
+    serial: str = "jobs.serial"
 
 
 def all_jobs(dialect: Dialect, sql: str = "TRUE", values: tuple[Any, ...] = ()) -> Place:
     """All jobs that meet a condition on their state."""
     fields = ("states",) if values else ()
-    return Place(f"{dialect.prefix}jobs", sql, values, fields)
+    jobs = f"{dialect.prefix}jobs"
+    return Place(jobs, sql, values, fields, jobs)
 
 
 def jobs_at(dialect: Dialect, queue: str, state: str, *fields: str) -> Place:
     """The jobs of one queue in one state."""
     values = (dialect.name(queue), str(state))
-    return Place(f"{dialect.prefix}jobs", "jobs.queue = ? AND jobs.state = ?", values, fields)
+    jobs = f"{dialect.prefix}jobs"
+    return Place(jobs, "jobs.queue = ? AND jobs.state = ?", values, fields, jobs)
 
 
 def place_beside(dialect: Dialect, wanted: Filter) -> Place | None:
@@ -268,11 +274,10 @@ def place_beside(dialect: Dialect, wanted: Filter) -> Place | None:
         if meaning.beside is not None:
             table, column = meaning.beside
             _, encode = dialect.conditions.get(meaning.field) or ("", meaning.values)
-            tables = (
-                f"{dialect.prefix}{table} AS {table} JOIN {dialect.prefix}jobs AS jobs"
-                " USING(serial)"
-            )
+            walked = f"{dialect.prefix}{table} AS {table}"
+            tables = f"{walked} JOIN {dialect.prefix}jobs AS jobs USING(serial)"
             if not dialect.prefix:
                 tables = f"{table} CROSS JOIN jobs USING(serial)"  # SQLite walks in this order
-            return Place(tables, f"{table}.{column} = ?", encode(value), (meaning.field,))
+            condition, fields = f"{table}.{column} = ?", (meaning.field,)
+            return Place(tables, condition, encode(value), fields, walked, f"{table}.serial")
     return None

@@ -164,14 +164,14 @@ class _Search:
         """
         direction, beyond, within = ("DESC", "<", ">=") if self._newest else ("ASC", ">", "<=")
         bound = (
-            f"SELECT jobs.serial FROM {place.tables} WHERE {place.sql} AND jobs.serial {beyond} ?"  # noqa: S608
-            f" ORDER BY jobs.serial {direction} LIMIT 1 OFFSET ?"
+            f"SELECT {place.serial} FROM {place.walked} WHERE {place.sql}"  # noqa: S608
+            f" AND {place.serial} {beyond} ? ORDER BY {place.serial} {direction} LIMIT 1 OFFSET ?"
         )
         narrowed = where(self._dialect, self._wanted, place.fields)
         rows = (
             f"SELECT {self._columns} FROM {place.tables} WHERE {place.sql}"  # noqa: S608
-            f" AND jobs.serial {beyond} ? AND jobs.serial {within} ? AND {narrowed.sql}"
-            f" ORDER BY jobs.serial {direction}"
+            f" AND {place.serial} {beyond} ? AND {place.serial} {within} ? AND {narrowed.sql}"
+            f" ORDER BY {place.serial} {direction}"
         )
         read = self._reader.rows
         start = self._start()

@@ -1,0 +1,21 @@
+"""News between the client's thread and its readers."""
+
+import pytest
+
+from manyhands.client.errors import Unavailable
+from manyhands.client.handle import _Box
+from manyhands.client.notes import Heard
+
+
+def test_p38_an_error_behind_a_piece_is_raised_after_it():
+    """The reader is woken for it again: it would wait for ever."""
+    wakes: list[int] = []
+    box = _Box(lambda: wakes.append(1))
+    box.hear(Heard(24, "1", None, b"piece"))
+    box.hear(Unavailable("gone"))
+    wakes.clear()
+
+    assert [news.partial for news in box.take()] == [b"piece"]
+    assert wakes
+    with pytest.raises(Unavailable, match="gone"):
+        box.take()
