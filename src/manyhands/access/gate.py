@@ -14,8 +14,8 @@ from manyhands.access.audit import AuditLog, target_of, words_of
 from manyhands.access.rights import ALL, TABLE
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
-from manyhands.model.commands import Attach, Command, Depart, NewJob, Resume, Submit
-from manyhands.model.job import Job, Origin
+from manyhands.model.commands import Attach, Command, Depart, NewJob, Proof, Resume, Submit
+from manyhands.model.job import Holder, Job, Origin
 from manyhands.model.replies import Found, Refusal, Reply, Why
 from manyhands.model.roles import RIGHTS, Caller, Right, Role
 
@@ -115,6 +115,30 @@ class Guard:
             if job is not None and not self.sees(job):
                 return self.unseen()
         return None
+
+    # The shortcuts of plain jobs: each declines what is not allowed; the command is then refused.
+
+    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+        """As the dispatcher's, in a queue that the caller may work."""
+        if not self._may_work(queue):
+            return None
+        return self._dispatcher.claim_at_once(queue, holder, token, connection)
+
+    def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
+        """As the dispatcher's, for a job of a queue that the caller may work."""
+        if self.caller.queues:
+            job = self._live.live_job(job_id)
+            if job is None or not self._may_work(job.queue):
+                return False
+        elif not self._may_work(ALL):
+            return False
+        return self._dispatcher.complete_at_once(job_id, proof, result)
+
+    def _may_work(self, queue: str | None) -> bool:
+        if Right.WORK not in self._rights:
+            return False
+        known = self._judged.get(queue)
+        return self._judge(queue) if known is None else known
 
     def _is_own(self, command: Command, right: Right) -> bool:
         if right is Right.LOOK:

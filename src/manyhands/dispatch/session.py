@@ -77,7 +77,7 @@ class Backing(Protocol):
 class Peer(Backing, Protocol):
     """The other end of a session, and the engine behind it. A listener provides it."""
 
-    shortcut: Shortcut | None  # None: its commands are checked one by one
+    shortcut: Shortcut
     connection: str  # no other connection of any server has this name
     number: int  # small, for tables
     address: str

@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         self._dispatcher = backplane.dispatcher
         self.debtor: Debtor = backplane.dispatcher
         self.ask: Ask = backplane.dispatcher.ask
-        self.shortcut: Shortcut | None = backplane.dispatcher
+        self.shortcut: Shortcut = backplane.dispatcher
         self.caller: Caller | None = ANYBODY  # None: not identified
         self.guard: Guard | None = None  # what its commands have to pass
         self.token = backplane.ids.token
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
         self.caller = caller
         self.guard = listener.backplane.gate.guard(caller, self.address, listener.name)
         self.ask = self._dispatcher.ask if self.guard is None else self.guard.ask
-        self.shortcut = self._dispatcher if self.guard is None else None
+        self.shortcut = self._dispatcher if self.guard is None else self.guard
 
     def log_in(self, token: str, then: Callable[[bool], None]) -> None:
         """Makes the peer the caller whose token this is, if it is one, and calls back."""

@@ -10,6 +10,7 @@ from manyhands.access.rights import TABLE
 from manyhands.model.commands import (
     Attach,
     ByAnyone,
+    ByToken,
     Cancel,
     Claim,
     Command,
@@ -193,3 +194,26 @@ def test_what_a_shared_session_is_called_back_with_asks_as_its_peer(engine):
     assert isinstance(replies[0], Claimed)
     assert isinstance(replies[1], Refusal)
     assert askers.guard is None
+
+
+@pytest.mark.parametrize(
+    ("caller", "may"),
+    [
+        (Caller("x", Role.WORKER), True),
+        (Caller("x", Role.WORK, ("mail.*",)), True),
+        (Caller("x", Role.WORK, ("web.*",)), False),
+        (Caller("x", Role.SUBMIT), False),
+        (Caller("x", Role.READ), False),
+        (None, False),
+    ],
+)
+def test_the_shortcuts_of_plain_jobs_let_nobody_past_the_table(engine, caller, may):
+    guard = Gate(engine.dispatcher, AuditLog(engine.dispatcher)).guard(caller, "", "test")
+    for job_id in ("a1", "a2"):
+        engine.ask(submit(job_id))
+    claimed = engine.ask(Claim(queues=("mail.out",), holder=HOLDER, tokens=("t",)))
+
+    taken = guard.claim_at_once("mail.out", HOLDER, "u", "c")
+    ended = guard.complete_at_once(claimed.jobs[0].job_id, ByToken("t"), b"")
+
+    assert (taken is not None, ended) == (may, may)

@@ -451,7 +451,7 @@ class GearmanSession:
             self._replies.say(wire.NO_JOB_PACKET)
             return
         self._turn += 1
-        if len(queues) == 1 and not self._terms_ms and peer.shortcut is not None:
+        if len(queues) == 1 and not self._terms_ms:
             job = peer.shortcut.claim_at_once(
                 queues[0], self._holder, peer.token(), peer.connection
             )
@@ -520,8 +520,7 @@ class GearmanSession:
 
     def on_work_complete(self, kind: int, args: list[bytes]) -> None:
         job_id, result = self._job_id(args[0]), args[1]
-        shortcut = self.peer.shortcut
-        if shortcut is not None and shortcut.complete_at_once(job_id, self._proof, result):
+        if self.peer.shortcut.complete_at_once(job_id, self._proof, result):
             return
         command = Complete(job_id=job_id, proof=self._proof, result=result)
         self.peer.ask(command, None, self._refuse)
