@@ -72,6 +72,9 @@ class Manager:
     def operate(self, command, settle, peer) -> None:  # noqa: ARG002
         self.ask(command, settle)
 
+    def refusal_to_work(self, queues) -> None:  # noqa: ARG002
+        return None
+
     def has_work(self, queue: str) -> bool:
         return self.server.dispatcher.has_work((queue,))
 

@@ -14,7 +14,7 @@ from manyhands.access.audit import AuditLog, target_of, words_of
 from manyhands.access.rights import ALL, TABLE
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
-from manyhands.model.commands import Attach, Command, Depart, NewJob, Proof, Resume, Submit
+from manyhands.model.commands import Attach, Command, Depart, Look, NewJob, Proof, Resume, Submit
 from manyhands.model.job import Holder, Job, Origin
 from manyhands.model.replies import Found, Refusal, Reply, Why
 from manyhands.model.roles import RIGHTS, Caller, Right, Role
@@ -164,7 +164,7 @@ class Guard:
             assert isinstance(command, Submit | Resume)
             command = replace(command, items=tuple(map(self._sign, command.items)))
         elif TABLE[kind].right is Right.LOOK and settle is not None:
-            settle = self._shown(settle)
+            settle = self._shown(settle, by_name=kind is not Look)
         self._ask(command, settle, refused)
 
     def _sign(self, item: NewJob) -> NewJob:
@@ -175,10 +175,13 @@ class Guard:
             known = self._origin = (origin, signed)
         return replace(item, origin=known[1])
 
-    def _shown(self, settle: Settle) -> Settle:
+    def _shown(self, settle: Settle, *, by_name: bool) -> Settle:
+        """What was chosen by people, such as a unique key, is not even said to exist."""
+        hidden = Found(None) if by_name else self.unseen()
+
         def shown(reply: Reply) -> None:
             job = reply.job if type(reply) is Found else None
-            settle(reply if job is None or self.sees(job) else self.unseen())
+            settle(reply if job is None or self.sees(job) else hidden)
 
         return shown
 
@@ -204,6 +207,28 @@ class Guard:
     def unseen(self) -> Refusal:
         """The job is not one that the caller may look at."""
         return Refusal(Why.NOT_ALLOWED, f"{self.caller.name} may not look at this job")
+
+    def may_work(self, queue: str | None) -> bool:
+        """Whether the caller may claim jobs of a queue; None: of all."""
+        return Right.WORK in self._rights and self._may_use(queue)
+
+    def _may_use(self, queue: str | None) -> bool:
+        known = self._judged.get(queue)
+        return self._judge(queue) if known is None else known
+
+    def refusal_to_work(self, queue: str | None) -> Refusal | None:
+        """Why the caller may not offer to work on a queue, or on all of them; recorded."""
+        if self.may_work(queue):
+            return None
+        self.record("claim", queue or "")
+        return self.not_in(queue) if Right.WORK in self._rights else self.lacks(Right.WORK)
+
+    def refusal_to_look(self) -> Refusal | None:
+        """Why the caller may not list queues and workers; recorded."""
+        if self.caller is not NOBODY and Right.LOOK in self._rights:
+            return None
+        self.record("look", "")
+        return self.lacks(Right.LOOK)
 
     def record(self, what: str, target: str) -> None:
         """Records a refused command."""

@@ -127,6 +127,9 @@ class Peer(Backing, Protocol):
     def sees(self, job: Job) -> bool:
         """Whether the peer may look at this job."""
 
+    def refusal_to_work(self, queue: str) -> Refusal | None:
+        """Why the peer may not offer to work on a queue, or None."""
+
     def refusal_to_look(self) -> Refusal | None:
         """Why the peer may not list queues and workers, or None."""
 

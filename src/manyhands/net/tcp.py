@@ -26,7 +26,7 @@ from manyhands.model.events import Signal
 from manyhands.model.job import Holder, Job
 from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Refusal, Reply
-from manyhands.model.roles import ANYBODY, Caller, Right
+from manyhands.model.roles import ANYBODY, Caller
 from manyhands.net.backplane import Backplane
 from manyhands.net.peer_certificate import certificate_of
 from manyhands.observe.incidents import is_debugging
@@ -377,10 +377,11 @@ class Connection(asyncio.Protocol):
 
     def refusal_to_look(self) -> Refusal | None:
         """Why the peer may not list queues and workers, or None."""
-        guard = self.guard
-        if guard is None or (guard.caller is not NOBODY and guard.caller.has(Right.LOOK)):
-            return None
-        return guard.lacks(Right.LOOK)
+        return None if self.guard is None else self.guard.refusal_to_look()
+
+    def refusal_to_work(self, queue: str) -> Refusal | None:
+        """Why the peer may not offer to work on a queue, or None."""
+        return None if self.guard is None else self.guard.refusal_to_work(queue)
 
     def take_session(self, session: Session) -> None:
         """Makes this session serve the peer."""
@@ -718,14 +719,19 @@ class Connection(asyncio.Protocol):
         return self._ids.job_id(self._clock.now())
 
     def has_work(self, queues: Sequence[str]) -> bool:
-        return self._dispatcher.has_work(queues)
+        return self._dispatcher.has_work(self._allowed(queues))
 
     def sleep(
         self, queues: Iterable[str], wake: Callable[[], None], holder: Holder, hands: int = 1
     ) -> None:
         self.stay_awake()
-        self._sleeper = Sleeper(queues, lambda _queue: wake(), holder, hands)
+        self._sleeper = Sleeper(self._allowed(queues), lambda _queue: wake(), holder, hands)
         self._dispatcher.sleepers.sleep(self._sleeper)
+
+    def _allowed(self, queues: Iterable[str]) -> Sequence[str]:
+        """Those that the peer may work on: who may not claim is not woken in place of others."""
+        guard = self.guard
+        return tuple(queues) if guard is None else tuple(filter(guard.may_work, queues))
 
     def stay_awake(self) -> None:
         if self._sleeper is not None:

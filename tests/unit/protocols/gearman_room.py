@@ -160,6 +160,9 @@ class Line:
     def sees(self, job) -> bool:  # noqa: ARG002
         return True
 
+    def refusal_to_work(self, queue) -> None:  # noqa: ARG002
+        return None
+
     def refusal_to_look(self) -> None:
         return None
 

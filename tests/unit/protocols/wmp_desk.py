@@ -144,6 +144,9 @@ class Desk:
     def operate(self, command, settle, peer) -> None:  # noqa: ARG002
         self.ask(command, settle)
 
+    def refusal_to_work(self, queues) -> None:  # noqa: ARG002
+        return None
+
     def has_work(self, queue: str) -> bool:
         return Gate(Effects(self.store.live, self.clock)).first(queue) is not None
 

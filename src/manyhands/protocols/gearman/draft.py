@@ -257,19 +257,26 @@ class DraftSession:
         peer.ask(Submit((item,), early=sync), settle)
 
     def on_status_req(self, packet: wire.JobStatusReq) -> None:
-        self._look(packet.handle, lambda job: _status(job, self.peer.now()))
+        self._look(packet, lambda job: _status(job, self.peer.now()))
 
     def on_complete_req(self, packet: wire.JobCompleteReq) -> None:
-        self._look(packet.handle, lambda job: _completion(job, self.peer.now()))
+        self._look(packet, lambda job: _completion(job, self.peer.now()))
 
-    def _look(self, handle: bytes, answer: Callable[[Job | None], wire.Packet]) -> None:
-        job_id = self.hall.job_id_of(handle)
+    def _look(
+        self,
+        packet: wire.JobStatusReq | wire.JobCompleteReq,
+        answer: Callable[[Job | None], wire.Packet],
+    ) -> None:
+        job_id = self.hall.job_id_of(packet.handle)
         if job_id is None:
             self._replies.say(wire.encode(answer(None)))
             return
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
+            if type(reply) is Refusal and reply.why is Why.NOT_ALLOWED:
+                self._complain(slot, _refused(reply, packet))
+                return
             job = reply.job if type(reply) is Found else None
             self._replies.fill(slot, wire.encode(answer(job)))
 
@@ -286,6 +293,11 @@ class DraftSession:
             text = b"a worker can do at most %d jobs" % limits.CLAIM_QUEUES_MAX
             self._complain(None, wire.Error(wire.REFUSED, wire.TYPES[type(packet)], text))
             return
+        for name in abilities:
+            refusal = self.peer.refusal_to_work(name)
+            if refusal is not None:
+                self._complain(None, _refused(refusal, packet))
+                return
         self.abilities = abilities
         for name in abilities:
             self.hall.learn(name)
@@ -335,6 +347,9 @@ class DraftSession:
 
         def settle(reply: Reply) -> None:
             self._claiming = False
+            if type(reply) is Refusal and reply.why is Why.NOT_ALLOWED:
+                self._complain(slot, _refused(reply, packet))
+                return
             if type(reply) is not Claimed or not reply.jobs:
                 self._replies.fill(slot, wire.encode(wire.JobAssignRes()))
                 return
@@ -385,7 +400,7 @@ class DraftSession:
             self.peer.ask(command_fail, None, self._ignore)
 
 
-def _refused(refusal: Refusal, packet: wire.JobCreateReq) -> wire.Error:
+def _refused(refusal: Refusal, packet: wire.Packet) -> wire.Error:
     code = wire.SHUTTING_DOWN if refusal.why is Why.SHUTTING_DOWN else wire.REFUSED
     text = refusal.sentence.encode("ascii", "replace")
     return wire.Error(code, wire.TYPES[type(packet)], text)

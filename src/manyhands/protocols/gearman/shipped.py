@@ -369,6 +369,9 @@ class GearmanSession:
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
+            if _is_forbidden(reply):
+                self._refused(slot, reply)
+                return
             known = _standing(reply)
             self._replies.fill(slot, wire.encode_response(wire.STATUS_RES, handle, *known))
 
@@ -379,6 +382,9 @@ class GearmanSession:
         slot = self._replies.reserve()
 
         def settle(reply: Reply) -> None:
+            if _is_forbidden(reply):
+                self._refused(slot, reply)
+                return
             job = reply.job if type(reply) is Found else None
             clients = b"%d" % (len(job.waiters) if job is not None else 0)
             known = _standing(reply)
@@ -398,6 +404,10 @@ class GearmanSession:
         if queue not in abilities and len(abilities) >= limits.CLAIM_QUEUES_MAX:
             sentence = b"a worker can do at most %d functions" % limits.CLAIM_QUEUES_MAX
             self.on_fault(wire.FAULT, [b"TOO_MANY_FUNCTIONS", sentence])
+            return
+        refusal = self.peer.refusal_to_work(queue)
+        if refusal is not None:
+            self._replies.say(self._error(refusal))
             return
         timeout_ms = None
         if kind == wire.CAN_DO_TIMEOUT:
@@ -472,7 +482,7 @@ class GearmanSession:
 
     def _granted(self, slot: Slot, kind: int, reply: Reply) -> None:
         if type(reply) is not Claimed or not reply.jobs:
-            if type(reply) is Refusal and reply.why is Why.NOT_ALLOWED:
+            if _is_forbidden(reply):
                 self._refused(slot, reply)
             else:
                 self._replies.fill(slot, wire.NO_JOB_PACKET)
@@ -594,6 +604,10 @@ def unique_key(function: bytes, unique: bytes, data: bytes) -> bytes | None:
         return None
     # One byte longer than any unique that a client can send, so the two never collide.
     return b"-" + hashlib.blake2b(function + b"\0" + data, digest_size=64).digest()
+
+
+def _is_forbidden(reply: Reply) -> bool:
+    return type(reply) is Refusal and reply.why is Why.NOT_ALLOWED
 
 
 def _was_reported(job: Job) -> bool:

@@ -22,6 +22,11 @@ class Hub(Backing, Protocol):
     def operate(self, command: Operation, settle: Settle, peer: bytes) -> None:
         """Like ``ask``, for an operator's command, which is recorded in the audit log."""
 
+    def refusal_to_work(self, queues: tuple[str, ...]) -> str | None:
+        """Why the peer whose message is handled may not offer to work on these queues, or without
+        any on all of them: a sentence, or None.
+        """
+
     def report_dropped(self, kind: str, peer: bytes, sentence: str) -> None:
         """Reports a dropped message, which cannot be answered."""
 

@@ -147,6 +147,15 @@ class WmpListener:
             return self._loop.call_soon(call).cancel
         return self._loop.call_later(seconds, call).cancel
 
+    def refusal_to_work(self, queues: tuple[str, ...]) -> str | None:
+        guard = None if self._askers is None else self._askers.guard
+        if guard is not None:
+            for queue in queues or (None,):
+                refusal = guard.refusal_to_work(queue)
+                if refusal is not None:
+                    return refusal.sentence
+        return None
+
     def report_dropped(self, kind: str, peer: bytes, sentence: str) -> None:
         count = self._dropped[kind] = self._dropped.get(kind, 0) + 1
         # By address: a routing id costs its sender nothing.

@@ -137,7 +137,10 @@ class WmpSession:
         slots = max(1, control.number(b"slots", 1, _SLOTS_MAX))
         ttl_ms = control.number(b"ttl", TTL_MS, _TTL_MS_MAX)
         identity = _identity(path, control)
-        if not self.readiness.announce(path, roles, slots, ttl_ms, identity):
+        sentence = self.hub.refusal_to_work(roles)
+        if sentence is not None:
+            self.hub.report_dropped("not_allowed", path[0], sentence)
+        elif not self.readiness.announce(path, roles, slots, ttl_ms, identity):
             self.hub.report_dropped("full", path[0], "too many workers are ready already")
 
     def _on_give(self, path: Path, control: Control) -> None:
