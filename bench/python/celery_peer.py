@@ -1,16 +1,18 @@
-"""Celery on Redis: solo pool, prefetch 16, results ignored."""
+"""Celery on Redis: solo pool, prefetch 16. BENCH_RESULTS=1: results are kept there, and awaited."""
 
 import logging
 import os
 
 import redis
 import tally
-from celery import Celery
+from celery import Celery, group
 from peer import TEXT, main
 
+KEEPS_RESULTS = os.environ.get("BENCH_RESULTS") == "1"
 app = Celery("bench", broker=os.environ["BENCH_REDIS"])
 app.conf.update(
-    task_ignore_result=True,
+    task_ignore_result=not KEEPS_RESULTS,
+    result_backend=os.environ["BENCH_REDIS"] if KEEPS_RESULTS else None,
     worker_prefetch_multiplier=16,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
@@ -30,6 +32,17 @@ def fill(count: int) -> None:
             noop.apply_async((TEXT,), producer=producer)
 
 
+class Submitted:
+    """A job with the method that other peers have."""
+
+    def __init__(self) -> None:
+        self.result = noop.delay(TEXT).get
+
+
+def results(count: int) -> None:
+    group(noop.s(TEXT) for _ in range(count)).apply_async().get()
+
+
 def work() -> None:
     global add  # noqa: PLW0603
     add = tally.counter()
@@ -45,4 +58,4 @@ def left() -> int:
 
 
 if __name__ == "__main__":
-    main(fill, work, left)
+    main(fill, work, left, Submitted, results)

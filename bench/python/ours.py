@@ -1,4 +1,4 @@
-"""Manyhands: `manyhands worker`, as it comes. BENCH_TASK chooses the function or the coroutine."""
+"""Manyhands: `manyhands worker`, as it comes. BENCH_TASK chooses what a job does."""
 
 import json
 import os
@@ -11,15 +11,29 @@ TASK = os.environ.get("BENCH_TASK", "noop")
 os.environ["MANYHANDS_URL"] = URL
 
 
-def fill(count: int) -> None:
+def task():
     import tasks  # noqa: PLC0415 - it needs the tally
 
-    getattr(tasks, TASK).map([TEXT] * count)
+    return getattr(tasks, TASK)
+
+
+def fill(count: int) -> None:
+    task().map([TEXT] * count)
+
+
+def one():
+    return task().submit(TEXT)
+
+
+def results(count: int) -> None:
+    for handle in task().map([TEXT] * count):
+        handle.result()
 
 
 def work() -> None:
-    processes = os.environ["BENCH_PROCESSES"]
-    flags = ["-p", processes, "--queues", TASK, "--log-level", "warning"]
+    flags = ["-p", os.environ["BENCH_PROCESSES"], "--queues", TASK, "--log-level", "warning"]
+    if concurrency := os.environ.get("BENCH_CONCURRENCY"):
+        flags += ["-c", concurrency]
     os.execvp("manyhands", ["manyhands", "worker", "tasks:app", *flags])
 
 
@@ -29,4 +43,4 @@ def left() -> int:
     return sum(counts[state] for state in ("ready", "leased", "delayed"))
 
 
-main(fill, work, left)
+main(fill, work, left, one, results)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 
 import asyncpg
 import tally
@@ -12,6 +13,7 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 
 DSN = os.environ["BENCH_POSTGRES"]
+PAYLOAD = b'{"text": "%s"}' % TEXT.encode()
 
 
 def fill(count: int) -> None:
@@ -21,12 +23,26 @@ def fill(count: int) -> None:
         if await queries.schema_is_installed():
             await queries.uninstall()
         await queries.install()
-        payload = b'{"text": "%s"}' % TEXT.encode()
         for _ in range(0, count, 1000):
-            await queries.enqueue(["noop"] * 1000, [payload] * 1000, [0] * 1000)
+            await queries.enqueue(["noop"] * 1000, [PAYLOAD] * 1000, [0] * 1000)
         await connection.close()
 
     uvloop.run(enqueue())
+
+
+def submitter() -> Callable[[], None]:
+    """Submits one at a time, over a connection that is opened first."""
+    loop = uvloop.new_event_loop()
+    queries: list[Queries] = []
+
+    async def enqueue() -> None:
+        if not queries:
+            queries.append(Queries(AsyncpgDriver(await asyncpg.connect(DSN))))
+            if not await queries[0].schema_is_installed():
+                await queries[0].install()
+        await queries[0].enqueue("noop", PAYLOAD)
+
+    return lambda: loop.run_until_complete(enqueue())
 
 
 def work() -> None:
@@ -53,4 +69,4 @@ def left() -> int:
     return asyncio.run(count())
 
 
-main(fill, work, left)
+main(fill, work, left, submitter())

@@ -90,17 +90,21 @@ def redis(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def manyhands(folder: Path) -> Iterator[str]:
-    """Our server, with its event log and all it does by default. Gives its address."""
+def manyhands(folder: Path) -> Iterator[tuple[str, str]]:
+    """Our server, with its event log and all it does by default. Gives its URL, and its address
+    for Gearman.
+    """
     home = folder / "manyhands"
     home.mkdir()
     port = free_port()
-    off = [each for name in ("gearman", "dwork", "wmp", "amqp") for each in (f"--{name}", "off")]
+    gearman = f"127.0.0.1:{free_port()}"
+    off = [each for name in ("dwork", "wmp", "amqp") for each in (f"--{name}", "off")]
+    addresses = ["--http", f"127.0.0.1:{port}", "--gearman", gearman]
     with (folder / "manyhands.log").open("wb") as log:
         process = subprocess.Popen(
-            ["manyhands", "serve", "--data", home / "data", "--http", f"127.0.0.1:{port}", *off],
+            ["manyhands", "serve", "--data", home / "data", *addresses, *off],
             stdout=log,
             stderr=log,
         )
     with _running(process, port):
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{port}", gearman

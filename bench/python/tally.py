@@ -44,23 +44,26 @@ def counter() -> Callable[[], None]:
     return add
 
 
+def ran() -> int:
+    """How many jobs have been counted."""
+    return sum(struct.unpack(f"={_SLOTS}Q", path().read_bytes()))
+
+
 def watch(count: int, left: Callable[[], int], limit: float) -> float:
     """Jobs a second, from the first tenth to the last job and its record."""
-    pages = _mapped()
-    deadline = time.monotonic() + limit
-    began = 0.0
-    first = 0
-    while (ran := sum(struct.unpack(f"={_SLOTS}Q", pages[:]))) < count:
+    started = time.monotonic()
+    deadline = started + limit
+    began, first = started, 0
+    while (done := ran()) < count:
         now = time.monotonic()
-        if not began and ran >= count / 10:
-            began, first = now, ran
+        if began == started and done >= count / 10:
+            began, first = now, done
         if now > deadline:
             break
         time.sleep(0.01)
     while left() > 0 and time.monotonic() < deadline:
         time.sleep(0.005)
     took = time.monotonic() - began
-    if not began:
-        sys.exit("the workers did not start in time")
-    done = min(ran, count) - first
-    return done / took
+    if done < count or left() > 0:
+        sys.exit(f"{done} of {count} jobs were done in time")
+    return (count - first) / took
