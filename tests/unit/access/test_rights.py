@@ -18,6 +18,7 @@ from manyhands.model.commands import (
     Depart,
     Detach,
     Look,
+    LookByKey,
     Move,
     NewJob,
     SetLimit,
@@ -217,3 +218,50 @@ def test_the_shortcuts_of_plain_jobs_let_nobody_past_the_table(engine, caller, m
     ended = guard.complete_at_once(claimed.jobs[0].job_id, ByToken("t"), b"")
 
     assert (taken is not None, ended) == (may, may)
+
+
+@pytest.mark.parametrize(
+    ("caller", "queue", "sentence"),
+    [
+        (Caller("x", Role.WORK), "mail.out", None),
+        (Caller("x", Role.WORKER, ("mail.*",)), "mail.out", None),
+        (Caller("x", Role.WORKER, ("mail.*",)), "vault", "no access to the queue vault"),
+        (Caller("x", Role.WORK, ("mail.*",)), None, "no access to all queues"),
+        (Caller("x", Role.SUBMIT), "mail.out", "this needs the role work"),
+        (None, "mail.out", "requires credentials"),
+    ],
+)
+def test_an_offer_to_work_is_judged_like_a_claim_and_a_refusal_is_on_record(
+    engine, caller, queue, sentence
+):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    guard = gate.guard(caller, "192.0.2.1", "test")
+
+    refusal = guard.refusal_to_work(queue)
+    settle(engine)
+    entries = engine.store.audit(None, 10)
+
+    assert guard.may_work(queue) == (sentence is None)
+    assert (sentence or "") in (refusal.sentence if refusal else "")
+    assert [(row.what, row.target) for row in entries] == [("claim", queue or "")] * bool(refusal)
+    assert gate.refused_count == len(entries)
+
+
+@pytest.mark.parametrize("role", [*Role, None])
+def test_a_listing_is_for_those_who_may_look_and_a_refusal_is_on_record(engine, role):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    guard = gate.guard(role and Caller("x", role, ("mail.*",)), "192.0.2.1", "test")
+
+    refusal = guard.refusal_to_look()
+    settle(engine)
+
+    assert (refusal is None) == (role in (Role.READ, Role.OPERATE))
+    assert gate.refused_count == len(engine.store.audit(None, 10)) == bool(refusal)
+
+
+def test_what_people_chose_is_not_even_said_to_exist(engine):
+    engine.ask(Submit((NewJob(job_id="b1", queue="q", payload=b"", unique_key=b"key"),)))
+    talk = Talk(engine, Caller("x", Role.SUBMIT))
+
+    assert talk(LookByKey(b"key")) == Found(None)
+    assert talk(Look("b1")).why is Why.NOT_ALLOWED

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from manyhands.access.callers import Callers
+from manyhands.dispatch.sleepers import Sleepers
+from manyhands.model.job import Holder
 from manyhands.net.tcp import OUTPUT_BYTES_MAX, Connection
 from manyhands.protocols.amqp.listener import _WatcherConnection
 from tests.unit.net.transport import Transport, ample_budget
@@ -310,3 +312,18 @@ def test_large_answers_are_written_as_they_are(opened, monkeypatch):
 
     assert writes[0] == b"head"
     assert writes[1] is large
+
+
+def test_a_worker_is_neither_woken_nor_looked_for_in_queues_it_may_not_work(opened):
+    connection = opened[0]
+    asked, sleepers = [], Sleepers()
+    connection._dispatcher.has_work = asked.append
+    connection._dispatcher.sleepers = sleepers
+    connection.guard = SimpleNamespace(may_work=lambda queue: queue == "mail")
+
+    connection.has_work(("mail", "vault"))
+    connection.sleep(("mail", "vault"), lambda: None, Holder("test", "w"))
+
+    assert asked == [("mail",)]
+    assert sleepers.is_wanted("mail")
+    assert not sleepers.is_wanted("vault")
