@@ -53,6 +53,7 @@ def database(folder: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",
+        start_new_session=True,  # Ctrl-C ends the servers first
     )
     try:
         ready = [str(found / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
@@ -82,10 +83,11 @@ def start(name: str, address: str, secret: Path) -> tuple[subprocess.Popen[bytes
         options[listener] = "127.0.0.1:0"
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     command = [sys.executable, "-m", "manyhands", "serve", *words]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL), port
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True), port
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends everything, as Ctrl-C does
     with tempfile.TemporaryDirectory(prefix="manyhands-cluster-") as folder:
         place = Path(folder)
         place.chmod(0o755)

@@ -56,6 +56,7 @@ from manyhands.operate.own_files import check_own_files, remove_own_files, write
 from manyhands.operate.schedules import Calendar
 from manyhands.operate.signals import listen_to_signals, log_state, wait_until_running
 from manyhands.operate.watched_files import WatchedFiles
+from manyhands.protocols.amqp.homes import Homes
 from manyhands.protocols.amqp.listener import AmqpEndpoint, AmqpListener
 from manyhands.protocols.amqp.relay import Relay
 from manyhands.protocols.dwork.listener import DworkListener
@@ -152,7 +153,10 @@ class Server:
         self.admission = Admission(
             self.logins, self.gate, self.clock.monotonic_ms, read_only=config.read_only
         )
-        self.bulk = BulkRunner(self.dispatcher, self.audit)
+        self.bulk = BulkRunner(self.dispatcher, self.audit, self.ids.incarnation, self.seat)
+        if self.seat is not None:
+            self.seat.router.on_gone.append(self.bulk.take_on)
+            self.seat.member.on_stop_bulk.append(self.bulk.stop)
         self.duties = Duties(
             self.dispatcher,
             self.condition,
@@ -208,10 +212,22 @@ class Server:
     @cached_property
     def _amqp_endpoint(self) -> AmqpEndpoint:
         """What the AMQP listeners share."""
-        endpoint = AmqpEndpoint(self.dispatcher, self.config, self.backplane, self.messages)
+        endpoint = AmqpEndpoint(
+            self.dispatcher, self.config, self.backplane, self.messages, self._amqp_homes()
+        )
+        if self.seat is not None:
+            for listeners in (self.seat.router.on_own, self.seat.router.on_news):
+                listeners.append(lambda batch, _: endpoint.broker.note(batch.rows_of("cursors")))
         self.traffic.sources["amqp"] = endpoint.flow
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
+
+    def _amqp_homes(self) -> Homes | None:
+        """Which server serves which durable queue, if there are several."""
+        if self.seat is None:
+            return None
+        live = self.store.live
+        return Homes(self.ids.incarnation, lambda: live.cursors, self.seat.member.peers)
 
     def sources(self) -> Sources:
         """What APIs and pages over HTTP show and act on."""
@@ -355,7 +371,7 @@ class Server:
         await self._listen()
         if self.config.access is not None:
             self._expire_callers()
-        if self.dispatcher.decides:
+        if self.seat is None:
             self.bulk.resume()
         self.condition.is_ready = True
 

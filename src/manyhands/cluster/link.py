@@ -199,6 +199,12 @@ class Leave(Struct, frozen=True, gc=False, tag=20, array_like=True):
     sentence: str
 
 
+class StopBulk(Struct, frozen=True, gc=False, tag=21, array_like=True):
+    """Somebody has cancelled a bulk operation that the server runs which hears this."""
+
+    bulk_id: str
+
+
 class Goodbye(Struct, frozen=True, gc=False, tag=16, array_like=True):
     """This server ends the link. The sentence says why."""
 
@@ -223,6 +229,7 @@ Message = (
     | Hurry
     | Hurried
     | Leave
+    | StopBulk
     | Goodbye
 )
 

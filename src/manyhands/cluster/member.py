@@ -13,7 +13,16 @@ from manyhands.cluster.contract import (
     Peer,
     Shared,
 )
-from manyhands.cluster.link import Goodbye, Hurried, Hurry, Leave, Message, Ping, Pong
+from manyhands.cluster.link import (
+    Goodbye,
+    Hurried,
+    Hurry,
+    Leave,
+    Message,
+    Ping,
+    Pong,
+    StopBulk,
+)
 from manyhands.cluster.load import Load, Rates, as_text, read_load
 from manyhands.cluster.membership import Beat, Membership, Tenure
 from manyhands.cluster.router import Router
@@ -86,6 +95,7 @@ class Member:
         self.counters = Counters()
         self.on_ready: list[Callable[[], None]] = []
         self.on_leave: list[Callable[[str], None]] = []  # an operator wants this server to stop
+        self.on_stop_bulk: list[Callable[[str], None]] = []
         self.rates = Rates()
         self.is_leaving = False
         self._shared = shared
@@ -219,6 +229,15 @@ class Member:
     def alive(self) -> tuple[str, ...]:
         """The incarnations of all other servers that are not closed: their clients still wait."""
         return tuple(row.incarnation for row in self.membership.others())
+
+    def peers(self) -> dict[str, str]:
+        """The names of the other servers that live, by incarnation."""
+        membership, now_ms = self.membership, self._clock.monotonic_ms()
+        return {
+            row.incarnation: row.server
+            for row in membership.others()
+            if not membership.is_dead(row.tenure, now_ms)
+        }
 
     # Links.
 
@@ -402,6 +421,9 @@ class Member:
             peer.send(Hurried(message.number, self.router.hurry()))
         elif isinstance(message, Leave):
             self.ask_to_leave(message.sentence)
+        elif isinstance(message, StopBulk):
+            for call in self.on_stop_bulk:
+                call(message.bulk_id)
         elif isinstance(message, Goodbye):
             other = self.others.get(peer.hello.tenure)
             if other is not None:
@@ -520,6 +542,14 @@ class Member:
             return False
         other.peer.send(Leave(sentence))
         return True
+
+    def stop_bulk(self, incarnation: str, bulk_id: str) -> bool:
+        """Has the server that runs it stop a bulk operation; False if there is no link to it."""
+        for other in self.others.values():
+            if other.row.incarnation == incarnation and other.peer is not None:
+                other.peer.send(StopBulk(bulk_id))
+                return True
+        return False
 
     def leave(self, left: Callable[[], None]) -> None:
         """Hands over what this server decides; then calls back. Its clients are served until they

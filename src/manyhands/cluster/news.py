@@ -3,7 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from manyhands.cluster.link import GATHERED_BYTES_MAX, News, PieceNews
+from manyhands.model import limits
 from manyhands.model.job import Job
 from manyhands.store.batch import Batch
 
@@ -12,13 +15,17 @@ if TYPE_CHECKING:
 
 
 def news_of(batch: Batch, router: "Router") -> Iterator[News]:
-    """What fronts have to know of a batch; its first jobs apart if they are large."""
+    """What fronts have to know of a batch; its first jobs apart if they are large. Fronts show jobs
+    and never hand them out, so large payloads stay here: whoever looks at one asks for it.
+    """
     jobs: list[Job] = []
     weight = 0
     for job in batch.jobs.values():
         if weight > GATHERED_BYTES_MAX:
             yield _some_of(tuple(jobs), router)
             jobs, weight = [], 0
+        if len(job.payload) > limits.PAYLOAD_BYTES_IN_MEMORY:
+            job = replace(job, payload=b"", stored_bytes=len(job.payload))  # noqa: PLW2901
         jobs.append(job)
         weight += len(job.payload) + len(job.result or b"")
     yield _rest_of(batch, tuple(jobs), router)

@@ -152,6 +152,8 @@ class Router(Dispatcher):
         self.epoch = 0  # of the present owner, this server or another
         self.owner: str | None = None  # its incarnation, if it has announced itself
         self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
+        # Called with the incarnations that are left, where this server decides and others are gone.
+        self.on_gone: list[Callable[[tuple[str, ...]], None]] = []
         # Called with each commit of this server, and with each that another one announces.
         self.on_own: list[Callable[[Batch, float], None]] = []
         self.on_news: list[Callable[[Batch, float], None]] = []
@@ -515,6 +517,8 @@ class Router(Dispatcher):
         self._idle_waiters.clear()
         for callback in self.on_deciding:
             callback()
+        for look in self.on_gone:
+            look(alive)
 
     def stop_deciding(self) -> None:
         """From now on commands wait for the next owner. What was decided is still committed and
@@ -600,6 +604,8 @@ class Router(Dispatcher):
         self.far_listeners.fronts.pop(incarnation, None)
         if self.decides:
             self.ask(Recover(self.incarnation, 0, alive))
+            for look in self.on_gone:
+                look(alive)
 
     def _release(self, gathering: Any) -> None:  # noqa: ANN401 - the dispatcher's own
         super()._release(gathering)

@@ -21,6 +21,7 @@ from manyhands.cluster.network import Encryption, Network, Warn, bind
 from manyhands.cluster.router import Router
 from manyhands.config import Address, Config, DatabaseAddress
 from manyhands.model.servers import Drained, LinkFacts, ServerFacts
+from manyhands.store.bulk import Bulk
 from manyhands.store.contract import StoreError
 from manyhands.store.postgres.shared import SharedStore
 from manyhands.store.postgres.store import Joining
@@ -179,6 +180,14 @@ class Seat:
             return Drained.ALONE
         begun = self.member.drain(max(found), sentence)
         return Drained.BEGUN if begun else Drained.UNREACHED
+
+    def read_bulks(self) -> dict[str, Bulk]:
+        """All bulk operations on record, of any server. Waits for the database."""
+        return self._store.read_bulks()
+
+    def stop_bulk(self, server: str, bulk_id: str) -> bool:
+        """Has the server that runs it stop a bulk operation; False if there is no link to it."""
+        return self.member.stop_bulk(server, bulk_id)
 
     def servers(self) -> list[ServerFacts]:
         """All servers, the longest running first."""

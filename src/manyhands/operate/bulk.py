@@ -6,8 +6,8 @@ repeats at most a part of one slice, and a job is changed again only if it match
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ _log = get_logger("manyhands.bulk")
 SLICE_COUNT: Final = 200
 _ACTIVE_AT_ONCE: Final = 2
 _COUNT_SECONDS_MAX: Final = 15.0
+_AGAIN_SECONDS: Final = 1.0
 _UNFINISHED: Final = tuple(state for state in State if state not in FINISHED)
 # The states an action applies to if the filter names none, and all states it can apply to.
 _USUAL: Final[dict[BulkAction, tuple[State, ...]]] = {
@@ -54,7 +55,6 @@ POSSIBLE: Final[dict[BulkAction, tuple[State, ...]]] = {
 }
 _STOPPED: Final = (
     Why.SHUTTING_DOWN,
-    Why.UNAVAILABLE,
     Why.STORE_FAILED,
     Why.INTERNAL,
 )
@@ -64,12 +64,30 @@ class BulkError(Exception):
     """An operation cannot start. Its text is a sentence."""
 
 
+class Others(Protocol):
+    """The other servers on the same store, which have operations of their own."""
+
+    def read_bulks(self) -> dict[str, Bulk]:
+        """All operations on record. Waits for the store."""
+
+    def stop_bulk(self, server: str, bulk_id: str) -> bool:
+        """Has the server that runs it stop an operation; False if that one cannot be reached."""
+
+
 class BulkRunner:
     """All operations of this server."""
 
-    def __init__(self, dispatcher: Dispatcher, audit: AuditLog) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        audit: AuditLog,
+        incarnation: str = "",
+        others: Others | None = None,
+    ) -> None:
         self._dispatcher = dispatcher
         self._audit = audit
+        self._incarnation = incarnation
+        self._others = others
         self._store = dispatcher.store
         self._turns = asyncio.Semaphore(_ACTIVE_AT_ONCE)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -87,6 +105,7 @@ class BulkRunner:
 
     async def begin(self, bulk: Bulk) -> Bulk:
         """Stores and starts an operation. Returns it as stored; it is on disk by then."""
+        await self.refresh()
         running = [row for row in self._store.bulks.values() if row.state is BulkState.ACTIVE]
         if len(running) >= limits.BULKS_ACTIVE_MAX:
             raise BulkError(f"{len(running)} operations are already active; wait for one to finish")
@@ -96,6 +115,7 @@ class BulkRunner:
             expected=expected,
             expected_all=counted_all,
             until=self._store.live.last_serial(),
+            server=self._incarnation,
         )
         action = current_action()
         if action is not None:
@@ -105,22 +125,61 @@ class BulkRunner:
         self._start(bulk.bulk_id)
         return bulk
 
-    def resume(self) -> None:
-        """Continues the unfinished operations after a start."""
-        for bulk in self._store.bulks.values():
-            if bulk.state is BulkState.ACTIVE:
+    async def refresh(self) -> None:
+        """Learns of the operations of other servers, and how far they are."""
+        if self._others is None:
+            return
+        found = await asyncio.to_thread(self._others.read_bulks)
+        bulks = self._store.bulks
+        for bulk_id, bulk in found.items():
+            known = bulks.get(bulk_id)
+            if known is None or (bulk_id not in self._tasks and not known.is_further(bulk)):
+                bulks[bulk_id] = bulk
+        in_order = sorted(bulks.items(), key=lambda item: item[1].created_at)
+        bulks.clear()
+        bulks.update(
+            (bulk_id, bulk)
+            for bulk_id, bulk in in_order
+            if bulk_id in found or bulk.server == self._incarnation
+        )
+
+    def resume(self, alive: Collection[str] = ()) -> None:
+        """Continues the unfinished operations that no other living server runs."""
+        for bulk in tuple(self._store.bulks.values()):
+            is_run = bulk.server in alive or bulk.bulk_id in self._tasks
+            if bulk.state is BulkState.ACTIVE and not is_run:
                 _log.info("a bulk operation continues", id=bulk.bulk_id, action=bulk.action.value)
+                self._keep(replace(bulk, server=self._incarnation))
                 self._start(bulk.bulk_id)
 
+    def take_on(self, alive: tuple[str, ...]) -> None:
+        """Servers are gone: continues what they ran."""
+
+        async def run() -> None:
+            await self.refresh()
+            self.resume(alive)
+
+        self._taking_on = asyncio.create_task(run())
+
     def cancel(self, bulk_id: str) -> Bulk | None:
-        """Stops an operation after its current slice. What was done stays done."""
+        """Stops an operation after its current slice. What was done stays done. Raises BulkError if
+        the server that runs it cannot be reached.
+        """
         bulk = self._store.bulks.get(bulk_id)
         if bulk is not None and bulk.state is BulkState.ACTIVE:
-            self._cancelled.add(bulk_id)
+            if self._others is None or bulk.server == self._incarnation:
+                self.stop(bulk_id)
+            elif not self._others.stop_bulk(bulk.server, bulk_id):
+                raise BulkError("the server that runs it cannot be reached; try again in a moment")
             action = current_action()
             if action is not None:
                 action.finish(action.note("cancel bulk", bulk_id, 1), 1)
         return bulk
+
+    def stop(self, bulk_id: str) -> None:
+        """Stops an operation that runs here after its current slice."""
+        if bulk_id in self._tasks:
+            self._cancelled.add(bulk_id)
 
     def _start(self, bulk_id: str) -> None:
         task = asyncio.create_task(self._run(bulk_id))
@@ -159,13 +218,19 @@ class BulkRunner:
         replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         # Decided at once; the position goes with their commit, or right after it.
         ask_many(dispatcher.ask, [make(bulk, job_id, only) for job_id in found], replies.set_result)
+        before = bulk
         bulk = replace(bulk, after=bulk.until if after is None else after)
-        self._keep(bulk)
+        if dispatcher.decides:  # otherwise they are committed elsewhere, perhaps never
+            self._keep(bulk)
         refused = dict(bulk.refused)
         changed, passed = bulk.changed, bulk.passed
         for reply in await replies:
             if not isinstance(reply, Refusal):
                 changed += 1
+            elif reply.why is Why.UNAVAILABLE:  # no server decides just now
+                self._keep(before)
+                await asyncio.sleep(_AGAIN_SECONDS)
+                return True
             elif reply.why in _STOPPED:
                 return False  # the rest follows at the next start
             elif reply.why is Why.NO_LONGER_FITS:

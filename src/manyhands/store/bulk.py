@@ -49,3 +49,14 @@ class Bulk(Struct, frozen=True, omit_defaults=True, kw_only=True):
     passed: int = 0  # no longer matched when their turn came
     refused: dict[str, int] = {}  # by reason
     finished_at: int | None = None
+    server: str = ""  # the incarnation of the one that runs it, among several
+
+    def is_further(self, other: "Bulk") -> bool:
+        """Whether this is a later state of the same operation."""
+        if other.finished_at is not None:
+            return False
+        return self.finished_at is not None or self.progress() > other.progress()
+
+    def progress(self) -> tuple[int, int]:
+        """Grows with each step."""
+        return self.after, self.changed + self.passed + sum(self.refused.values())

@@ -178,7 +178,12 @@ class BulkForm:
 
     async def stop(self, bulk_id: str) -> Done:
         """Stops a running operation."""
-        if self._sources.bulk.cancel(bulk_id) is None:
+        await self._sources.bulk.refresh()
+        try:
+            found = self._sources.bulk.cancel(bulk_id)
+        except BulkError as error:
+            return Done(url(f"bulk/{bulk_id}"), f"{error}.", failed=True)
+        if found is None:
             raise Problem(404, "unknown_bulk", "there is no such operation")
         return Done(url(f"bulk/{bulk_id}"), "It stops after the current slice of jobs.")
 
@@ -211,6 +216,7 @@ async def described(sources: Sources, bulk: Bulk) -> dict[str, Any]:
 
 async def bulk_shown(sources: Sources, bulk_id: str) -> Shown:
     """The page of one operation."""
+    await sources.bulk.refresh()
     bulk = sources.store.bulks.get(bulk_id)
     if bulk is None:
         raise Problem(404, "unknown_bulk", "there is no such operation; old ones are forgotten")

@@ -55,6 +55,7 @@ class Jobs(Page):
         total = sum(counted.counts[state] for state in states)
         here = {"q": query.text, "order": order if order != Order.NEWEST.value else None}
         again = {**here, "patient": 1 if patient else None}
+        await self.sources.bulk.refresh()
         bulks = list(self.sources.store.bulks.values())[-_BULKS_SHOWN:]
         values = {
             "query": query,

@@ -20,6 +20,7 @@ class Operations(Page):
     async def show(self, visit: Visit) -> Shown:
         if visit.rest and visit.rest[0]:
             return await bulk_shown(self.sources, visit.rest[0])
+        await self.sources.bulk.refresh()
         bulks = list(reversed(self.sources.store.bulks.values()))
         bulks.sort(key=lambda bulk: bulk.state is not BulkState.ACTIVE)
         span = visit.span_of(len(bulks), _ROWS)

@@ -12,8 +12,9 @@ from manyhands.model.events import Cursor
 from manyhands.model.replies import Refusal, Reply
 from manyhands.net.amqp import AmqpError, Code
 from manyhands.protocols.amqp.arguments import check_arguments, expires_ms_of
+from manyhands.protocols.amqp.homes import Homes
 from manyhands.protocols.amqp.log import Log
-from manyhands.protocols.amqp.queues import LOOK_COUNT, Traits, WatchQueue, restored
+from manyhands.protocols.amqp.queues import LOOK_COUNT, Traits, WatchQueue, restored, server_of
 
 QUEUES_COUNT_MAX: Final = 1_000  # each reads every message
 BINDINGS_COUNT_MAX: Final = 1_000  # per queue
@@ -37,7 +38,9 @@ class Broker:
         ask: Ask,
         wake: Callable[[], None],
         aliases: Mapping[str, str] = MappingProxyType({}),
+        homes: Homes | None = None,
     ) -> None:
+        """``homes``: where the durable queues of several servers are served."""
         # The exchange name in messages, for each name that a peer may use.
         self.exchanges = {name: name for name in exchanges} | dict(aliases)
         self.log = log
@@ -52,6 +55,7 @@ class Broker:
         self._searches: dict[WatchQueue, list[Callable[[], None]]] = {}
         self._unsaved: dict[WatchQueue, None] = {}
         self._saved_at = 0
+        self._homes = homes
 
     def restore(self, cursors: Iterable[Cursor], now: int) -> None:
         """Restores durable queues when the server starts."""
@@ -60,6 +64,43 @@ class Broker:
                 name = cursor.name.removeprefix(_CURSOR_PREFIX)
                 queue = self.queues[name] = restored(name, cursor.notes, self.log)
                 queue.used_at = now
+
+    # Several servers.
+
+    def adopt(self, name: str, now: int) -> None:
+        """Takes on a durable queue whose server is gone. Raises AmqpError if it is served
+        elsewhere.
+        """
+        homes, queue = self._homes, self.queues.get(name)
+        if homes is None or (queue is not None and not queue.traits.durable):
+            return
+        cursor = homes.cursors().get(_CURSOR_PREFIX + name)
+        if cursor is None:
+            return
+        server = server_of(cursor.notes)
+        other = homes.others().get(server)
+        if other is not None:
+            raise AmqpError(
+                Code.RESOURCE_LOCKED, f"queue '{name}' is served by server {other}; consume there"
+            )
+        if queue is None:
+            queue = self.queues[name] = restored(name, cursor.notes, self.log)
+            queue.used_at = now
+        if server != homes.here:
+            self._ask(SetCursor(self._cursor_of(queue)))
+
+    def note(self, cursors: Mapping[str, Cursor | None]) -> None:
+        """Cursors were written: if two servers took on a queue at once, the later one has it."""
+        if self._homes is None:
+            return
+        for key, cursor in cursors.items():
+            if cursor is None or not key.startswith(_CURSOR_PREFIX):
+                continue
+            queue = self.queues.get(key.removeprefix(_CURSOR_PREFIX))
+            if queue is None or not queue.traits.durable:
+                continue
+            if server_of(cursor.notes) in self._homes.others():
+                self._drop(queue)
 
     # Queues.
 
@@ -97,8 +138,17 @@ class Broker:
         """Deletes a queue and notifies its consumers; calls back when it is deleted on
         disk, too.
         """
-        if self.queues.pop(queue.name, None) is not queue:
+        if self.queues.get(queue.name) is not queue:
             return
+        self._drop(queue)
+        if queue.traits.durable:
+            command = RemoveCursor(_CURSOR_PREFIX + queue.name)
+            self._ask(command, None if then is None else _settling(then))
+        elif then is not None:
+            then(None)
+
+    def _drop(self, queue: WatchQueue) -> None:
+        del self.queues[queue.name]
         self._hungry.pop(queue, None)
         self._unsaved.pop(queue, None)
         self._gone_dropped_count += queue.dropped_count
@@ -107,11 +157,6 @@ class Broker:
             consumer.end()
         queue.consumers.clear()
         self._end_searches(queue)
-        if queue.traits.durable:
-            command = RemoveCursor(_CURSOR_PREFIX + queue.name)
-            self._ask(command, None if then is None else _settling(then))
-        elif then is not None:
-            then(None)
 
     def save(self, queue: WatchQueue, then: Then) -> None:
         """Saves a durable queue in its current state, then calls back."""
@@ -121,7 +166,7 @@ class Broker:
             queue.is_saved = queue.is_saved or refusal is None
             then(refusal)
 
-        self._ask(SetCursor(_cursor_of(queue)), _settling(go_on))
+        self._ask(SetCursor(self._cursor_of(queue)), _settling(go_on))
 
     def when_gone(self, name: str, then: Then) -> None:
         """Calls back once an already deleted queue of that name is no longer on disk."""
@@ -244,7 +289,11 @@ class Broker:
         """Saves the positions of all queues that moved."""
         unsaved, self._unsaved = self._unsaved, {}
         for queue in unsaved:
-            self._ask(SetCursor(_cursor_of(queue)))
+            self._ask(SetCursor(self._cursor_of(queue)))
+
+    def _cursor_of(self, queue: WatchQueue) -> Cursor:
+        seq, notes = queue.save("" if self._homes is None else self._homes.here)
+        return Cursor(_CURSOR_PREFIX + queue.name, seq, notes)
 
 
 def _settling(then: Then) -> Settle:
@@ -252,8 +301,3 @@ def _settling(then: Then) -> Settle:
         then(reply if isinstance(reply, Refusal) else None)
 
     return settle
-
-
-def _cursor_of(queue: WatchQueue) -> Cursor:
-    seq, notes = queue.save()
-    return Cursor(_CURSOR_PREFIX + queue.name, seq, notes)

@@ -101,6 +101,7 @@ class AmqpChannel:
         if not name and not self._queue_name:
             raise AmqpError(Code.NOT_FOUND, "no queue was declared on this channel")
         name = _without_line_ends(name) or self._queue_name
+        self._broker.adopt(name, self._line.now())
         return self._broker.find(name, self._line.connection)
 
     def _declare(self, method: Queue.Declare) -> None:
@@ -117,6 +118,7 @@ class AmqpChannel:
             raise AmqpError(
                 Code.ACCESS_REFUSED, f"queue '{name}' has a prefix that is reserved", method
             )
+        broker.adopt(name, line.now())
         if name in broker.queues:
             broker.find(name, line.connection)  # may be exclusive to another connection
         traits = Traits(
@@ -200,6 +202,7 @@ class AmqpChannel:
 
     def _delete(self, method: Queue.Delete) -> None:
         name = _without_line_ends(method.queue) or self._queue_name
+        self._broker.adopt(name, self._line.now())
         if name not in self._broker.queues:  # deleting an unknown queue is no error
             then = self._when_saved(method, lambda: self._deleted(method, 0))
             self._broker.when_gone(name, then)

@@ -22,6 +22,7 @@ from manyhands.net.tcp import Connection, Session, TcpListener
 from manyhands.observe.repeats import Repeats
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.amqp.broker import Broker
+from manyhands.protocols.amqp.homes import Homes
 from manyhands.protocols.amqp.log import MessageLog
 from manyhands.protocols.amqp.session import AmqpSession, Peer
 
@@ -45,7 +46,12 @@ class AmqpEndpoint:
     version = __version__
 
     def __init__(
-        self, dispatcher: Dispatcher, config: Config, backplane: Backplane, messages: MessageLog
+        self,
+        dispatcher: Dispatcher,
+        config: Config,
+        backplane: Backplane,
+        messages: MessageLog,
+        homes: Homes | None = None,
     ) -> None:
         logins = backplane.logins
         self._audit = backplane.audit
@@ -70,8 +76,11 @@ class AmqpEndpoint:
             dispatcher.ask,
             self._feed_soon,
             messages.aliases,
+            homes,
         )
-        self.broker.restore(tuple(dispatcher.store.live.cursors.values()), dispatcher.clock.now())
+        if homes is None:  # otherwise when somebody asks for them
+            cursors = tuple(dispatcher.store.live.cursors.values())
+            self.broker.restore(cursors, dispatcher.clock.now())
 
     def flow(self) -> Flow:
         """Connections, errors and deliveries so far."""

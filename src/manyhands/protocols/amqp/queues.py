@@ -69,6 +69,7 @@ class Saved(Struct, frozen=True, omit_defaults=True):
     owed: tuple[int, ...] = ()
     arguments: dict[str, Any] = {}
     auto_delete: bool = False
+    server: str = ""  # the incarnation of the one that serves it, among several
 
 
 _decode_saved = msgspec.json.Decoder(Saved).decode
@@ -349,7 +350,7 @@ class WatchQueue:
 
     # At rest.
 
-    def save(self) -> tuple[int, str]:
+    def save(self, server: str = "") -> tuple[int, str]:
         """The position up to which everything is done, and the notes to continue from."""
         position = self.position
         if self._ahead:
@@ -365,8 +366,14 @@ class WatchQueue:
             owed,
             self.traits.arguments,
             self.traits.auto_delete,
+            server,
         )
         return owed[0] - 1 if owed else position, msgspec.json.encode(saved).decode()
+
+
+def server_of(notes: str) -> str:
+    """Which server serves a durable queue."""
+    return _decode_saved(notes).server
 
 
 def restored(name: str, notes: str, log: Log) -> WatchQueue:

@@ -71,6 +71,7 @@ class ApiBulk:
     async def list_all(self, exchange: Exchange) -> None:
         """All stored operations, newest first."""
         Query(exchange.query_string).finish()
+        await self._bulk.refresh()
         shown = [view(row) for row in reversed(self._dispatcher.store.bulks.values())]
         await settled(self._dispatcher)  # answers only report what is on disk
         await exchange.answer(shown)
@@ -78,17 +79,21 @@ class ApiBulk:
     async def show(self, exchange: Exchange, name: str) -> None:
         """Shows one operation."""
         Query(exchange.query_string).finish()
-        shown = view(self._find(name))
+        shown = view(await self._find(name))
         await settled(self._dispatcher)
         await exchange.answer(shown)
 
     async def cancel(self, exchange: Exchange, name: str) -> None:
         """Stops one operation. Changes already made stay."""
-        self._find(name)
-        self._bulk.cancel(name)
-        await exchange.answer(view(self._find(name)))
+        await self._find(name)
+        try:
+            self._bulk.cancel(name)
+        except BulkError as error:
+            raise Problem(503, "unavailable", str(error)) from None
+        await exchange.answer(view(await self._find(name)))
 
-    def _find(self, name: str) -> Bulk:
+    async def _find(self, name: str) -> Bulk:
+        await self._bulk.refresh()
         found = self._dispatcher.store.bulks.get(name)
         if found is None:
             raise Problem(404, "unknown_bulk", f"there is no operation {name[:200]!r}")

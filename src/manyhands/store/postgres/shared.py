@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
+import msgspec
 import psycopg
 from msgspec import Struct
 from msgspec.structs import replace
@@ -244,7 +245,10 @@ class SharedStore(PostgresStore):
         self.behind_ms = counters.behind_ms
         self._collector.seq = self._last_seq = self._applied_seq = counters.seq
         self._first_seq = loaded.first_seq
-        self.bulks.update(loaded.bulks)
+        for bulk_id, bulk in loaded.bulks.items():
+            known = self.bulks.get(bulk_id)
+            if known is None or bulk.is_further(known):  # this server may run some itself
+                self.bulks[bulk_id] = bulk
 
     def load_all(self) -> Loaded:
         """Reads everything from the tables, in one snapshot. Raises StoreFencedError if another
@@ -269,6 +273,11 @@ class SharedStore(PostgresStore):
         index.serial = max(index.serial, counters.serial)
         index.position = max(index.position, counters.position)
         return Loaded(index, counters, bulks, first_seq)
+
+    def read_bulks(self) -> dict[str, Bulk]:
+        """All bulk operations on record."""
+        found = self._read(lambda reader: list(Source(reader).settings("bulks")))
+        return {name: msgspec.json.decode(record, type=Bulk) for name, record in found}
 
     def drain(self) -> None:
         """Waits until the tables hold everything that is durable."""
