@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +104,27 @@ class Program:
         return [float(text) for text in done.stdout.split()]
 
     @contextlib.contextmanager
+    def watching(self, count: int, limit: float) -> Iterator[Callable[[], float]]:
+        """While a drain is watched; the function waits for its end, and gives the rate."""
+        command = [*self._command, "watch", str(count), str(limit)]
+        with subprocess.Popen(
+            command, env=self._environment, cwd=HERE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it looks
+
+            def rate() -> float:
+                text, _ = process.communicate()
+                if process.returncode:
+                    raise subprocess.CalledProcessError(process.returncode, command)
+                return float(text)
+
+            try:
+                yield rate
+            finally:
+                process.kill()
+
+    @contextlib.contextmanager
     def working(self) -> Iterator[list[int]]:
         """While its workers work; their process ids."""
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -126,9 +147,8 @@ class Program:
 
 
 def drained(program: Program, count: int, limit: float) -> tuple[float, float]:
-    """Jobs a second: submitted together, and drained."""
+    """Jobs a second: submitted together, and drained. The watcher is there before the workers."""
     tally.reset()
     [filled] = program.run("fill", count)
-    with program.working():
-        [drain] = program.run("watch", count, limit)
-    return filled, drain
+    with program.watching(count, limit) as drain, program.working():
+        return filled, drain()

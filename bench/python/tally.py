@@ -50,7 +50,10 @@ def ran() -> int:
 
 
 def watch(count: int, left: Callable[[], int], limit: float) -> float:
-    """Jobs a second, from the first tenth to the last job and its record."""
+    """Jobs a second, from the first tenth to the last job and its record. A line is printed as soon
+    as it looks: workers are started then.
+    """
+    print("watching", flush=True)
     started = time.monotonic()
     deadline = started + limit
     began, first = started, 0
