@@ -6,6 +6,8 @@ import urllib.request
 
 from peer import TEXT, main
 
+from manyhands import gather
+
 URL = os.environ["BENCH_URL"]
 TASK = os.environ.get("BENCH_TASK", "noop")
 os.environ["MANYHANDS_URL"] = URL
@@ -26,8 +28,7 @@ def one():
 
 
 def results(count: int) -> None:
-    for handle in task().map([TEXT] * count):
-        handle.result()
+    gather(*task().map([TEXT] * count))
 
 
 def work() -> None:
