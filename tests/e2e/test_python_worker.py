@@ -127,6 +127,33 @@ def test_p41_children_are_fresh_interpreters_and_the_supervisor_stays_small(
         assert found.wait() == 0
 
 
+def test_p44_a_thread_of_short_jobs_gives_way_to_the_loop(served, queue, tmp_path):
+    """P44: what was fetched ahead is reported on while the rest of it runs. In the process of
+    somebody else, nothing is changed.
+    """
+    code = f"""
+        import sys
+        from manyhands import App
+        app = App()
+
+        @app.task(name="{queue}")
+        def interval() -> float:
+            return sys.getswitchinterval()
+    """
+    app = App(served.url)
+
+    @app.task(name=queue)
+    def interval() -> float:
+        return sys.getswitchinterval()
+
+    before = sys.getswitchinterval()
+    with working(served.url, tmp_path, code=code):
+        assert interval.submit().result(timeout=SECONDS_MAX) < 0.001
+    with app.worker():
+        assert interval.submit().result(timeout=SECONDS_MAX) == before
+    app.close()
+
+
 def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
     with working(served.url, tmp_path, "-c", "1", code=tasks.code):
         assert tasks.seize.submit(10.0).result(timeout=SECONDS_MAX) == 1

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from manyhands.client import loops
+
 T = TypeVar("T")
 Settle = Callable[[Any, BaseException | None], None]  # a result, or an error
 _EXIT_SECONDS: Final = 1.0
@@ -52,7 +54,7 @@ class Home:
     """A loop in a daemon thread."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = loops.new_loop()
         self._calls = _Calls(self.loop)
         self.call = self._calls.put
         self._thread = threading.Thread(target=self._run, name="manyhands client", daemon=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 from manyhands.client.address import Place
 from manyhands.client.errors import Refused
+from manyhands.client.loops import new_loop
 from manyhands.client.notes import Job
 from manyhands.client.worker_stream import WorkerStream
 
@@ -62,7 +63,7 @@ class VouchingThread:
         self._token = token
         self._name = name
         self._shortest_term_ms = shortest_term_ms
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="manyhands-vouch", daemon=True)
         self._thread.start()
