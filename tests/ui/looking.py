@@ -25,9 +25,7 @@ class Looking:
         self.forgiven: Callable[[str], bool] = lambda _: False
 
     def _hear(self, message: Any) -> None:
-        # A search that was replaced by the next one while it ran is no error, though htmx says so.
-        replaced = message.text.startswith(("htmx:sendAbort", "htmx:afterRequest"))
-        if message.type in ("error", "warning") and not replaced:
+        if message.type in ("error", "warning"):
             self.errors.append(message.text)
 
     def _see(self, request: Any) -> None:

@@ -101,3 +101,61 @@ def test_an_empty_page_tells_what_to_do_first(browser, empty, name):
     window = Looking(browser, empty.url)
     expect(window.at(PAGES[name]).locator(".empty .headline")).to_have_count(1)
     window.close()
+
+
+TRACE = """Traceback (most recent call last):
+  File "/srv/app/billing/of/a/rather/deeply/nested/package/invoices.py", line 88, in send
+ConnectionRefusedError: [Errno 111] the database of the invoices does not accept connections"""
+
+
+@pytest.fixture
+def failed(full):
+    client = Api(full)
+    job = client.results("submit", queue="traced", payload=1)["id"]
+    [taken] = client.results("claim", queue="traced", worker="w", term_ms=3_600_000)
+    proof = {"id": taken["id"], "token": taken["token"]}
+    client.results("fail", **proof, code="error", message=TRACE, retry=False)
+    yield job
+    client.results("cancel", ids=[job])
+    client.close()
+
+
+def test_an_error_and_the_place_in_the_code_are_read_in_one_line(browser, full, failed):
+    window = Looking(browser, full.url, viewport={"width": 1440, "height": 900})
+    page = window.at(f"job/{failed}")
+    line = page.locator(".failure-code").bounding_box()["height"]
+    window.page.set_viewport_size({"width": 360, "height": 900})
+    mark, text = (
+        page.locator(f".failure-code > {part}").bounding_box() for part in ("svg", "span")
+    )
+    window.page.set_viewport_size({"width": 1440, "height": 900})
+
+    assert page.locator(".place").bounding_box()["height"] < 1.5 * line
+    assert mark["x"] + mark["width"] <= text["x"]
+    assert abs(mark["y"] - text["y"]) < line
+    window.close()
+
+
+@pytest.mark.parametrize("width", [700, 768, 1000])
+def test_what_went_wrong_has_room_on_a_middling_screen(browser, full, failed, width):  # noqa: ARG001
+    window = Looking(browser, full.url, viewport={"width": width, "height": 900})
+    page = window.at("failures")
+
+    row = page.locator(".failures tbody tr", has_text="ConnectionRefusedError")
+    assert row.locator("th").bounding_box()["width"] > 220
+    frame = page.locator(".table-frame").bounding_box()
+    for button in row.locator(".actions button").all():
+        box = button.bounding_box()
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"] - 4
+    window.close()
+
+
+def test_a_queue_takes_little_room_on_a_telephone(browser, full):
+    window = Looking(browser, full.url, viewport={"width": 360, "height": 900})
+    page = window.at("queues?q=work")
+
+    row = page.locator(".flows tbody tr").first
+    assert row.bounding_box()["height"] < 110
+    name, button = row.locator("a.name").bounding_box(), row.locator("button").bounding_box()
+    assert name["x"] + name["width"] < button["x"]
+    window.close()

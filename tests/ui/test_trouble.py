@@ -204,3 +204,29 @@ def test_what_was_sent_with_a_failure_comes_back_as_it_was(api, queue):
         failure = api.get(f"jobs/{job_id}")["failure"]
         assert failure["payload"] == value
         assert failure["encoding"] == "json"
+
+
+def test_jobs_that_are_retried_can_be_cancelled_together_and_listed_from_their_group(http, api):
+    queue = "gives-up-trying"
+    fail(api, queue, 3, code="Wobbly", message=queue, delay_ms=3_600_000)
+
+    tab = http.get("/ui/queue", params={"name": queue, "tab": "retrying"})
+    (cancel,) = [form for form in forms(tab.text) if form.get("action") == "cancel"]
+    question = send(http, "jobs", **{k: v for k, v in cancel.items() if k != "csrf"})
+    failures = http.get("/ui/failures", params={"queue": queue}).text
+
+    assert "Cancel all 3" in text_of(tab)
+    assert "Cancel 3 jobs?" in text_of(question)
+    (listed,) = [to for to in links(failures, "3") if to.endswith("#retried")]
+    assert text_of(http.get(listed)).count("after Wobbly") == 3
+
+
+def test_the_end_of_a_lease_and_the_last_error_are_two_words_apart(http, api):
+    queue = "fails-and-runs"
+    (job,) = fail(api, queue, 1, code="Wobbly", message=queue, delay_ms=0)
+    wait_until(lambda: api.get(f"jobs/{job}")["state"] == "ready")
+    api.results("claim", queue=queue, worker="w", term_ms=3_600_000)
+
+    page = http.get("/ui/jobs", params={"q": f"queue:{queue} state:running"}).text
+
+    assert '</span> <span class="bad">after Wobbly' in page

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from manyhands.model import limits
 from manyhands.model.filter import CONDITIONS, Condition, Filter, FilterError
 from manyhands.model.identity import digits_of, is_job_id
+from manyhands.model.job import State
 from manyhands.model.policy import REALMS
 
 LENGTH_MAX: Final = 1_000
@@ -33,6 +34,8 @@ _UNITS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+# The pages call one state by another word than the engine.
+_RUNNING: Final = ("running", State.LEASED.value)
 # The qualifiers and their conditions.
 _CONDITIONS: Final = {
     "state": CONDITIONS["state"],
@@ -114,7 +117,7 @@ def written(wanted: Filter) -> str:
     for name, condition in _CONDITIONS.items():
         value = getattr(wanted, condition.field)
         if name == "state" and value:
-            words.append(f"state:{','.join(value)}")
+            words.append(f"state:{','.join(map(state_word, value))}")
         elif value is not None and value != ():
             text = value.decode(errors="replace") if isinstance(value, bytes) else value
             words.append(f"{name}:{quoted(text)}")
@@ -125,11 +128,16 @@ def written(wanted: Filter) -> str:
     return " ".join(words)
 
 
+def state_word(state: str) -> str:
+    """A state as the pages write it."""
+    return _RUNNING[0] if state == _RUNNING[1] else str(state)
+
+
 def with_state(text: str, state: str | None) -> str:
     """A search with this state, or retrying, instead of those it named."""
     words = [word for word in _split(text)[0] if not word.startswith(("state:", "is:"))]
     if state is not None:
-        words.insert(0, f"is:{state}" if state == RETRYING else f"state:{state}")
+        words.insert(0, f"is:{state}" if state == RETRYING else f"state:{state_word(state)}")
     return " ".join(words)
 
 
@@ -199,8 +207,9 @@ class _Reading:
             self._protocol(value)
         elif name == "is" and value == RETRYING:
             self.set(retrying=True)
-        elif name == "is":
-            self._set(CONDITIONS["state"], value)
+        elif name in ("is", "state"):
+            words = [_RUNNING[1] if word == _RUNNING[0] else word for word in value.split(",")]
+            self._set(CONDITIONS["state"], ",".join(words))
         else:
             self._set(_CONDITIONS[name], value)
 
@@ -208,7 +217,7 @@ class _Reading:
         try:
             self.set(**{condition.field: condition.read(value, self._now)})
         except FilterError as error:
-            sentence = str(error)
+            sentence = str(error).replace(_RUNNING[1], _RUNNING[0])
             self.problems.append(f"{sentence[0].upper()}{sentence[1:]}.")
 
     def _protocol(self, value: str) -> None:

@@ -13,7 +13,7 @@ from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
-from manyhands.ui.query import quoted
+from manyhands.ui.query import quoted, state_word
 from manyhands.ui.queue_settings import FIELDS, GROUPS, read_policy, shown_policy
 from manyhands.ui.queues import switch
 from manyhands.ui.visit import Form, Visit
@@ -34,8 +34,11 @@ _WHOLE_TAB: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     State.READY: (_CANCEL_ALL,),
     State.DELAYED: (_CANCEL_ALL,),
     State.BLOCKED: (_CANCEL_ALL,),
+    _RETRYING: (_CANCEL_ALL,),
+    State.LEASED: (_CANCEL_ALL,),
 }
 _BARS_MAX: Final = 26
+_DAY_MS: Final = 86_400_000
 
 
 class QueuePage(Page):
@@ -51,7 +54,7 @@ class QueuePage(Page):
         if tab == "stats":
             values |= await self._stats(visit, known)
         elif tab == "settings":
-            values |= {"groups": GROUPS, "given": shown_policy(known.queue.policy)}
+            values |= self._settings(shown_policy(known.queue.policy))
         elif tab != "recurring":
             values |= await self._jobs(visit, known, tab)
         return self._shown(known, values)
@@ -71,7 +74,7 @@ class QueuePage(Page):
         schedules = [row for row in self.live.schedules.values() if row.queue == name]
         counts: dict[str, int | None] = {state.value: known.counts[state] for state in State}
         counts["recurring"] = len(schedules)
-        counts[_RETRYING] = sum(self.live.retrying_counts(name).values())
+        counts[_RETRYING] = self._count(known, _RETRYING)
         return {
             "queue": known.queue,
             "counts": known.counts,
@@ -112,7 +115,7 @@ class QueuePage(Page):
             "rows": [listings.row(job, visit.now) for job in page.jobs],
             "order": order.value,
             "search": _search(known.queue.name, tab),
-            "tab_count": known.counts[State(tab)] if tab != _RETRYING else 0,
+            "tab_count": self._count(known, tab),
             "whole_tab": _WHOLE_TAB.get(tab, ()),
             "first_page": url("queue", **here) if after else None,
             "next_page": url("queue", **here, after=page.next) if page.next is not None else None,
@@ -133,6 +136,19 @@ class QueuePage(Page):
             "total": total,
             "durations": [_spread("Wait", total.wait), _spread("Run", total.run)],
         }
+
+    def _count(self, known: QueueFacts, tab: str) -> int:
+        if tab == _RETRYING:
+            return sum(self.live.retrying_counts(known.queue.name).values())
+        return known.counts[State(tab)]
+
+    def _settings(self, given: dict[str, str]) -> dict[str, Any]:
+        config = self.sources.config
+        usual = {
+            "record_ms": words.duration(config.retention_days * _DAY_MS),
+            "records_max": words.number(config.retention_count),
+        }
+        return {"groups": GROUPS, "given": given, "usual": usual}
 
     # Actions.
 
@@ -172,13 +188,13 @@ class QueuePage(Page):
                 visit, command, f"The settings of queue {words.shown(name)} are changed.", to
             )
         given = {field.name: form.text(field.name) for field in FIELDS}
-        values = self._values(known, "settings") | {"groups": GROUPS, "given": given}
+        values = self._values(known, "settings") | self._settings(given)
         return self._shown(known, values)
 
 
 def _search(name: str, tab: str) -> str:
     """A tab as a search of jobs."""
-    which = f"is:{_RETRYING}" if tab == _RETRYING else f"state:{tab}"
+    which = f"is:{_RETRYING}" if tab == _RETRYING else f"state:{state_word(tab)}"
     return f"queue:{quoted(name)} {which}"
 
 

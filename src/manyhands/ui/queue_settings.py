@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from manyhands.model.commands import SetQueue
 from manyhands.model.policy import DEFAULTS, Backoff, OnExpiry, Queue, QueuePolicy, Rate
 from manyhands.ui.visit import Form
+from manyhands.ui.words import duration
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
@@ -45,7 +46,7 @@ GROUPS: Final = (
                 "First retry after",
                 "then longer each time",
                 "duration",
-                usual=f"{_BACKOFF.first_ms / 1000:g} s",
+                usual=duration(_BACKOFF.first_ms),
             ),
             Field("backoff_factor", "Backoff factor", "", "factor", usual=f"{_BACKOFF.factor:g}"),
             Field(
@@ -53,16 +54,26 @@ GROUPS: Final = (
                 "Longest delay before a retry",
                 "",
                 "duration",
-                usual=f"{_BACKOFF.ms_max / 60_000:g} m",
+                usual=duration(_BACKOFF.ms_max),
             ),
         ),
     ),
     (
         "Leases",
         (
-            Field("lease_ms", "Lease", "how long a silent worker keeps a job, as 60 s", "duration"),
             Field(
-                "attempt_ms_max", "Longest attempt", "even if the worker keeps renewing", "duration"
+                "lease_ms",
+                "Lease",
+                "how long a silent worker keeps a job",
+                "duration",
+                usual="60 s",
+            ),
+            Field(
+                "attempt_ms_max",
+                "Longest attempt",
+                "even if the worker keeps renewing",
+                "duration",
+                usual="no limit",
             ),
             Field(
                 "grace_ms",
@@ -102,7 +113,7 @@ GROUPS: Final = (
     (
         "Retention",
         (
-            Field("record_ms", "Keep finished jobs for", "as 7 d", "duration"),
+            Field("record_ms", "Keep finished jobs for", "", "duration"),
             Field("records_max", "Keep finished jobs", "maximum number of each outcome", "count"),
         ),
     ),

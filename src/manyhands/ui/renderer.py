@@ -15,7 +15,7 @@ from manyhands.model.policy import REALMS
 from manyhands.ui import drawings, words
 from manyhands.ui.assets import Assets
 from manyhands.ui.page import Shown, url
-from manyhands.ui.query import quoted
+from manyhands.ui.query import quoted, state_word
 from manyhands.ui.visit import Visit
 
 _FOLDER: Final = Path(__file__).parent / "templates"
@@ -44,7 +44,7 @@ class Renderer:
             instant=words.instant,
             clock=words.clock,
             anchor=anchor,
-            running=lambda state: "running" if state == State.LEASED else str(state),
+            running=state_word,
             protocol=lambda realm: REALMS[realm].label if realm in REALMS else realm,
         )
         environment.globals.update(

@@ -24,6 +24,7 @@ from manyhands.ui import words
 
 # Shown by the leases themselves, or by the job's start and end.
 _TOLD_ELSEWHERE: Final = frozenset({State.LEASED, *FINISHED})
+_BETWEEN_ATTEMPTS: Final = (Reason.NONE, Reason.RETRY)
 _PLAIN_ENDS: Final = (EndReason.COMPLETED, EndReason.FAILED)
 _STRIP_WIDTH: Final = 1_000
 _SHARE_MIN: Final = 5.0
@@ -64,10 +65,17 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
         if (entry.at, entry.what) != (job.submitted_at, word)
     ]
     seen = {(job.entered_at, job.state)}
-    for event in events:
-        if event.state not in _TOLD_ELSEWHERE and (event.at, event.state) not in seen:
-            found.append(_entered(event.at, event.state, event.reason))
     lease = job.lease
+    claims = [attempt.claimed_at for attempt in job.attempts]
+    if lease is not None:
+        claims.append(lease.claimed_at)
+    for event in events:
+        if event.state in _TOLD_ELSEWHERE or (event.at, event.state) in seen:
+            continue
+        # Between two attempts it waited, which the attempts say already.
+        if event.reason in _BETWEEN_ATTEMPTS and claims and claims[0] < event.at <= claims[-1]:
+            continue
+        found.append(_entered(event.at, event.state, event.reason))
     if lease is not None:
         what = f"Attempt {lease.number}" + (" lapsed" if lease.lapsed else "")
         found.append(

@@ -1,5 +1,6 @@
 """Numbers, times and foreign texts as people read them."""
 
+import re
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
@@ -109,7 +110,19 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return text.translate(_KEEP_LINES if lines else _SIGNS)
+    signs = _KEEP_LINES if lines else _SIGNS
+    if _JOINER not in text:
+        return text.translate(signs)
+    # Between two pictures the joiner makes one of them, and hides nothing.
+    return _JOINER.join(part.translate(signs) for part in _JOINED.split(text))
+
+
+# Zero-width joiners between pictographs (with a variation selector or a skin tone, or without).
+_JOINER: Final = "\u200d"
+_PICTURE: Final = "[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]"
+_JOINED: Final = re.compile(
+    f"(?<={_PICTURE}){_JOINER}(?={_PICTURE})|(?<={_PICTURE}\ufe0f){_JOINER}(?={_PICTURE})"
+)
 
 
 class _Signs(dict[int, int | str]):

@@ -32,6 +32,8 @@ def problem(text: str) -> str:
         ("", Filter()),
         ("   ", Filter()),
         ("state:failed", Filter(states=(State.FAILED,))),
+        ("state:running,failed", Filter(states=(State.LEASED, State.FAILED))),
+        ("is:running", Filter(states=(State.LEASED,))),
         ("state:failed,ready", Filter(states=(State.FAILED, State.READY))),
         ("queue:mail", Filter(queue="mail")),
         ('queue:"my queue"', Filter(queue="my queue")),
@@ -110,7 +112,7 @@ def test_any_text_at_all_gets_a_filter_or_a_sentence(text):
 
 
 def test_a_state_takes_the_place_of_another_in_a_search():
-    assert with_state("queue:a state:failed,ready x", State.LEASED) == "state:leased queue:a x"
+    assert with_state("queue:a state:failed,ready x", State.LEASED) == "state:running queue:a x"
     assert with_state("state:failed queue:a", None) == "queue:a"
     assert with_state('"a state:failed b"', None) == '"a state:failed b"'
 

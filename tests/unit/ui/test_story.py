@@ -14,6 +14,7 @@ from manyhands.model.job import (
     Origin,
     State,
 )
+from manyhands.model.reasons import Reason
 from manyhands.ui import graph, timeline
 
 NOW = 1_700_000_000_000
@@ -78,6 +79,42 @@ def test_a_story_has_its_beginning_its_leases_and_its_end_in_order():
     ]
     assert story[-1].detail == "boom: it broke"
     assert story[1].lasted_ms == 1_000
+
+
+def entered(at: int, state: State, reason: Reason = Reason.NONE) -> Event:
+    return Event(
+        *(at, state, "ab", "q", reason, 0, 0, 0, 5, None, None, 0.0, 0, None), Origin("gearman"), 0
+    )
+
+
+def test_waits_between_attempts_do_not_double_the_story():
+    job = a_job(
+        attempts=(
+            attempt(1, 9_000, 8_000, EndReason.FAILED),
+            attempt(2, 7_000, 6_000, EndReason.FAILED),
+        ),
+        reason=Reason.RETRY,
+        entered_at=NOW - 6_000,
+    )
+    events = [
+        entered(NOW - 10_000, State.READY),
+        entered(NOW - 8_000, State.DELAYED, Reason.RETRY),
+        entered(NOW - 7_500, State.READY),
+        entered(NOW - 7_200, State.READY, Reason.MOVED),
+        entered(NOW - 6_000, State.READY, Reason.RETRY),
+    ]
+
+    story = [(entry.what, entry.detail) for entry in timeline.entries(job, events, NOW)]
+
+    assert [what for what, _ in story] == [
+        "Submitted",
+        "Ready",
+        "Attempt 1 failed",
+        "Ready",
+        "Attempt 2 failed",
+        "Ready",
+    ]
+    assert [detail for what, detail in story if what == "Ready"] == ["", "moved", "retry"]
 
 
 def test_a_story_of_a_job_that_was_submitted_again_begins_with_the_first_time():

@@ -201,3 +201,16 @@ def test_what_is_no_duration_is_refused(text):
 )
 def test_a_form_goes_back_to_nowhere_else(place):
     assert back_to(Form([("back", place)]), "/ui/queues") == "/ui/queues"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("\U0001f469\u200d\U0001f680", "\U0001f469\u200d\U0001f680"),
+        ("\u2764\ufe0f\u200d\U0001f525", "\u2764\ufe0f\u200d\U0001f525"),
+        ("pay\u200dpal", "pay\u27e8U+200D\u27e9pal"),
+        ("\U0001f469\u200dx", "\U0001f469\u27e8U+200D\u27e9x"),
+    ],
+)
+def test_a_joiner_is_hidden_only_where_it_joins_pictures(text, seen):
+    assert words.visible(text) == seen

@@ -36,6 +36,14 @@
   });
   document.body.setAttribute("hx-ext", "morph");
 
+  // A search that the next one replaces is no error, though htmx would write one into the console.
+  let replacing = false;
+  addEventListener("htmx:abort", () => (replacing = true), true);
+  addEventListener("htmx:abort", () => (replacing = false));
+  htmx.logger = (_, name, detail) => {
+    if (replacing && detail) delete detail.error;
+  };
+
   // Shows new content of the main block.
   const show = (html) => {
     manyhands.shown += 1;
