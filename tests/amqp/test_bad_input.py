@@ -20,9 +20,12 @@ from tests.amqp.watching import (
 )
 from tests.e2e.serving import serving
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, store_of_module):  # noqa: ARG001 - which is chosen first
     folder = tmp_path_factory.mktemp("served")
     with serving(folder, "--amqp", "127.0.0.1:0", "--store", "memory") as server:
         yield server

@@ -13,6 +13,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
+from manyhands.config.database import read_address
+from manyhands.store.postgres.sessions import connect as connect_database
 from tests.amqp.watching import (
     EXCHANGES,
     bind_all,
@@ -22,7 +24,11 @@ from tests.amqp.watching import (
     until,
     url_of,
 )
+from tests.e2e import serving as serving_tools
 from tests.e2e.serving import Api, serving, start
+
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
 
 CLIENTS = Path(__file__).parent / "clients"
 NODE_FOLDER = Path(__file__).parents[2] / ".test-clients"
@@ -177,14 +183,20 @@ def test_a_durable_queue_goes_on_after_the_server_was_killed(tmp_path):
 
 
 def saved_cursor(served) -> str:
-    import apsw
+    if serving_tools.store_of is not None:
+        address = read_address(serving_tools.store_of(served.folder))
+        with connect_database(address) as connection:
+            table = f"{address.schema}.cursors"
+            found = connection.execute(f"SELECT record FROM {table}").fetchall()
+    else:
+        import apsw
 
-    file = served.data / "manyhands.db"
-    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        found = connection.execute("SELECT record FROM cursors").fetchall()
-    finally:
-        connection.close()
+        file = served.data / "manyhands.db"
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            found = connection.execute("SELECT record FROM cursors").fetchall()
+        finally:
+            connection.close()
     return json.loads(found[0][0])["notes"] if found else ""
 
 

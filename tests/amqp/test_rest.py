@@ -13,13 +13,16 @@ from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, url
 from tests.e2e.serving import Api, serving, wait_until
 from tests.unit.protocols.test_taskcluster_messages import REGISTRY, jsonschema
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 WORKER = {"worker_group": "rack-1", "worker_id": "node-7"}
 UPLOAD_BYTES_MAX = 12_000_000
 NOBODY = "00000000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, store_of_module):  # noqa: ARG001 - which is chosen first
     folder = tmp_path_factory.mktemp("served")
     arguments = ("--amqp", "127.0.0.1:0", "--payload-bytes-max", str(UPLOAD_BYTES_MAX))
     with serving(folder, *arguments) as server:

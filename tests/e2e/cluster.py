@@ -29,7 +29,10 @@ class Cluster:
         self._secret.write_text("a secret that all servers of a test share")
         self._secret.chmod(0o600)
 
-    def start(self, name: str, *arguments: str) -> Served:
+    def start(
+        self, name: str, *arguments: str, store: str = "", address: str = "127.0.0.1:0"
+    ) -> Served:
+        """``store`` and ``address``: where it reaches the database, and listens for the others."""
         self._starts += 1
         self.names = tuple(sorted({*self.names, name}))
         folder = self.folder / f"{name}{self._starts}"
@@ -37,9 +40,9 @@ class Cluster:
         self.servers[name] = start(
             folder,
             "--store",
-            self.database.url(self.schema),
+            store or self.database.url(self.schema),
             "--cluster",
-            "127.0.0.1:0",
+            address,
             "--cluster-secret-file",
             str(self._secret),
             "--server-name",

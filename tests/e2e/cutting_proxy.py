@@ -72,6 +72,11 @@ class Cuts:
         """Passes nothing on from now on."""
         self.is_frozen = True
 
+    def thaw(self) -> None:
+        """New connections pass again, and those that were frozen break."""
+        self.is_frozen = False
+        self.cut_all()
+
     def swallow(self) -> None:
         """The connections there are pass nothing on from now on; later ones do."""
         self._swallowed = self.connections_count

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +76,22 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 CHECKED = {"MANYHANDS_CHECK_INVARIANTS": "true"} if os.environ.get("CI") else {}
 
 
+# The store of the servers in a folder, where tests run on another one than they ask for.
+store_of: Callable[[Path], str] | None = None
+
+
+def _with_store(folder: Path, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    if store_of is None:
+        return arguments
+    if "--store" in arguments:
+        at = arguments.index("--store")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    return (*arguments, "--store", store_of(folder))
+
+
 def start(folder: Path, *arguments: str) -> Served:
     """Start a server whose files are all in the folder."""
+    arguments = _with_store(folder, arguments)
     ready = folder / "ready"
     given = ["serve", "--ready-file", str(ready), "--data", str(folder / "data")]
     for listener in ("http", "gearman", "dwork", "wmp", "amqp"):

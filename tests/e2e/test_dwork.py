@@ -15,6 +15,9 @@ from tests.e2e.dwork_talk import Talk, a_task, addresses
 from tests.e2e.gearman_talk import wait_until
 from tests.e2e.serving import SECONDS_MAX, Api, Served, connections_count, serving, stopping
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 LISTEN = ("--dwork", "127.0.0.1:0,physics=127.0.0.1:0")
 
 

@@ -19,6 +19,9 @@ from tests.e2e.serving import (
     wait_until,
 )
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 
 @pytest.fixture
 def served(tmp_path):

@@ -21,13 +21,16 @@ from tests.e2e.gearman_talk import (
 )
 from tests.e2e.serving import serving
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 MIB = 1 << 20
 IDLE_COUNT = 10_000
 IDLE_COUNT_MIN = 2_000
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(tmp_path_factory, store_of_module):  # noqa: ARG001 - which is chosen first
     folder = tmp_path_factory.mktemp("gearman")
     with serving(folder, "--store", "memory", "--http", "off", "--gearman", "127.0.0.1:0") as it:
         yield it

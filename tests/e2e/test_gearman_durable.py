@@ -18,6 +18,9 @@ from manyhands.protocols.gearman.draft_codec import (
 from tests.e2e.gearman_talk import DraftTalk, GearmanTalk, wait_until
 from tests.e2e.serving import Api, Served, start
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 LISTEN = ("--http", "127.0.0.1:0", "--gearman", "127.0.0.1:0")
 
 

@@ -10,6 +10,9 @@ from tests.e2e.gearman_talk import GearmanTalk, wait_until
 from tests.e2e.serving import Api, serving
 from tests.e2e.test_gearman_clients import CLIENTS, ENVIRONMENT, KINDS, RUN_SECONDS_MAX
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 KEPT = ["own", "waiting"]
 INTERPRETERS = {"timed.php": "php", "timed.pl": "perl"}
 

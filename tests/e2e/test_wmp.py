@@ -24,6 +24,9 @@ from tests.e2e.serving import (
 )
 from tests.e2e.wmp_talk import REPLY_MS_MAX, Talk, wait_until, working
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 LISTEN = ("--wmp", "127.0.0.1:0")
 
 

@@ -11,6 +11,9 @@ import pytest
 from tests.e2e.serving import SECONDS_MAX, Api, command, environment, is_gone, run, serving
 from tests.e2e.wmp_talk import Talk, wait_until
 
+STORES = ("own", "postgresql")
+pytestmark = pytest.mark.usefixtures("store_of_module")
+
 
 @pytest.fixture
 def served(tmp_path):

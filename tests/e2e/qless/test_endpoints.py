@@ -10,6 +10,7 @@ from manyhands.model.identity import uid_of
 from tests.e2e.qless.talk import Qless, Wire
 from tests.e2e.serving import serving
 
+STORES = ("memory", "postgresql")
 HEX32 = re.compile(r"[0-9a-f]{32}")
 
 
