@@ -77,7 +77,8 @@ _REPEATABLE: Final = frozenset(
 )
 UNKNOWN_OUTCOME: Final = Refusal(
     Why.UNAVAILABLE,
-    "the server that was asked is gone; whether it did this is not known, look before asking again",
+    "the server that was asked is gone or out of reach; whether it did this is not known, look"
+    " before asking again",
 )
 
 

@@ -105,6 +105,7 @@ class Member:
         self._on_fenced = on_fenced
         self._heed = heed
         self._machine_ahead_ms = machine_ahead_ms
+        self._silence_ms = lease_ms  # of a link, after which another one is tried
         self._ended = False
         self._beating = False
         self._busy = False  # a takeover, a claim, a load or a hand-over is under way
@@ -299,10 +300,12 @@ class Member:
 
     def _unlinked(self, other: Other, reason: str) -> None:
         assert other.peer is not None
-        self.router.lose_host(other.peer.send)
+        # It was of no use since the first ping that has no answer.
+        since_ms = min(other.pinged.values(), default=self._clock.monotonic_ms())
+        self.router.lose_host(other.peer.send, since_ms)
         other.peer = None
         other.pinged.clear()
-        other.unlinked_ms = self._clock.monotonic_ms()
+        other.unlinked_ms = since_ms
         _log.warning("a link broke", server=other.row.server, reason=reason)
         if not self._ended:
             self._call(other)  # at once: whether it is refused tells whether the process lives
@@ -342,7 +345,7 @@ class Member:
         for other in self.others.values():
             if other.peer is None:
                 continue
-            if len(other.pinged) > _UNLINKED_MS_MAX / 1000 / _BEAT_SECONDS:
+            if now_ms - min(other.pinged.values(), default=now_ms) > self._silence_ms:
                 other.peer.close("it has not answered for long")
                 continue
             other.pinged[self._pings] = now_ms

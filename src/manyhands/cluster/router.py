@@ -394,11 +394,11 @@ class Router(Dispatcher):
         for waiting in unknown:
             self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
 
-    def lose_host(self, send: Callable[[Message], None]) -> None:
-        """A link to another server broke."""
+    def lose_host(self, send: Callable[[Message], None], since_ms: float) -> None:
+        """A link to another server broke; it was silent since that instant."""
         if self._host == send:
             self._host = None
-            self._ownerless_ms = self.clock.monotonic_ms()
+            self._ownerless_ms = since_ms
 
     @property
     def has_host(self) -> bool:

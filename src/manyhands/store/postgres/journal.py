@@ -8,6 +8,7 @@ import psycopg
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreError
 from manyhands.store.postgres import tenure as tenures
+from manyhands.store.postgres.schema import FRAMES
 from manyhands.store.postgres.sessions import RefusedError, int8, read_int8, run
 from manyhands.store.postgres.windows import Progress, Windows
 
@@ -21,6 +22,12 @@ def take_over(connection: _Connection, schema: str, dead: tenures.Seen, by: int)
     """Takes a dead tenure over: ends its journal, applies it, and closes it. Each step can be
     repeated, by another server too. Raises StoreError.
     """
+    frames = tenures.frames_of(connection, schema, dead.number)
+    if frames > FRAMES:
+        raise StoreError(
+            f"the journal of server {dead.server} was written by a newer version of manyhands"
+            f" (frames {frames}, this one knows {FRAMES}). Start that version; nothing was removed."
+        )
     if not tenures.begin_closing(connection, schema, dead, by):
         raise tenures.NotDeadError(
             f"server {dead.server} ({dead.address}) came back to life, or another server has taken "

@@ -210,6 +210,14 @@ def turn_directory(connection: _Connection, schema: str) -> int:
     return int(row[0])
 
 
+def frames_of(connection: _Connection, schema: str, tenure: int) -> int:
+    """The version of the frames in its journal; 0 if it is unknown."""
+    row = connection.execute(
+        f"SELECT frames FROM {schema}.tenures WHERE tenure = %s", (tenure,)
+    ).fetchone()
+    return 0 if row is None else int(str(row[0]))
+
+
 def begin_closing(connection: _Connection, schema: str, dead: Seen, by: int) -> bool:
     """Marks a dead tenure as being taken over; False if it lives, or another server does it."""
     changed = connection.execute(
