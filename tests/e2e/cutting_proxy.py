@@ -19,6 +19,8 @@ class Cuts:
     connections_count: int = 0
     seen: dict[str, int] = field(default_factory=dict)  # bytes of the last connection
     seen_first: dict[str, int] = field(default_factory=dict)  # and of the first
+    # Of each connection, how many bytes there were before each piece that came, and after it.
+    pieces: list[dict[str, list[tuple[int, int]]]] = field(default_factory=list)
     is_frozen: bool = False  # nothing is passed on any more, and nothing closed
     _open: list[socket.socket] = field(default_factory=list)
     _swallowed: int = 0  # connections up to this number are silent
@@ -30,6 +32,7 @@ class Cuts:
             except OSError:
                 return
             self.connections_count += 1
+            self.pieces.append({UP: [], DOWN: []})
             self._open.append(near)
             if self.is_frozen:
                 continue
@@ -61,6 +64,7 @@ class Cuts:
                 if self.is_frozen:
                     return
                 sink.sendall(data)
+                self.pieces[number - 1][way].append((seen[way], seen[way] + len(data)))
                 seen[way] += len(data)
                 if bytes_max is not None and seen[way] >= bytes_max:
                     break

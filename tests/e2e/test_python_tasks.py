@@ -1,7 +1,9 @@
 """Tasks of an app against the real server: declaring, submitting, results, errors."""
 
 import asyncio
+import contextlib
 import multiprocessing
+import socket
 import threading
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -625,6 +627,33 @@ def test_p17_a_server_that_is_away_is_unavailable(queue):
     app.close()
 
 
+def test_p40_what_is_no_server_of_these_days_is_named(served, queue):
+    """P17: a path without a stream, as an old server has it, and a port that talks of other
+    things, are no reason to wait without a word.
+    """
+    old = App(f"{served.url}/nowhere", timeout=SECONDS_MAX)
+    with pytest.raises(Refused, match="no Manyhands server, or an old one") as found:
+        declare_add(old, queue).submit(1)
+    assert found.value.code == "not_found"
+    old.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.sendall(b"220 mail.example ESMTP\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        other = App(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5)
+        with pytest.raises(Unavailable, match="does not speak HTTP"):
+            declare_add(other, queue).submit(1)
+        other.close()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_p17_a_silent_server_may_have_accepted_the_job(served, queue):
     app_address = served.addresses["http"]
     with cutting(app_address) as (address, cuts):
@@ -761,6 +790,25 @@ def test_p35_results_are_awaited_through_a_restart(tmp_path, queue):
         thread.join()
 
     assert found == [2, 3, 4, 5, 6]
+    app.close()
+    assert server.stop() == 0
+
+
+def test_p35_the_state_is_asked_for_through_a_restart(tmp_path, queue):
+    """P37."""
+    address = own_address()
+    server = start(tmp_path, "--http", address)
+    app = App(f"http://{address}", timeout=SECONDS_MAX)
+    handle = declare_add(app, queue).submit(1)
+    server.stop()
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(handle.status().state))
+    thread.start()
+
+    server = start(tmp_path, "--http", address)
+    thread.join()
+
+    assert found == ["ready"]
     app.close()
     assert server.stop() == 0
 

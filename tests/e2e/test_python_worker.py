@@ -1,6 +1,7 @@
 """``manyhands worker`` with real children, against the real server: vouching, deaths, stopping."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -202,6 +203,85 @@ def test_p49_a_task_that_ends_its_process_in_peace_is_named_too(served, tasks, t
             tasks.end_process.submit().result(timeout=SECONDS_MAX)
         assert caught.value.code == "worker_died"
         assert "exited with code 0" in caught.value.message
+
+
+MEMORY = """
+    import os, resource, signal
+    from manyhands import App
+
+    app = App()
+
+    @app.task(name="QUEUE-eat", retries=0)
+    def eat(mebibytes: int, limit: int) -> int:
+        if limit:
+            now, most = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (limit * 1024**2, most))
+        try:
+            eaten = bytearray(mebibytes * 1024**2)
+        finally:
+            if limit:
+                resource.setrlimit(resource.RLIMIT_AS, (now, most))
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when there is no more
+        return len(eaten)
+
+    @app.task(name="QUEUE-pid")
+    def pid() -> int:
+        return os.getpid()
+"""
+
+
+def test_p49_a_child_that_eats_all_memory_is_named_with_what_it_used(served, queue, tmp_path):
+    """P49, P62: memory that there is not is an exception of the task; what the kernel kills has
+    its peak in the failure.
+    """
+    app = App(served.url)
+    name = queue[:50]
+
+    @app.task(name=f"{name}-eat", retries=0)
+    def eat(mebibytes: int, limit: int) -> int: ...
+
+    @app.task(name=f"{name}-pid")
+    def pid() -> int: ...
+
+    with working(served.url, tmp_path, "-c", "1", code=MEMORY.replace("QUEUE", name)):
+        first = pid.submit().result(SECONDS_MAX)
+        with pytest.raises(JobFailed) as refused:
+            eat.submit(100_000, 2_000).result(SECONDS_MAX)
+        assert refused.value.code == "MemoryError"
+        assert pid.submit().result(SECONDS_MAX) == first
+
+        with pytest.raises(JobFailed) as killed:
+            eat.submit(300, 0).result(SECONDS_MAX)
+        assert killed.value.code == "worker_died"
+        peak = re.search(r"killed by SIGKILL; its memory peaked at (\d+) MiB", str(killed.value))
+        assert peak is not None
+        assert int(peak[1]) >= 300
+        assert pid.submit().result(SECONDS_MAX) != first
+    app.close()
+
+
+def test_p42_two_supervisors_of_one_name_do_not_touch_each_others_jobs(served, tasks, tmp_path):
+    """P28, P42, P49: each child is a worker of its own, whatever they are called."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    tasks.folder = folders[0]
+    same = ("--name", "crew", "-c", "1", "--ahead", "0")
+    with working(served.url, folders[0], *same, code=tasks.code) as first:
+        handle = tasks.hold.submit("one")
+        tasks.await_start("one")
+        with working(served.url, folders[1], *same, code=tasks.code) as second:
+            [victim] = second.children()
+            assert tasks.pid.submit().result(SECONDS_MAX) == victim
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: victim not in second.children() and second.children(), second.log)
+            assert tasks.pid.submit().result(SECONDS_MAX) != victim
+            second.send(signal.SIGTERM)
+            assert second.wait() == 0
+        tasks.let_go("one")
+        assert handle.result(SECONDS_MAX) == "one"
+        assert handle.status().attempts == 0
+        assert "was refused" not in first.log()
 
 
 def test_p50_children_finish_and_leave_when_the_supervisor_dies(

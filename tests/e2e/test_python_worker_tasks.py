@@ -407,6 +407,37 @@ def test_p61_a_timeout_fails_the_attempt_and_is_retried(app, queue, kind):
     assert "longer than its timeout of 0.1 s" in error.message
 
 
+@pytest.mark.parametrize("days", [400, -400])
+def test_p27_a_clock_that_jumps_harms_no_job(app, queue, monkeypatch, days):
+    """P27, P48, P61: leases, timeouts, delays and waits go by a clock that does not jump; times
+    travel as durations.
+    """
+    began, may_end = threading.Event(), threading.Event()
+    ran = []
+
+    @app.task(name=queue, lease=4, timeout=SECONDS_MAX, retries=0)
+    def work(number: int) -> int:
+        ran.append(number)
+        if number == 0:
+            began.set()
+            may_end.wait(SECONDS_MAX)
+        return number
+
+    real = time.time
+    with app.worker(concurrency=2):
+        held = work.submit(0)
+        assert began.wait(SECONDS_MAX)
+        monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
+        assert work.submit(1).result(SECONDS_MAX) == 1
+        assert work.using(delay=0.1).submit(2).result(SECONDS_MAX) == 2
+        with pytest.raises(TimeoutError):
+            held.result(5)  # longer than its lease
+        may_end.set()
+        assert held.result(SECONDS_MAX) == 0
+        assert held.status().attempts == 0
+    assert sorted(ran) == [0, 1, 2]
+
+
 # Exceptions.
 
 

@@ -405,7 +405,9 @@ class Courier:
 
     async def ask(self, kind: int, fields: tuple[Any, ...], read: Callable[[Raw], T]) -> T:
         """Sends a note and reads its answer, within the timeout."""
-        pending = self._open().ask(kind, *fields)
+        return await self._answer(self._open().ask(kind, *fields), read)
+
+    async def _answer(self, pending: Pending, read: Callable[[Raw], T]) -> T:
         try:
             async with asyncio.timeout(self._timeout):
                 return read(await pending.future)
@@ -426,5 +428,12 @@ class Courier:
 
     async def cancel(self, job_id: str, reason: str) -> Literal[True]:
         """Cancels a job and its dependants; raises ``Refused`` if it had finished."""
-        await self.ask(wire.CANCEL, ([job_id], True, reason), notes.read_states)
+        with_dependants = True
+        pending = self._open().ask(wire.CANCEL, [job_id], with_dependants, reason)
+        try:
+            await self._answer(pending, notes.read_states)
+        except Refused as error:
+            # Said again after a lost answer: it was cancelled by the first time.
+            if not (pending.was_repeated and error.code == "already_cancelled"):
+                raise
         return True

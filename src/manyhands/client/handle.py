@@ -13,12 +13,15 @@ from msgspec import Struct
 
 from manyhands.client import home
 from manyhands.client.courier import Courier
-from manyhands.client.errors import JobCancelled, JobFailed, Refused, ResultGone
+from manyhands.client.errors import JobCancelled, JobFailed, Refused, ResultGone, Unavailable
 from manyhands.client.notes import Heard, View
 from manyhands.client.outputs import Output
 from manyhands.client.requests import Requests
 
 R = TypeVar("R", covariant=True)  # noqa: PLC0105 - the name users see
+_NO_ATTEMPTS: Final = ("released", "goodbye")  # how leases end that are not counted
+_RETRY_SECONDS: Final = 0.1
+_RETRY_SECONDS_MAX: Final = 2.0
 _FINISHED: Final = ("already_completed", "already_failed", "already_cancelled")
 
 
@@ -76,10 +79,23 @@ class Server:
         self.requests = Requests(courier.places, courier.token, courier.timeout)
 
     async def job(self, job_id: str) -> dict[str, Any]:
-        """Everything about a job, in the home loop."""
+        """Everything about a job, in the home loop. P35: a server that is away for a while is asked
+        again.
+        """
         path = f"/api/jobs/{quote(job_id, safe='')}"
-        found = await asyncio.to_thread(self.requests.request, "GET", path)
-        return cast("dict[str, Any]", found)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.courier.timeout
+        pause = _RETRY_SECONDS
+        while True:
+            try:
+                found = await asyncio.to_thread(self.requests.request, "GET", path)
+            except Unavailable:
+                if loop.time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _RETRY_SECONDS_MAX)
+            else:
+                return cast("dict[str, Any]", found)
 
     async def reasons(self, job_id: str) -> tuple[int, str | None]:
         """The attempts of an unsuccessful job, and the dependency that caused its end."""
@@ -91,7 +107,8 @@ class Server:
         if job["reason"] == "dependency_failed":
             views = await self.courier.look(job["depends_on"])
             cause = next((each.id for each in views if each.state in ("failed", "cancelled")), None)
-        return max(job["attempts_used"], len(job["attempts"])), cause
+        ended = [each for each in job["attempts"] if each["reason"] not in _NO_ATTEMPTS]
+        return max(job["attempts_used"], len(ended)), cause
 
 
 class Handle(Generic[R]):

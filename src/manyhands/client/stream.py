@@ -63,12 +63,13 @@ class Listener(Protocol):
 class Pending:
     """A note whose answer is pending."""
 
-    __slots__ = ("data", "future", "was_sent")
+    __slots__ = ("data", "future", "was_repeated", "was_sent")
 
     def __init__(self, data: bytes, future: "asyncio.Future[Raw]") -> None:
         self.data = data
         self.future = future
         self.was_sent = False
+        self.was_repeated = False  # an earlier answer may have been lost
 
 
 class Stream:
@@ -147,6 +148,7 @@ class Stream:
             sentence = f"{size} bytes are more than the {most} of a message; send less at once"
             pending.future.set_exception(Refused("payload_too_large", sentence))
             return
+        pending.was_repeated = pending.was_sent
         pending.was_sent = True
         self._put(pending.data)
 

@@ -145,14 +145,22 @@ class WorkerStream:
             lease = leases.get(job_id)
             if lease is not None and lease.token == token:
                 del leases[job_id]
-        asked = self._stream.ask(wire.WORK, done, failed, released, renewed).future
+        asked = self._stream.ask(wire.WORK, done, failed, released, renewed)
         answered: asyncio.Future[list[notes.Refused]] = asyncio.get_running_loop().create_future()
+
+        def read(answer: Raw) -> list[notes.Refused]:
+            refused = notes.read_refused(answer)
+            if asked.was_repeated:
+                # The first time, whose answer was lost, it may have been carried out: then the
+                # lease is gone. Only completions are known to the server afterwards.
+                return [each for each in refused if each.list == "done"]
+            return refused
 
         def settle(future: "asyncio.Future[Raw]") -> None:
             del self._reported[number]
-            _pass_on(future, answered, notes.read_refused)
+            _pass_on(future, answered, read)
 
-        asked.add_done_callback(settle)
+        asked.future.add_done_callback(settle)
         return answered
 
     def news(self, pieces: Sequence[Piece]) -> "asyncio.Future[Raw]":

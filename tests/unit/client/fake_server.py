@@ -23,6 +23,7 @@ class FakeServer:
         self.answer: Callable[[list[Any]], list[Any] | None] = self.accept
         self.arrived = threading.Condition()
         self.port = 0
+        self.refusal: str | None = None  # what it closes streams with
 
     @property
     def url(self) -> str:
@@ -48,6 +49,8 @@ class FakeServer:
 
     async def _handle(self, connection: ServerConnection) -> None:
         self._connection = connection
+        if self.refusal is not None:
+            await connection.close(1002, self.refusal)
         with contextlib.suppress(ConnectionClosed):
             await self._talk(connection)
 

@@ -220,6 +220,17 @@ def test_p40_unknown_notes_and_fields_are_ignored(server, app):
         handle.result(SECONDS_MAX)
 
 
+def test_p40_a_server_of_a_later_version_is_named(server):
+    """P21, P17: it closes the stream with a sentence, which the error repeats."""
+    server.refusal = "the only version here is 2"
+    app = App(server.url, timeout=0.5)
+
+    with pytest.raises(Unavailable, match="the only version here is 2"):
+        declare(app).submit(1)
+
+    app.close()
+
+
 @pytest.mark.parametrize("message", [b"\xff", b"", b"\x91\x01", b"\x91\x90", b"\x91\x92\x15\x01"])
 def test_p40_a_server_that_talks_nonsense_is_left(server, app, message):
     """And asked again on another connection."""
