@@ -124,6 +124,7 @@ class Database:
             "full_page_writes": sync,
             "max_connections": "60",
             "shared_buffers": "32MB",
+            "wal_retrieve_retry_interval": "100ms",  # of a standby whose primary comes back
             **self._settings,
         }
         given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -215,7 +216,9 @@ class Replicated:
                 time.sleep(0.01)
 
     def part(self) -> None:
-        """The standby is down: it lacks what is committed from now on."""
+        """The standby is down: it lacks what is committed from now on, and no commit waits."""
+        if self._synchronous:
+            self.primary.set("synchronous_standby_names", "''")
         self.standby.stop()
 
     def fail_over(self) -> None:

@@ -9,15 +9,24 @@ from pathlib import Path
 import httpx
 
 from tests.databases import Database, Replicated
-from tests.e2e.serving import Served, start, wait_until
+from tests.e2e.serving import Served, own_address, start, wait_until
+from tests.e2e.wires import Wire, Wires
 
 ALL = ("gearman", "dwork", "wmp", "amqp")
 
 
 class Cluster:
-    """Servers by name; each can be killed, stopped, stalled and started again."""
+    """Servers by name; each can be killed, stopped, stalled and started again. With ``wired``, the
+    others reach each of them over a wire of its own.
+    """
 
-    def __init__(self, folder: Path, database: Database | Replicated, *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        database: Database | Replicated,
+        *arguments: str,
+        wired: bool = False,
+    ) -> None:
         self.folder = folder
         self.database = database
         self.schema = database.new_schema()
@@ -28,6 +37,16 @@ class Cluster:
         self._secret = folder / "cluster.secret"
         self._secret.write_text("a secret that all servers of a test share")
         self._secret.chmod(0o600)
+        self.wires: dict[str, Wire] = {}
+        self._wires = Wires() if wired else None
+
+    def _listening(self, name: str, address: str) -> tuple[str, ...]:
+        """Where the others reach it."""
+        if self._wires is None:
+            return ("--cluster", address)
+        address = own_address()
+        wire = self.wires[name] = self._wires.to(address)
+        return ("--cluster", address, "--advertise", wire.address)
 
     def start(
         self, name: str, *arguments: str, store: str = "", address: str = "127.0.0.1:0"
@@ -41,8 +60,7 @@ class Cluster:
             folder,
             "--store",
             store or self.database.url(self.schema),
-            "--cluster",
-            address,
+            *self._listening(name, address),
             "--cluster-secret-file",
             str(self._secret),
             "--server-name",
@@ -56,9 +74,17 @@ class Cluster:
         server = self.servers.pop(name)
         server.process.kill()
         server.process.wait()
+        self.unwire(name)
 
     def stop(self, name: str) -> int:
-        return self.servers.pop(name).stop(signal.SIGTERM)
+        code = self.servers.pop(name).stop(signal.SIGTERM)
+        self.unwire(name)
+        return code
+
+    def unwire(self, name: str) -> None:
+        """Nobody listens there any more."""
+        if name in self.wires:
+            self.wires.pop(name).close()
 
     def servers_seen(self, name: str) -> list[dict]:
         answer = httpx.get(f"{self.servers[name].url}/api/servers", timeout=10.0)
@@ -91,6 +117,10 @@ class Cluster:
             server.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.process.wait(10)
+        for name in list(self.wires):
+            self.unwire(name)
+        if self._wires is not None:
+            self._wires.close()
 
 
 def is_ready(server: Served) -> bool:
@@ -102,12 +132,16 @@ def is_ready(server: Served) -> bool:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, database: Database | Replicated, *names: str, **options: str
+    folder: Path,
+    database: Database | Replicated,
+    *names: str,
+    wired: bool = False,
+    **options: str,
 ) -> Iterator[Cluster]:
     arguments = [word for name in ALL for word in (f"--{name}", "127.0.0.1:0")]
     for option, value in options.items():
         arguments += [f"--{option.replace('_', '-')}", value]
-    cluster = Cluster(folder, database, *arguments)
+    cluster = Cluster(folder, database, *arguments, wired=wired)
     try:
         for name in names:
             cluster.start(name)

@@ -7,6 +7,7 @@ the ledger; of what it asked without getting an answer it knows nothing.
 import json
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -16,6 +17,7 @@ from typing import Any
 import httpx
 import pika
 import zmq
+from websockets.exceptions import WebSocketException
 
 from manyhands.protocols.dwork.codec import Kind, Query
 from manyhands.protocols.dwork.codec import encode as encode_query
@@ -28,6 +30,8 @@ from tests.e2e.dwork_talk import Talk as DworkTalk
 from tests.e2e.dwork_talk import a_task
 from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import Served
+from tests.e2e.stream_talk import ENDED, JOBS, SUBMIT, WANT, WORK, talking
+from tests.e2e.stream_talk import Talk as StreamTalk
 from tests.e2e.wmp_talk import Heard
 from tests.e2e.wmp_talk import Talk as WmpTalk
 
@@ -48,6 +52,7 @@ class GoneError(Exception):
 BROKEN = (
     *(GoneError, OSError, EOFError, httpx.TransportError, zmq.ZMQError),
     *(pika.exceptions.AMQPError, pika.exceptions.StreamLostError),
+    WebSocketException,
 )
 
 
@@ -411,6 +416,67 @@ class WmpWorker(Client):
         return talk.hear()
 
 
+class Stream(Client):
+    """Several jobs in a note."""
+
+    protocol = "stream"
+
+    def talk(self) -> None:
+        worker = self.name if isinstance(self, StreamWorker) else None
+        with talking(self.served, worker) as talk:
+            self.go_on(talk)
+
+    def go_on(self, talk: StreamTalk) -> None:
+        raise NotImplementedError
+
+    def ask(self, talk: StreamTalk, kind: int, *fields: Any) -> list[list[Any]]:
+        """The items that were refused for a reason that there may be."""
+        error, refused = talk.ask(kind, *fields)
+        if error is not None or any("unavailable" in row for row in refused or ()):
+            raise GoneError
+        return refused or []
+
+    def hear(self, talk: StreamTalk, kind: int) -> list[Any]:
+        """What the next note of a kind says."""
+        while self.going():
+            with suppress(TimeoutError):
+                return talk.next(kind, seconds=_POLL_MS / 1000)[1]
+        raise GoneError
+
+
+class StreamSubmitter(Stream):
+    """In turns it goes on at once, and waits until it hears of the end."""
+
+    def go_on(self, talk: StreamTalk) -> None:
+        number = 0
+        while self.going():
+            number += 1
+            watches = number % 4 == 0
+            ids = [uuid.uuid4().hex for _ in range(2)]
+            assert not self.ask(talk, SUBMIT, [[one, QUEUE, b"1"] for one in ids], False, watches)
+            for job_id in ids:
+                self.ledger.note_submitted(job_id, self.protocol)
+            left = set(ids) if watches else set()
+            while left:
+                left.discard(self.hear(talk, ENDED)[0])
+            with self.ledger.lock:
+                self.ledger.reported.update(ids if watches else ())
+            self.pace()
+
+
+class StreamWorker(Stream):
+    def go_on(self, talk: StreamTalk) -> None:
+        self.ask(talk, WANT, [QUEUE])
+        self.ask(talk, WORK, [], [], [], [], [3, 0])
+        while self.going():
+            rows = self.hear(talk, JOBS)
+            done = [[row[0], row[2], b"1", "json"] for row in rows]
+            lost = {row[0] for row in self.ask(talk, WORK, done, [], [], [], [len(rows), 0])}
+            for row in rows:
+                if row[0] not in lost:
+                    self.ledger.note_completed(row[0], self.protocol)
+
+
 class AmqpWatcher(Client):
     """Of a durable queue: what it has not acknowledged comes again, perhaps from another server."""
 
@@ -441,11 +507,11 @@ class AmqpWatcher(Client):
 
 SUBMITTERS: tuple[type[Client], ...] = (
     *(NativeSubmitter, QlessSubmitter, TaskSubmitter),
-    *(GearmanSubmitter, DworkSubmitter, WmpSubmitter),
+    *(GearmanSubmitter, DworkSubmitter, WmpSubmitter, StreamSubmitter),
 )
 WORKERS: tuple[type[Client], ...] = (
     *(NativeWorker, QlessWorker, TaskWorker),
-    *(GearmanWorker, DworkWorker, WmpWorker),
+    *(GearmanWorker, DworkWorker, WmpWorker, StreamWorker),
 )
 
 

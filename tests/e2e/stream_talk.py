@@ -34,14 +34,14 @@ class Talk:
         """One message."""
         self.socket.send(msgspec.msgpack.encode(notes))
 
-    def next(self, *kinds: int) -> list[Any]:
-        """The next note of one of these kinds."""
+    def next(self, *kinds: int, seconds: float = SECONDS_MAX) -> list[Any]:
+        """The next note of one of these kinds. Raises TimeoutError."""
         while True:
             for index, note in enumerate(self._unread):
                 if note[0] in kinds:
                     return self._unread.pop(index)
             self.messages_count += 1
-            data = self.socket.recv(SECONDS_MAX, decode=False)
+            data = self.socket.recv(seconds, decode=False)
             self._unread += msgspec.msgpack.decode(data)
 
     def unread(self, kind: int) -> list[list[Any]]:

@@ -52,8 +52,9 @@ class Faults:
 
     def happen(self) -> None:
         if not self._deck:  # so many of each, in any order
-            self._deck = 4 * ["kill"] + 2 * ["crash_database"]
-            self._deck += ["stop", "doze", "stall", "fail_over"]
+            self._deck = 2 * ["kill", "kill_decider", "crash_database", "snap"]
+            self._deck += ["kill_without_database", "stop", "doze", "stall", "cut", "fail_over"]
+            self._deck += ["lose_tail"]
             self.rng.shuffle(self._deck)
         name = self._deck.pop()
         self.happened[name] += 1
@@ -69,6 +70,27 @@ class Faults:
 
     def kill(self) -> None:
         self.cluster.kill(self._one())
+
+    def kill_decider(self) -> None:
+        self.cluster.kill(self.cluster.decider())
+
+    def kill_without_database(self) -> None:
+        """Nobody can take over before the database is back."""
+        self.heal()
+        self.database.primary.stop(signal.SIGQUIT)
+        self.cluster.kill(self._one())
+        self.database.primary.start()
+
+    def snap(self) -> None:
+        """Links break, and are made again."""
+        self.cluster.wires[self._one()].snap()
+
+    def cut(self) -> None:
+        """Nothing arrives for a while, in one direction or both."""
+        wire = self.cluster.wires[self._one()]
+        wire.cut(*self.rng.choice([(0,), (1,), (0, 1)]))
+        time.sleep(self.rng.uniform(0.2, 3.0))
+        wire.mend()
 
     def stop(self) -> None:
         assert self.cluster.stop(self._one()) == 0
@@ -93,13 +115,25 @@ class Faults:
         finally:
             server.process.send_signal(signal.SIGCONT)
         assert server.process.wait(SECONDS_MAX) == FENCED, server.log()
+        self.cluster.unwire(name)
 
     def crash_database(self) -> None:
+        self.heal()
         self.database.restart()
 
     def fail_over(self) -> None:
         """The next standby is made meanwhile."""
         self.heal()
+        self._fail_over()
+
+    def lose_tail(self) -> None:
+        """The standby that is promoted lacks what was committed last."""
+        self.heal()
+        self.database.part()
+        time.sleep(self.rng.uniform(0.1, 0.5))
+        self._fail_over()
+
+    def _fail_over(self) -> None:
         self.database.fail_over()
         self._healing = threading.Thread(target=self.database.heal)
         self._healing.start()
@@ -115,7 +149,7 @@ def test_nothing_acknowledged_is_lost_whichever_server_or_database_dies(tmp_path
     rng = random.Random(SEED)
     with (
         replicated() as both,
-        running(tmp_path, both, *NAMES, **OPTIONS) as cluster,
+        running(tmp_path, both, *NAMES, wired=True, **OPTIONS) as cluster,
     ):
         faults = Faults(cluster, both, rng)
         with Clients(cluster) as ledger:

@@ -2,9 +2,9 @@
 are slow, break and are cut, servers that crash, stand still and return.
 """
 
+import copy
 import random
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from manyhands.cluster.clock import STEP_MS, DatabaseClock
 from manyhands.cluster.contract import ANOTHER, REFUSED, FencedError
@@ -12,11 +12,12 @@ from manyhands.cluster.link import Hello, Link, LinkError, Message, OtherServerE
 from manyhands.cluster.member import Member
 from manyhands.cluster.membership import Beat, Tenure
 from manyhands.cluster.router import Router
-from manyhands.model import commands as c
-from manyhands.model import replies as r
-from manyhands.model.job import FINISHED, Holder, State
+from manyhands.engine.effects import Effects
+from manyhands.model.commands import Command
 from manyhands.store.mirror import Mirror, Original
+from tests.simulation import checkers
 from tests.simulation.world import (
+    SETTINGS,
     Disk,
     FaultyStore,
     Image,
@@ -40,6 +41,48 @@ class Base:
         self.epoch = 0
         self.is_away = False
         self._last = 0
+        self._copied: tuple | None = None  # what a standby has that follows no more
+        self._tails: dict[int, list[Image]] = {}  # what each server has written since
+        # Jobs of records that were lost, by who wrote them; what is written again is taken out.
+        self._lost: dict[int, set[str]] = {}
+
+    def part(self) -> None:
+        """From now on the standby follows no more."""
+        self._copied = copy.deepcopy((self.disk, self.rows, self.owner, self.epoch))
+        self._tails = {}
+
+    @property
+    def is_parted(self) -> bool:
+        return self._copied is not None
+
+    def note(self, tenure: int, image: Image) -> None:
+        """A record is in the journal."""
+        if self.is_parted:
+            self._tails.setdefault(tenure, []).append(image)
+
+    def fail_over(self) -> dict[int, list[Image]]:
+        """The standby is promoted. Gives what it lacks, by the server that wrote it."""
+        assert self._copied is not None
+        (disk, rows, self.owner, self.epoch), self._copied = self._copied, None
+        vars(self.disk).update(vars(disk))
+        self.rows = rows
+        tails, self._tails = self._tails, {}
+        for tenure, tail in tails.items():
+            ids = {job_id for image in tail for job_id, *_ in image.jobs}
+            self._lost[tenure] = self._lost.get(tenure, set()) | ids
+        return tails
+
+    def find(self, tenure: int) -> None:
+        """A server has written again what was lost of it."""
+        self._lost.pop(tenure, None)
+
+    def lost_ids(self) -> set[str]:
+        """Jobs of records that nobody wrote again."""
+        return set().union(*self._lost.values())
+
+    def now_ms(self) -> int:
+        """What its clock shows."""
+        return self.time.wall_ms + self.time.now_us // 1000
 
     def join(self, server: str, incarnation: str, address: str) -> int:
         self._last += 1
@@ -49,7 +92,6 @@ class Base:
             "address": address,
             "beats": 0,
             "state": "serving",
-            "beat_ms": self.time.now_us / 1000,
             "load": "",
         }
         return self._last
@@ -70,7 +112,6 @@ class Base:
         row = self.rows[tenure]
         row["beats"] += 1
         row["load"] = load
-        row["beat_ms"] = self.time.now_us / 1000
         tenures = tuple(
             Tenure(
                 number,
@@ -83,8 +124,7 @@ class Base:
             )
             for number, each in self.rows.items()
         )
-        now = self.time.wall_ms + self.time.now_us // 1000
-        return Beat(tenures, self.owner, self.epoch, now)
+        return Beat(tenures, self.owner, self.epoch, self.now_ms())
 
 
 class SharedStore(FaultyStore):
@@ -94,8 +134,14 @@ class SharedStore(FaultyStore):
         self.base = base
         self.tenure = tenure
         self.on_fenced: Callable[[], None] = lambda: None
-        super().__init__(base.disk, loop, rng, (200, 3_000))
+        self.has_lost_touch = False  # the database has failed over, and was not looked at since
+        self.record = checkers.Record()  # of the time in which this server decides
+        super().__init__(base.disk, loop, rng, (200, 3_000), 1 << 62)
         self.live.clear()
+        self.on_load = self._loaded
+        self.on_write = self._write
+        self.on_written = self._written
+        self.on_durable = lambda batch: checkers.note_durable(self.record, batch)
 
     def _read_off(self) -> None:
         """Nothing is known yet."""
@@ -103,6 +149,42 @@ class SharedStore(FaultyStore):
     def fill(self) -> None:
         self.live.clear()
         super()._read_off()
+        record = self.record = checkers.Record()
+        record.jobs = {job_id: row.job() for job_id, row in self.disk.rows.items()}
+        record.events = [body for _, body in self.disk.events]
+        record.settings = {
+            name: dict(getattr(self.live, name)) if name != "queues" else {} for name in SETTINGS
+        }
+        record.forget_undecided(self.disk, 0)
+
+    # What is decided is looked at, as in the world of one server.
+
+    def _loaded(self, command: Command) -> None:
+        self.record.command = command
+
+    def _write(self, effects: Effects) -> None:
+        record = self.record
+        record.before = {job_id: self.live.job(job_id) for job_id in effects.jobs}
+        checkers.check_proof(record, self, effects)
+        checkers.check_transitions(self, effects)
+        checkers.check_finished_stay(record, self, effects)
+        checkers.check_leases(self, effects)
+
+    def _written(self, effects: Effects) -> None:
+        checkers.note_written(self.record, self, effects, self._loop.time.now_us / 1000)
+
+    def check_at_end(self) -> None:
+        """Nothing is on its way any more."""
+        checkers.check_disk(self.record, self.disk)
+        checkers.check_finished_once(self.record)
+        checkers.check_index(self.record, self)
+
+    def write_again(self, tail: Sequence[Image]) -> None:
+        """The database that was promoted lacks these records."""
+        for image in tail:
+            image.apply(self.disk)
+        self.base.find(self.tenure)
+        self.has_lost_touch = False
 
     def mirror(self) -> Mirror:
         return Mirror(self.live)
@@ -129,7 +211,9 @@ class SharedStore(FaultyStore):
         return job  # payloads stay in memory here
 
     def _finish_first(self) -> None:
-        if self.base.is_away:
+        if not self._loop.alive:
+            return
+        if self.base.is_away or self.has_lost_touch:
             self._loop.time.after(50_000, self._finish_first)
             return
         if self.base.is_closed(self.tenure):
@@ -140,6 +224,9 @@ class SharedStore(FaultyStore):
     def _keep(self, image: Image) -> None:
         if self.base.is_closed(self.tenure):
             return  # the journal is closed: this was never acknowledged
+        if self.base.is_away or self.has_lost_touch:
+            return  # it crashes before it reaches the database
+        self.base.note(self.tenure, image)
         super()._keep(image)
 
 
@@ -148,7 +235,8 @@ class SkewedClock(DatabaseClock):
 
     def __init__(self, time: Time, rng: random.Random) -> None:
         self._time = time
-        self._rate = 1 + rng.uniform(-0.02, 0.02)
+        share = rng.choice((0.0001, 0.02, 0.1))
+        self._rate = 1 + rng.uniform(-share, share)
         self._since_ms = rng.uniform(0, 1e9)
         self.machine_ms = time.wall_ms + rng.uniform(-12, 12) * 3_600_000
         super().__init__(time.wall_ms + time.now_us / 1000 - self.monotonic_ms())
@@ -197,8 +285,6 @@ class Shared:
             row = base.rows.get(dead.tenure)
             if base.is_closed(self.tenure) or row is None or row["beats"] != dead.beats:
                 return False
-            world = self._server.world
-            world.outage_ms = base.time.now_us / 1000 - row["beat_ms"]
             base.close(dead.tenure)
             if base.owner == dead.tenure:
                 base.give(self.tenure)
@@ -218,15 +304,19 @@ class Shared:
         self._later(work, done)
 
     def load(self, done) -> None:
-        def work() -> int:
+        server = self._server
+
+        def work() -> None:
             if self._base.owner != self.tenure:
                 raise FencedError("another server has taken over")
-            return int(self._server.world.outage_ms)
 
-        def filled(found) -> None:
-            if not isinstance(found, Exception):
-                self._server.store.fill()
-            done(found)
+        def filled(found: Exception | None) -> None:
+            if found is not None:
+                done(found)
+                return
+            server.store.fill()
+            alive_at = self._base.disk.alive_at
+            done(server.clock.now() - alive_at if alive_at else 0)
 
         self._later(work, filled)
 
@@ -258,6 +348,7 @@ class End:
         self.other: End | None = None
         self.is_lost = False
         self.arrives_us = 0
+        self._held: list[Callable[[], None]] = []  # on its way, while nothing arrives
         self.on_open: Callable = lambda _: None
         self.on_message: Callable = lambda _peer, _message: None
         self.on_lost: Callable = lambda _peer, _reason: None
@@ -278,17 +369,27 @@ class End:
         assert other is not None
         if not data or self.is_lost:
             return
-        world = self.node.world
-        delay_us = world.rng.randint(50, 3_000)
-        # Nothing overtakes what was sent before.
-        self.arrives_us = max(world.time.now_us + delay_us, self.arrives_us)
-        other.node.loop.arrive(self.arrives_us - world.time.now_us, lambda: other.feed(data))
+        self._pass_on(lambda: other.feed(data))
+
+    def _pass_on(self, arrive: Callable[[], None]) -> None:
+        """To the other end, which gets it after what was sent before."""
+        world, other = self.node.world, self.other
+        assert other is not None
+        if self._held or world.is_cut(self.node, other.node):
+            self._held.append(arrive)
+            return
+        slow_us = world.slow_us if self.node.name in world.slow else 3_000
+        self.arrives_us = max(world.time.now_us + world.rng.randint(50, slow_us), self.arrives_us)
+        other.node.loop.arrive(self.arrives_us - world.time.now_us, arrive)
+
+    def mend(self) -> None:
+        """What was held goes on."""
+        held, self._held = self._held, []
+        for arrive in held:
+            self._pass_on(arrive)
 
     def feed(self, data: bytes) -> None:
         if self.is_lost:
-            return
-        if self.node.world.is_cut(self.node, self.other.node):
-            self.lose("it timed out")  # nothing can be missing in the middle of a stream
             return
         try:
             messages = self.link.feed(data)
@@ -310,10 +411,13 @@ class End:
         self.lose("closed")
 
     def lose(self, reason: str) -> None:
-        for end in (self, self.other):
-            if end is not None and not end.is_lost:
-                end.is_lost = True
-                end.node.loop.arrive(200, lambda end=end: end.tell_loss(reason))
+        """Ends here; the other end hears of it if anything arrives there."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self.node.loop.arrive(200, lambda: self.tell_loss(reason))
+        if self.other is not None:
+            self._pass_on(lambda: self.other.lose(reason))
 
     def tell_loss(self, reason: str) -> None:
         if self.announced:
@@ -352,9 +456,9 @@ class Node:
             heed=self.clock.heed,
             machine_ahead_ms=self.clock.machine_ahead_ms,
         )
+        self.fenced: str | None = None
         self.member.start()
         self.keep_house()
-        self.fenced: str | None = None
 
     @property
     def alive(self) -> bool:
@@ -377,7 +481,7 @@ class Node:
         other = world.nodes.get(address)
 
         def arrive() -> None:
-            if world.is_cut(self, other):
+            if world.is_cut(self, other) or (other is not None and world.is_cut(other, self)):
                 self.loop.call_later(1.0, lambda: on_lost(None, "timed out"))
             elif other is None or not other.alive:
                 on_lost(None, REFUSED)
@@ -409,6 +513,14 @@ class Node:
         self.world.fenced += 1
         self.crash()
 
+    def look_at_database(self, tail: Sequence[Image]) -> None:
+        """It has failed over, and is connected again."""
+        base = self.world.base
+        if self.tenure not in base.rows or self.member.membership.epoch > base.epoch:
+            self.fence("the database has gone back")
+        else:
+            self.store.write_again(tail)
+
     def stall(self, seconds: float) -> None:
         self.loop.stalled_until_us = self.world.time.now_us + int(seconds * 1e6)
 
@@ -421,26 +533,44 @@ class Cluster:
         self.time = Time()
         self.base = Base(self.time)
         self.nodes: dict[str, Node] = {}
-        self.cuts: set[frozenset[str]] = set()
+        self.cuts: set[tuple[str, str]] = set()  # nothing that one sends arrives at the other
+        self.slow: set[str] = set()  # servers whose words take their time
+        self.slow_us = 400_000
         self.broken: list[str] = []
         self.fenced = 0
-        self.outage_ms = 0.0
-        self.ledger = Ledger(self)
+        self.dead: list[Node] = []
         for name in names:
             self.start(name)
 
     def start(self, name: str) -> Node:
+        if name in self.nodes:
+            self.dead.append(self.nodes[name])
         node = self.nodes[name] = Node(self, name)
         return node
 
     def is_cut(self, one: Node, other: Node | None) -> bool:
-        return other is not None and frozenset((one.name, other.name)) in self.cuts
+        return other is not None and (one.name, other.name) in self.cuts
 
-    def cut(self, one: str, other: str) -> None:
-        self.cuts.add(frozenset((one, other)))
+    def cut(self, one: str, other: str, *, both_ways: bool = True) -> None:
+        self.cuts.add((one, other))
+        if both_ways:
+            self.cuts.add((other, one))
 
     def heal(self) -> None:
         self.cuts.clear()
+        self.slow.clear()
+        for node in (*self.dead, *self.nodes.values()):
+            for end in node.ends:
+                end.mend()
+
+    def fail_over(self) -> None:
+        """Servers that stand still look at the database when they go on."""
+        tails = self.base.fail_over()
+        for node in self.living():
+            node.store.has_lost_touch = True
+            tail = tails.get(node.tenure, ())
+            delay_us = self.rng.randint(100, 300_000)
+            node.loop.arrive(delay_us, lambda n=node, tail=tail: n.look_at_database(tail))
 
     def run(self, seconds: float) -> None:
         self.time.run(int(seconds * 1e6))
@@ -461,81 +591,3 @@ class Cluster:
 
     def is_settled(self) -> bool:
         return all(node.member.is_ready for node in self.living())
-
-
-class Ledger:
-    """Clients at all servers, and what they were told."""
-
-    def __init__(self, world: Cluster) -> None:
-        self.world = world
-        self.submitted: dict[str, str] = {}  # acknowledged
-        self.completed: Counter[str] = Counter()  # acknowledged
-        self.handed_out: dict[str, set[str]] = {}
-        self.refused: Counter[r.Why] = Counter()
-        self.ended: Counter[str] = Counter()
-        self.open = 0
-        self.out_of_order = 0
-
-    def ask(self, node: Node, command, settle=None) -> None:
-        self.open += 1
-        was = node
-
-        def settled(reply) -> None:
-            if not was.alive:
-                return
-            self.open -= 1
-            if isinstance(reply, r.Refusal):
-                self.refused[reply.why] += 1
-            if settle is not None:
-                settle(reply)
-
-        node.router.ask(command, settled)
-
-    def submit(self, node: Node, queue: str = "q", *, waiter: str | None = None) -> str:
-        job_id = node.ids.job_id(node.clock.now())
-        item = c.NewJob(job_id=job_id, queue=queue, payload=b"x", waiter=waiter)
-
-        def settle(reply) -> None:
-            if isinstance(reply, r.SubmittedMany):
-                assert reply.items[0].job.job_id == job_id
-                self.submitted[job_id] = queue
-
-        self.ask(node, c.Submit((item,)), settle)
-        return job_id
-
-    def work(self, node: Node, queue: str = "q", count: int = 1) -> None:
-        tokens = tuple(node.ids.token() for _ in range(count))
-        holder = Holder("native", f"{node.name}{self.world.rng.randint(0, 3)}")
-
-        def settle(reply) -> None:
-            if isinstance(reply, r.Claimed):
-                for job in reply.jobs:
-                    self.handed_out.setdefault(job.job_id, set()).add(job.lease.token)
-                    self._complete(node, job)
-
-        command = c.Claim(queues=(queue,), holder=holder, tokens=tokens, term_ms=60_000)
-        self.ask(node, command, settle)
-
-    def _complete(self, node: Node, job) -> None:
-        def settle(reply) -> None:
-            if isinstance(reply, r.Changed) and not reply.repeated:
-                self.completed[job.job_id] += 1
-
-        proof = c.ByToken(job.lease.token)
-        command = c.Complete(job_id=job.job_id, proof=proof, result=b"done")
-        delay = self.world.rng.uniform(0.0, 0.05)
-        node.loop.call_later(delay, lambda: self.ask(node, command, settle))
-
-    def check(self) -> None:
-        """From outside: what was acknowledged is there, and was done once."""
-        rows = {job_id: row.job() for job_id, row in self.world.base.disk.rows.items()}
-        for job_id in self.submitted:
-            assert job_id in rows, f"{job_id} was acknowledged and is lost"
-        for job_id, count in self.completed.items():
-            assert count == 1, f"{job_id} was completed {count} times"
-            assert rows[job_id].state is State.COMPLETED, f"{job_id}: a completion is lost"
-        seqs = [seq for seq, _ in self.world.base.disk.events]
-        assert seqs == list(range(1, len(seqs) + 1)), "events have gaps or are out of order"
-        live = [job for job in rows.values() if job.state not in FINISHED]
-        for job in live:
-            assert job.job_id not in self.completed

@@ -279,8 +279,14 @@ class FaultyStore:
     FD = 7
 
     def __init__(
-        self, disk: Disk, loop: ServerLoop, rng: random.Random, commit_us: tuple[int, int]
+        self,
+        disk: Disk,
+        loop: ServerLoop,
+        rng: random.Random,
+        commit_us: tuple[int, int],
+        payload_bytes_max: int = 0,
     ) -> None:
+        """Larger payloads leave the memory."""
         self.disk = disk
         self.alive_at = disk.alive_at
         self.behind_ms = 0
@@ -296,8 +302,7 @@ class FaultyStore:
         self._loop = loop
         self._rng = rng
         self._commit_us = commit_us
-        # Payloads leave the memory, whatever their size.
-        self._collector = Collector(self._read_finished, self.whole, 0)
+        self._collector = Collector(self._read_finished, self.whole, payload_bytes_max)
         self.live = self._collector.index
         self._images: deque[Image] = deque()
         self._unsent: deque[Image] = deque()

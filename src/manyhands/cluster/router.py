@@ -66,6 +66,9 @@ _OWNERLESS_MS_MAX: Final = 10_000
 _OWN: Final = frozenset({Fire, FollowClock, NotifyDependants, Prolong, Recover, Tick})
 _NEW_WORK: Final = frozenset({Submit, Claim, Resume})
 _NEVER: Final = float("inf")
+# Why nothing falls due.
+_PAUSED: Final = "this server may have been taken over"
+_ELSEWHERE: Final = "another server decides"
 _SHUTTING_DOWN: Final = Refusal(Why.SHUTTING_DOWN, "the server is shutting down")
 _CROWDED: Final = Refusal(
     Why.UNAVAILABLE, "too many commands wait for the server that decides; try again later"
@@ -173,6 +176,7 @@ class Router(Dispatcher):
         self._ownerless_ms = clock.monotonic_ms()
         self._flush_asks_soon = False
         self._idle_waiters: list[Callable[[], None]] = []
+        self.hold_time(_ELSEWHERE)
 
     # Asking.
 
@@ -203,7 +207,7 @@ class Router(Dispatcher):
         nothing.
         """
         if not self._paused:
-            self.hold_time(held=True)
+            self.hold_time(_PAUSED)
         if type(command) in _OWN:
             return  # asked again when time goes on
         if len(self._paused) >= WAITING_COUNT_MAX:
@@ -217,11 +221,11 @@ class Router(Dispatcher):
         now_ms = self.clock.monotonic_ms()
         if now_ms < was_ms or now_ms >= instant_ms or not self.decides:
             return
-        self.hold_time(held=False)
         _log.warning(
             "suspended until now", milliseconds=int(now_ms - was_ms), held=len(self._paused)
         )
         self.prolong(int(now_ms - was_ms))
+        self.release_time(_PAUSED)
         paused, self._paused = self._paused, deque()
         for each in paused:
             self.ask(each.command, each.settle, each.refused)
@@ -500,9 +504,8 @@ class Router(Dispatcher):
         self._host = None
         self.is_mirrored = True
         self.events.restart(self.store.last_seq())
-        self.hold_time(held=False)
         super().ask(Recover(self.incarnation, outage_ms, alive))
-        self._timekeeper.arm_next()
+        self.release_time(_ELSEWHERE)
         if self._unnotified:
             self._spreading.go_on()
         waiting, self._waiting, self._unsent = self._waiting, {}, []
@@ -528,7 +531,8 @@ class Router(Dispatcher):
         self.decides = False
         self.owner = None
         self._ownerless_ms = self.clock.monotonic_ms()
-        self.hold_time(held=True)
+        self.hold_time(_ELSEWHERE)
+        self.release_time(_PAUSED)
         paused, self._paused = self._paused, deque()
         for each in paused:
             self._forward(each.command, each.settle, each.refused)

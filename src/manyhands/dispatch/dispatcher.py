@@ -954,9 +954,13 @@ class Dispatcher:
         """A timer that was set to ``expected_ms`` (monotonic) fires now."""
         self._timekeeper.notice_stall(expected_ms)
 
-    def hold_time(self, *, held: bool) -> None:
-        """While time is held nothing falls due: instants are being moved."""
-        self._timekeeper.is_held = held
+    def hold_time(self, why: str) -> None:
+        """Nothing falls due until time is released for this reason, and every other."""
+        self._timekeeper.hold(why)
+
+    def release_time(self, why: str) -> None:
+        """That is no reason to hold time any more."""
+        self._timekeeper.release(why)
 
     def prolong(self, outage_ms: int) -> None:
         """The server stalled, or its clock was set: leases keep their remaining time (rule 7)."""

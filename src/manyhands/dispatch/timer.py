@@ -20,8 +20,6 @@ DISK_STALL_MS: Final = 5_000
 _HOUSEKEEPING_MS: Final = 1_000
 # A tick that failed with an assertion is retried after this long.
 _TICK_AGAIN_MS: Final = 1_000
-# While instants are being moved, the timer is set to this long.
-_HELD_MS: Final = 10
 # A timer far ahead is checked again every hour.
 _TICK_MS_MAX: Final = 3_600_000
 
@@ -39,7 +37,6 @@ class Timekeeper:
         commit_ms: Callable[[], float],
     ) -> None:
         self.tick_at: int | None = None  # the instant that the timer is set to
-        self.is_held = False  # instants are being moved: what seems to be due may not be
         self._live = live
         self._clock = clock
         self._loop = loop
@@ -48,6 +45,7 @@ class Timekeeper:
         self._commit_ms = commit_ms  # how long a commit has been on its way
         self._timer: Timer | None = None
         self._ended = False
+        self._holds: set[str] = set()  # why time is held, while it is
         self._expected_ms = 0.0  # when the timer is to fire, by the monotonic clock
         self._alive_ms = clock.monotonic_ms()  # the last sign of life, by some timer
         self._awake_ms = self._alive_ms  # standstills before this moment are dealt with
@@ -61,13 +59,26 @@ class Timekeeper:
 
     def arm(self, due_at: int, delay_ms_min: int = 0) -> None:
         """Sets the timer to an instant."""
-        if self._ended:
+        if self._ended or self._holds:
             return
         self._cancel()
         self.tick_at = due_at
         delay_ms = min(max(delay_ms_min, due_at - self._clock.now()), _TICK_MS_MAX)
         self._expected_ms = self._clock.monotonic_ms() + delay_ms
         self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
+
+    def hold(self, why: str) -> None:
+        """Nothing falls due for the present: what seems to be due may not be, or is not decided
+        here.
+        """
+        self._holds.add(why)
+        self._cancel()
+
+    def release(self, why: str) -> None:
+        """That is no reason any more."""
+        if why in self._holds:
+            self._holds.remove(why)
+            self.arm_next()
 
     def end(self) -> None:
         """The store failed: nothing can be decided any more."""
@@ -82,9 +93,6 @@ class Timekeeper:
     def _tick(self) -> None:
         self.tick_at = self._timer = None
         self.notice_stall(self._expected_ms)
-        if self.is_held:
-            self.arm(self._clock.now(), _HELD_MS)
-            return
         if self._commit_ms() > STALL_MS:
             # No answer could leave now, and the disk may turn out to have stalled.
             self.arm(self._clock.now(), _TICK_AGAIN_MS)

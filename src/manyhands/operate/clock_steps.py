@@ -12,6 +12,7 @@ from manyhands.operate.schedules import Calendar
 
 # Jobs that are shifted in one turn of the event loop: a few milliseconds.
 _SLICE_COUNT: Final = 500
+_MOVING: Final = "instants are being moved"
 
 
 class ClockSteps:
@@ -43,9 +44,11 @@ class ClockSteps:
     def _go_on(self) -> None:
         if self._left:
             self._move()
-        self._dispatcher.hold_time(held=bool(self._left))
         if self._left:
+            self._dispatcher.hold_time(_MOVING)
             self._loop.call_soon(self._go_on)
+        else:
+            self._dispatcher.release_time(_MOVING)
 
     def _move(self) -> None:
         self._dispatcher.ask(self._left.popleft())
