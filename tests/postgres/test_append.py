@@ -203,6 +203,20 @@ def test_a_restored_backup_that_does_not_know_the_server_ends_it(journal, postgr
         journal.settle()
 
 
+def test_a_database_that_says_that_another_server_decides_has_gone_back(journal, postgresql):
+    """Nobody has taken over, and the number of changes is no smaller."""
+    journal.append(b"first")
+    journal.settle()
+    journal.appender.decides = True
+    journal.run("UPDATE {s}.families SET tenure = 99")
+    postgresql.terminate()
+    journal.append(b"late")
+
+    with pytest.raises(StoreFailedError, match="tenure 99 decides there"):
+        journal.settle()
+    assert journal.records() == [(1, 0, b"first")]
+
+
 def test_everything_acknowledged_survives_immediate_restarts():
     with database(durable=True) as one:
         journal = Journal(one.url())

@@ -182,6 +182,7 @@ class SharedStore(FaultyStore):
     def write_again(self, tail: Sequence[Image]) -> None:
         """The database that was promoted lacks these records."""
         for image in tail:
+            self.base.note(self.tenure, image)
             image.apply(self.disk)
         self.base.find(self.tenure)
         self.has_lost_touch = False
@@ -516,7 +517,11 @@ class Node:
     def look_at_database(self, tail: Sequence[Image]) -> None:
         """It has failed over, and is connected again."""
         base = self.world.base
-        if self.tenure not in base.rows or self.member.membership.epoch > base.epoch:
+        if (
+            self.tenure not in base.rows
+            or self.member.membership.epoch > base.epoch
+            or (self.router.decides and base.owner != self.tenure)
+        ):
             self.fence("the database has gone back")
         else:
             self.store.write_again(tail)

@@ -56,3 +56,32 @@ def test_a_killed_owner_is_taken_over_within_a_second_and_nothing_is_lost() -> N
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
     with silence():
         Story(seed).tell()
+
+
+def test_a_front_is_not_kept_busy_by_what_only_the_owner_may_decide() -> None:
+    """Whatever is due: its timers were set by a clock that was set since, or nobody decides."""
+    world = Cluster(4)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    front = next(node for node in world.living() if node is not owner)
+    ledger.submit(front)
+    ledger.claim(front, "q", 1, lambda _: None)
+    world.run(0.5)
+    owner.crash()
+    world.base.is_away = True  # and nobody takes over
+    world.time.wall_ms += 3_600_000
+    front.clock.follow(3_600_000)  # as it does when it notices
+    front.router.prolong(3_600_000)
+    calls = 0
+    call_later = front.loop.call_later
+
+    def count(delay: float, callback):
+        nonlocal calls
+        calls += 1
+        return call_later(delay, callback)
+
+    front.loop.call_later = count
+    world.run(5.0)
+    assert 5 <= calls < 200

@@ -109,6 +109,8 @@ class Database:
     def hand_over(
         self, to: int | None, done: Callable[[bool | Exception], None], *, leaves: bool
     ) -> None:
+        self._store.set_decides(False)
+
         def work() -> bool:
             self._store.drain()
             return self._seats.hand_over(to, leaves=leaves)

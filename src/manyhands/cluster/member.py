@@ -37,6 +37,10 @@ _REFUSED_SECONDS: Final = 0.25
 _UNLINKED_MS_MAX: Final = 10_000
 _HURRY_MS_MAX: Final = 2_000
 _LOOK_SECONDS: Final = 0.02
+_ANOTHER_DECIDES: Final = (
+    "the database says that another server decides although this one has not handed over: it has"
+    " gone back to an earlier state. Start this server again"
+)
 
 
 class Counters:
@@ -181,6 +185,9 @@ class Member:
             membership.fail()
             return
         membership.take(found, sent_ms, self._clock.monotonic_ms())
+        if self.router.decides and membership.owner != membership.tenure:
+            self._fence(FencedError(_ANOTHER_DECIDES))
+            return
         offset_ms = membership.offset_ms()
         if offset_ms is not None:
             self._heed(offset_ms)

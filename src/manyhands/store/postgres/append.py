@@ -122,6 +122,7 @@ class Appender:
         self._kept_bytes = 0
         self._applied = 0
         self._directory = 0  # changes of who decides that this server has seen
+        self.decides = False  # so the database is to say that this tenure does
         self._suspects = False  # another thread has found something wrong
         self._fresh: _Connection | None = None  # made by the thread that connects
         self._error: Exception | None = None  # why it could not
@@ -394,7 +395,7 @@ class Appender:
     def _check_journal(self, connection: _Connection) -> None:
         """Raises StoreError if the database is not as this server knows it."""
         acknowledged = self.acknowledged
-        cluster, directory, state, is_closing, last = self._read_journal(connection)
+        cluster, directory, owner, state, is_closing, last = self._read_journal(connection)
         if cluster != self._cluster or state is None:
             self.counts.lost += acknowledged
             raise StoreFailedError(
@@ -404,26 +405,27 @@ class Appender:
             )
         if is_closing or state == "closed":
             raise StoreFencedError(FENCED)
-        if directory < self._directory:
+        if directory < self._directory or (self.decides and owner != self._tenure):
             lost = max(0, acknowledged - last)
             self.counts.lost += lost
             raise StoreFailedError(
                 f"the database has gone back: it knows of {directory} changes of who decides, and "
-                f"this server of {self._directory}. It ends at record {last}, and {acknowledged} "
-                f"was acknowledged: {lost} records are lost"
+                f"this server of {self._directory}; tenure {owner} decides there. It ends at "
+                f"record {last}, and {acknowledged} was acknowledged: {lost} records are lost"
             )
         self._directory = directory
         self._write_again(connection, last)
 
     def _read_journal(self, connection: _Connection) -> tuple[Any, ...]:
-        """The id of the database, the number of changes of who decides, the state of this tenure,
-        whether another server closes it, and its last record.
+        """The id of the database, the number of changes of who decides, the tenure that does, the
+        state of this one, whether another server closes it, and its last record.
         """
         schema = self._address.schema
         try:
             row = connection.execute(
                 f"SELECT (SELECT value FROM {schema}.facts WHERE key = 'cluster'),"
-                f" (SELECT value::bigint FROM {schema}.facts WHERE key = 'directory'), own.state,"
+                f" (SELECT value::bigint FROM {schema}.facts WHERE key = 'directory'),"
+                f" (SELECT tenure FROM {schema}.families WHERE family = 1), own.state,"
                 " own.closed_by IS NOT NULL, coalesce(greatest((SELECT max(record)"
                 f" FROM {schema}.journal WHERE tenure = %(t)s AND kind = 0),"
                 f" (SELECT applied FROM {schema}.progress WHERE tenure = %(t)s)), 0)"
@@ -432,7 +434,7 @@ class Appender:
                 {"t": self._tenure, "i": self._incarnation},
             ).fetchone()
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            return ("", 0, None, False, 0)
+            return ("", 0, None, None, False, 0)
         assert row is not None
         return row
 

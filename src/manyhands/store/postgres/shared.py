@@ -245,10 +245,16 @@ class SharedStore(PostgresStore):
         self.behind_ms = counters.behind_ms
         self._collector.seq = self._last_seq = self._applied_seq = counters.seq
         self._first_seq = loaded.first_seq
+        self.set_decides(True)
         for bulk_id, bulk in loaded.bulks.items():
             known = self.bulks.get(bulk_id)
             if known is None or bulk.is_further(known):  # this server may run some itself
                 self.bulks[bulk_id] = bulk
+
+    def set_decides(self, decides: bool) -> None:  # noqa: FBT001
+        """Whether the database is to say that this server decides."""
+        assert self._appender is not None
+        self._appender.decides = decides
 
     def load_all(self) -> Loaded:
         """Reads everything from the tables, in one snapshot. Raises StoreFencedError if another
@@ -311,11 +317,13 @@ def _is_applied(reader: Reader, tenure: int, batch: int) -> bool:
 
 
 def _latest(found: Sequence[Counters]) -> Counters:
-    """Each server stores what it knew; all of them only grow."""
+    """Each server stores what it knew; all of them only grow, but for the time."""
     if not found:
         return Counters()
+    # An earlier one may have lived by a clock that has been set back since.
+    last = max(found, key=lambda one: (one.seq, one.alive_at))
     return Counters(
-        max(one.alive_at for one in found),
+        last.alive_at,
         max(one.serial for one in found),
         max(one.seq for one in found),
         max(one.position for one in found),
