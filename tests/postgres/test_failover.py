@@ -11,6 +11,7 @@ import pytest
 from manyhands.config.database import read_address
 from manyhands.store.postgres.sessions import connect
 from tests.databases import replicated
+from tests.e2e.cluster import running
 from tests.e2e.serving import Api, start, wait_until
 
 
@@ -163,6 +164,29 @@ def test_a_backup_that_is_restored_under_a_live_server_ends_it(tmp_path, asynchr
     assert "restored from a backup" in api.served.log()
     assert listed(other) == set(ids)
     assert other.served.stop() == 0
+
+
+def test_a_backup_that_is_restored_under_several_live_servers_ends_them_all(tmp_path, asynchronous):
+    """S55, S77: none goes on from a state that others never saw, and each says why."""
+    with running(tmp_path, asynchronous) as cluster:
+        cluster.start("before")
+        assert cluster.stop("before") == 0
+        wait_until(lambda: has_caught_up(asynchronous))
+        asynchronous.part()  # the backup
+        servers = [cluster.start(name) for name in "ab"]
+        cluster.until_ready()
+        for served in servers:
+            body = {"queue": "q"}
+            assert httpx.post(f"{served.url}/api/submit", json=body, timeout=60).is_success
+
+        asynchronous.fail_over()
+
+        for served in servers:
+            assert served.process.wait(90) == 1
+            assert "restored from a backup" in served.log()
+        cluster.servers.clear()
+        again = cluster.start("a")
+        assert httpx.post(f"{again.url}/api/submit", json={"queue": "q"}, timeout=60).is_success
 
 
 def has_caught_up(both) -> bool:

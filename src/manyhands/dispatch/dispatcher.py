@@ -290,7 +290,10 @@ class Dispatcher:
             self._count_refusal(reply, command.requests_count if type(command) is Submit else 1)
             if settle is None and refused is not None:
                 settle = refused()
-            at_once = self.failed is not None  # nothing else leaves any more
+            # Of a store that failed nothing else leaves any more; of one that is full, not soon.
+            at_once = self.failed is not None or (
+                reply is _STORE_FULL and type(command) is Submit and command.lone
+            )
         elif type(reply) is Found:
             stored = reply.job is not None and reply.job.stored_bytes > 0
             self._count_owed(reply.job)

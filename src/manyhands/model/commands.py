@@ -112,6 +112,7 @@ class Submit(Struct, frozen=True, gc=False, tag=True, array_like=True):
     early: bool = False  # rule 22: no promise for a job that only waiters want
     once: Once | None = None  # recognises a repetition
     requests_count: int = 1  # requests of one peer that were put together
+    lone: bool = False  # its peer waits for no other answer, so a refusal may overtake others
 
 
 class Resume(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=True):

@@ -84,7 +84,7 @@ class ApiCommands:
         for job in new:
             check_payload(job, self._payload_bytes_max)
         together = isinstance(found, bodies.SubmitBatch) and found.all_or_nothing
-        reply = await ask(self._dispatcher, Submit(new, together, once=once))
+        reply = await ask(self._dispatcher, Submit(new, together, once=once, lone=True))
         if isinstance(reply, Refusal):
             raise problem(reply)
         more: Headers = ()

@@ -109,14 +109,17 @@ class _Adding:
     def commands(self) -> list[Submit]:
         """In slices, so that a large batch does not keep other peers waiting."""
         new = self.new
-        return [Submit(tuple(new[start : start + _SLICE])) for start in range(0, len(new), _SLICE)]
+        return [
+            Submit(tuple(new[start : start + _SLICE]), lone=True)
+            for start in range(0, len(new), _SLICE)
+        ]
 
     def command(self, once: Once) -> Submit:
         """All items in one command, so that a repetition is recognised. Items answered without the
         engine are stored with their answers, which might differ later.
         """
         note = _encode_note(_Note(self.places, self.errors)).decode()
-        return Submit(tuple(self.new), once=replace(once, note=note))
+        return Submit(tuple(self.new), once=replace(once, note=note), lone=True)
 
     def take(self, commands: list[Submit], replies: list[Reply]) -> None:
         """Assigns the replies to their items."""

@@ -58,7 +58,7 @@ class Tasks:
         job_id = self._ids.job_id(self._dispatcher.clock.now())
         once = read_once(exchange.headers, "taskcluster", exchange.raw_path, body)
         task = rest.read_task(body, job_id, exchange.address)
-        reply = await self._ask(Submit((task,), once=once))
+        reply = await self._ask(Submit((task,), once=once, lone=True))
         if isinstance(reply, Repeated):
             known = await find_job(self._dispatcher, reply.receipt.items[0].job_id)
             if not isinstance(known, Job):
