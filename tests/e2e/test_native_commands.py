@@ -399,6 +399,23 @@ def test_status_exits_with_one_as_soon_as_something_needs_a_person(tmp_path):
     assert top.stdout.splitlines()[0].split("\t")[0] == "mail"
 
 
+def test_what_is_retried_is_seen_with_its_next_attempt(served):
+    job = submitted(served, "patient")
+    api = Api(served)
+    finish(api, "patient", "fail", code="busy", message="not now", delay_ms=3_600_000)
+    api.close()
+
+    story = lines(served, "job", job)
+    queue = lines(served, "queue", "show", "patient")
+    top = talk(served, "top", "--once", "--sort", "done/s")
+
+    assert ["facts", "1 attempt"] in story
+    (waits,) = (text for title, text in story if title == "why it waits")
+    assert re.fullmatch(r"it failed and is tried again after a pause; due in (59m\d+s|1h)", waits)
+    assert ["retrying", "1"] in queue
+    assert (top.returncode, top.stderr) == (0, "")
+
+
 def test_top_draws_on_a_terminal_and_leaves_with_q(served):
     submitted(served, "drawn")
     ours, theirs = pty.openpty()

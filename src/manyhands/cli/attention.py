@@ -46,16 +46,23 @@ def _remedy(found: Mapping[str, Any]) -> str:
             return "manyhands doctor"
 
 
-def gathered(found: list[Note]) -> list[Note]:
-    """Some of each kind: a hundred of one must not hide another."""
+def gathered(found: list[Note], count_max: int | None = None) -> list[Note]:
+    """Some of each kind: a hundred of one must not hide another. At most ``count_max`` in all, if
+    there are not more kinds than that.
+    """
     kinds: dict[str, list[Note]] = {}
     for note in found:
         kinds.setdefault(note.what, []).append(note)
+    of_a_kind = _SHOWN_OF_A_KIND
+    if count_max is not None and kinds:
+        of_a_kind = max(1, min(of_a_kind, count_max // len(kinds) - 1))  # and how many more
     shown: list[Note] = []
     for members in kinds.values():
-        shown += members[:_SHOWN_OF_A_KIND]
-        more = len(members) - _SHOWN_OF_A_KIND
-        if more > 0:
+        # Instead of "1 more", that one.
+        count = of_a_kind if len(members) > of_a_kind + 1 else len(members)
+        shown += members[:count]
+        more = len(members) - count
+        if more:
             first = members[0]
             shown.append(Note(first.level, first.what, f"{more:,} more", "", ""))
     return shown

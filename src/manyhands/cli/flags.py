@@ -186,7 +186,7 @@ def _metavar(option: Option) -> str:
     if isinstance(kind, Choice):
         return "|".join(kind.words)
     if isinstance(kind, StoreName):
-        return "sqlite|memory"
+        return "sqlite|memory|postgresql://…"
     return _METAVARS[type(kind)]
 
 

@@ -17,6 +17,7 @@ from manyhands.cli.output import (
     ago,
     moment,
     plain,
+    plural,
     print_json,
     print_styled,
     readable,
@@ -26,6 +27,14 @@ from manyhands.cli.stores import AsJson, fail
 
 _SHOWN_BYTES: Final = 2_000
 _FINISHED: Final = ("completed", "failed", "cancelled")
+# What happens at the instant that a wait names.
+_UNTIL: Final = {
+    "delayed": "due",
+    "leased": "the lease ends",
+    "in_grace": "others get it",
+    "rate": "the next go out",
+    "overdue": "it was due",
+}
 
 
 class Contents(msgspec.Struct):
@@ -181,7 +190,7 @@ class _Story:
         job = self._job
         yield "Facts", list(self._facts())
         if job["waits"]:
-            yield "Why it waits", [readable(wait["sentence"]) for wait in job["waits"]]
+            yield "Why it waits", [self._wait(wait) for wait in job["waits"]]
         yield "Story", list(self._story())
         failure = job["failure"]
         if failure is not None:
@@ -196,6 +205,13 @@ class _Story:
                 _shown(result),
             )
 
+    def _wait(self, wait: Mapping[str, Any]) -> str:
+        sentence = readable(wait["sentence"])
+        if wait["until_at"] is None:
+            return sentence
+        word = _UNTIL.get(wait["what"], "until then")
+        return f"{sentence}; {word} {ago(wait['until_at'], self._now)}"
+
     def _facts(self) -> Iterator[str]:
         job = self._job
         origin = job["origin"]
@@ -203,6 +219,10 @@ class _Story:
         yield f"submitted {ago(job['submitted_at'], self._now)} over {origin['realm']}{by}"
         if job["name"]:
             yield f"name {plain(job['name'])}"
+        if job["lease_number"]:
+            most = job["terms"].get("attempts_max")
+            allowed = f", {most} allowed" if most is not None and most >= 0 else ""
+            yield f"{plural(job['lease_number'], 'attempt')}{allowed}"
         if job["tags"]:
             yield f"tags {plain(', '.join(job['tags']))}"
         if job["priority"]:

@@ -30,7 +30,7 @@ _COLUMNS: Final = (
     Column("QUEUE", folds=True),
     Column("STATE"),
     Column("SUBMITTED", right=True),
-    Column("TRIES", right=True, spare=1),
+    Column("ATTEMPTS", right=True, spare=1),
     Column("DETAIL", folds=True, shortest=24),
 )
 
@@ -130,7 +130,7 @@ def _row(job: Mapping[str, Any], now: int, *, live: bool) -> list[Cell | str]:
         job["queue"],
         state_cell(job["state"]),
         span(now - job["submitted_at"]) if live else str(job["submitted_at"]),
-        str(job["attempts_used"]),
+        str(job["attempts_used"] + (job["state"] == "leased")),
         Cell(detail(job, now), "red" if job["state"] == "failed" else ""),
     ]
 

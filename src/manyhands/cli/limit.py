@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(help="The limit's name.", metavar="NAME")]
 _COLUMNS: Final = (
     Column("LIMIT", folds=True),
     Column("RUNNING", right=True),
-    Column("AT ONCE", right=True),
+    Column("CONCURRENCY", right=True),
 )
 
 

@@ -14,6 +14,8 @@ from manyhands.config.durations import as_duration
 NOTHING = "-"
 _TAIL: Final = 12  # digits of an id that are shown
 _GAP: Final = 2  # between columns
+_HEADING_MIN: Final = 4
+_NAME_MIN: Final = 8
 # The state as people call it; the API's own word stands in pipes and in JSON.
 STATE_WORDS = {"leased": "running"}
 STATE_STYLES = {
@@ -112,10 +114,11 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[in
     """The columns that are shown, by their place, and how wide each is."""
     from rich.cells import cell_len
 
-    widest = {
-        at: max(cell_len(plain(text)) for text in (column.title, *(_text(row[at]) for row in rows)))
-        for at, column in enumerate(columns)
-    }
+    values = [
+        max((cell_len(plain(_text(row[at]))) for row in rows), default=0)
+        for at in range(len(columns))
+    ]
+    widest = {at: max(cell_len(column.title), values[at]) for at, column in enumerate(columns)}
 
     def needed(widths: dict[int, int]) -> int:
         return sum(widths.values()) + _GAP * (len(widths) - 1)
@@ -126,6 +129,13 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[in
         if not columns[spare].spare:
             break
         del least[spare]
+    # Where that is not enough, headings of numbers are cut, then names by more; never the values.
+    for at in [at for at in least if columns[at].right]:
+        if needed(least) > room:
+            least[at] = max(_HEADING_MIN, least[at] - (needed(least) - room), values[at])
+    for at in [at for at in least if columns[at].folds or columns[at].wraps]:
+        if needed(least) > room:
+            least[at] = min(least[at], max(_NAME_MIN, least[at] - (needed(least) - room)))
     # The room that is left goes to those that are cut, the shortest first.
     widths = dict(least)
     cut = sorted((at for at in least if least[at] < widest[at]), key=widest.__getitem__)

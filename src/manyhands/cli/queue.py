@@ -77,18 +77,25 @@ def show(
         return
     counts = found["counts"]
     print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
-    lines = [f"{state.replace('leased', 'running')}\t{counts[state]}" for state in counts]
+    live = sys.stdout.isatty()
+
+    def number(count: int) -> str:
+        return f"{count:,}" if live else str(count)
+
+    lines = [f"{state.replace('leased', 'running')}\t{number(counts[state])}" for state in counts]
+    lines.append(f"retrying\t{number(found['retrying'])}")
     lines.append(f"oldest ready\t{span(found['oldest_ready_age_ms'])}")
     lines.append(f"workers waiting\t{'yes' if found['awaited'] else 'no'}")
     lines.append(
-        f"last hour\t{total['submitted']} submitted, {total['completed']} completed, "
-        f"{total['failed']} failed, {total['failed_attempts']} failed attempts"
+        f"last hour\t{number(total['submitted'])} submitted, "
+        f"{number(total['completed'])} completed, {number(total['failed'])} failed"
     )
+    lines.append(f"failed attempts\t{number(total['failed_attempts'])} in the last hour")
     for word, key in (("waited", "wait_ms"), ("ran", "run_ms")):
         if total[key]:
             lines.append(f"{word}\tp50 {span(total[key]['p50'])}, p95 {span(total[key]['p95'])}")
     lines += [f"{key}\t{text}" for key, text in _policy_lines(found["policy"])]
-    width = 18 if sys.stdout.isatty() else 0
+    width = 18 if live else 0
     for line in lines:
         key, _, text = line.partition("\t")
         typer.echo(f"  {key:<{width}}{readable(text)}" if width else readable_row(key, text))

@@ -21,6 +21,7 @@ from manyhands.cli.stores import AsJson
 
 _SHOWN_MAX: Final = 20
 _INDENT: Final = 17
+_ABOUT_MAX: Final = 120
 
 
 @connected
@@ -94,7 +95,8 @@ def _print_notes(found: list[Note], *, live: bool) -> None:
     print_styled("Needs attention", "bold")
     width = shutil.get_terminal_size().columns
     for note in found:
-        words = ": ".join(part for part in (note.about, note.detail) if part)
+        about = note.about if len(note.about) <= _ABOUT_MAX else f"{note.about[:_ABOUT_MAX]}…"
+        words = ": ".join(part for part in (about, note.detail) if part)
         style = "red" if note.level == "bad" else "yellow"
         # By hand, so that a command below stays in one line, to be copied.
         first, *more = textwrap.wrap(plain(words), max(20, width - _INDENT)) or [""]

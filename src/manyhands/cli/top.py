@@ -14,7 +14,7 @@ import typer
 from manyhands.cli.attention import gathered
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
-from manyhands.cli.output import Cell, Column, print_table, span, table_of
+from manyhands.cli.output import NOTHING, Cell, Column, print_table, span, table_of
 from manyhands.cli.picture import COLUMNS, Picture, queue_row, take_picture
 from manyhands.cli.stores import fail
 
@@ -30,7 +30,7 @@ _SORTS: Final[dict[str, tuple[str, Callable[[Row], Any]]]] = {
     "f": ("failed", lambda queue: -queue["counts"]["failed"]),
     "c": ("completed", lambda queue: -queue["counts"]["completed"]),
     "o": ("oldest", lambda queue: -(queue["oldest_ready_age_ms"] or 0)),
-    "s": ("done/s", lambda queue: -queue["rate"]),
+    "s": ("done/s", lambda queue: -(queue["rate"] or 0)),
 }
 _SORT_NAMES: Final = {word: key for key, (word, _) in _SORTS.items()}
 _NOTES_MAX: Final = 6
@@ -122,8 +122,8 @@ class Screen:
         for queue in picture.queues:
             before = known.get(queue["name"])
             completed = queue["counts"]["completed"]
-            # Retention removes finished jobs, so the number may fall.
-            rate = 0.0 if before is None else max(0, completed - before) / passed
+            # Retention removes finished jobs, so the number may fall. The first time there is none.
+            rate = None if before is None else max(0, completed - before) / passed
             self._rows.append({**queue, "rate": rate})
         self._completed = {queue["name"]: queue["counts"]["completed"] for queue in picture.queues}
         self._looked_ms = now_ms
@@ -183,7 +183,7 @@ class Screen:
         rows = sorted(self._rows, key=lambda queue: queue["name"])
         rows.sort(key=by, reverse=self._reversed)
         last = None if count is None else self._first_row + count
-        columns = [*COLUMNS[:-1], Column("DONE/S", right=True), COLUMNS[-1]]
+        columns = [*COLUMNS[:-1], Column("DONE/S", right=True, spare=1), COLUMNS[-1]]
         word = "QUEUE" if self._sort == "n" else _SORTS[self._sort][0].upper()
         marked = [
             Column(
@@ -199,8 +199,8 @@ class Screen:
         cells = []
         for queue in rows[self._first_row : last]:
             *most, workers = queue_row(queue)
-            rate = Cell(f"{queue['rate']:,.1f}", "" if queue["rate"] else "dim")
-            cells.append([*most, rate, workers])
+            rate = NOTHING if queue["rate"] is None else f"{queue['rate']:,.1f}"
+            cells.append([*most, Cell(rate, "" if queue["rate"] else "dim"), workers])
         return marked, cells
 
     def _draw(self, console: Any) -> Any:  # noqa: ANN401 - types of rich
@@ -220,7 +220,9 @@ class Screen:
             no_wrap=True,
             overflow="ellipsis",
         )
-        found = gathered(picture.notes())
+        # The queues get most of the screen.
+        notes_max = min(_NOTES_MAX, max(1, console.height // 4))
+        found = gathered(picture.notes(), notes_max)
         notes = [
             Text(
                 f"! {note.what}  {note.about}  {note.detail}",
@@ -228,7 +230,7 @@ class Screen:
                 no_wrap=True,
                 overflow="ellipsis",
             )
-            for note in found[:_NOTES_MAX]
+            for note in found[:notes_max]
         ] or [Text("✓ Nothing needs attention.", style="green")]
         if self._trouble:
             notes = [

@@ -45,3 +45,19 @@ def test_many_notes_of_one_kind_do_not_hide_another():
 
     assert [note.what for note in shown] == ["slow"] * 6 + ["paused"]
     assert shown[5].about == "4 more"
+
+
+def test_where_there_is_little_room_each_kind_of_note_gets_some_of_it():
+    found = [note_of(a_note("failing", f"e{number}")) for number in range(9)]
+    found += [note_of(a_note("no workers", f"q{number}")) for number in range(2)]
+    found.append(note_of(a_note("paused")))
+
+    shown = [(note.what, note.about) for note in gathered(found, 6)]
+
+    assert shown == [
+        ("failing", "e0"),
+        ("failing", "8 more"),
+        ("no workers", "q0"),
+        ("no workers", "q1"),
+        ("paused", "q"),
+    ]

@@ -45,7 +45,8 @@ ROW = ("a-rather-long-name-of-a-queue", "12", "127.0.0.1", "1,000", "0123456789a
         (60, {0: 21, 1: 5, 2: 9, 3: 5, 4: 12}),  # a name is cut first
         (54, {0: 26, 1: 5, 3: 5, 4: 12}),  # then columns are left out
         (40, {0: 19, 1: 5, 4: 12}),
-        (10, {0: 16, 1: 5, 4: 12}),  # what identifies a row stays whole
+        (30, {0: 10, 1: 4, 4: 12}),  # then headings are cut, and names by more
+        (10, {0: 8, 1: 4, 4: 12}),  # what identifies a row stays whole, and so do values
     ],
 )
 def test_a_table_gets_narrower_without_cutting_an_id(room, widths):
