@@ -284,6 +284,7 @@ def test_p11_options_travel_with_the_job(app, api, queue):
         {"retries": -1},
         {"retries": 1.5},
         {"headers": {"task": "x"}},
+        {"priority": "high"},
     ],
 )
 def test_p11_wrong_values_are_refused_before_anything_is_sent(app, queue, options):
@@ -302,6 +303,12 @@ def test_p11_misspelt_options_are_type_errors(app, queue):
         declare_add(app, queue).using(dealy=3)
     with pytest.raises(TypeError, match="several names"):
         declare_add(app, f"{queue}_", tags="mail")
+    for jobs in (new_id(), app.handle(new_id())):
+        with pytest.raises(TypeError, match="several jobs"):
+            declare_add(app, f"{queue}_").using(depends_on=jobs)
+        app.tasks.pop(f"{queue}_")
+    with pytest.raises(TypeError, match="the id of a job is a str"):
+        declare_add(app, f"{queue}_").using(depends_on=[5])
 
 
 def test_p13_unique_jobs_are_submitted_once(app, queue):
@@ -416,6 +423,34 @@ def test_p16_one_bad_submit_does_not_spoil_those_beside_it(app, queue):
     assert one.status().state == four.status().state == "ready"
 
 
+def test_p17_what_has_no_place_in_a_message_is_an_error_at_once_and_harms_no_other(app, queue):
+    """P16: half a character in a header, while others submit."""
+    add = declare_add(app, queue)
+
+    async def submit() -> list:
+        return await asyncio.gather(
+            add.asubmit(1),
+            add.using(headers={"name": "half \ud800"}).asubmit(2),
+            add.asubmit(3),
+            return_exceptions=True,
+        )
+
+    one, two, three = asyncio.run(submit())
+
+    assert isinstance(two, ValueError)
+    assert "cannot be sent" in str(two)
+    assert one.status().state == three.status().state == "ready"
+
+
+@pytest.mark.parametrize("job_id", ["half \ud800", "a\nb"])
+def test_p36_what_cannot_be_the_id_of_a_job_is_named(app, job_id):
+    for way in (app, app.client):
+        with pytest.raises(ValueError, match="is no id of a job"):
+            way.handle(job_id)
+        with pytest.raises(TypeError, match="the id of a job is a str"):
+            way.handle(5)
+
+
 # Batches and graphs.
 
 
@@ -426,8 +461,9 @@ def test_p18_a_batch_is_sent_at_its_end(app, queue):
         handles = [add.submit(n) for n in range(3)]
         handles += add.map([7, 8])
         assert len(batch) == 5
-        with pytest.raises(RuntimeError, match="when its `with` block ends"):
-            handles[0].result()
+        for wrong in (handles[0].result, lambda: gather(*handles), lambda: wait(handles)):
+            with pytest.raises(RuntimeError, match="when its `with` block ends"):
+                wrong()
         with pytest.raises(Refused):
             app.handle(handles[0].id).status()
 

@@ -253,6 +253,20 @@ def test_p59_more_than_a_mebibyte_of_pieces_is_not_lost(app, queue):
     assert [(piece[0], len(piece)) for piece in pieces] == [(n, 300_000) for n in range(8)]
 
 
+def test_p59_progress_beyond_all_bounds_harms_no_report(app, queue):
+    @app.task(name=queue, retries=0)
+    def work(value: float) -> str:
+        current_job().progress(10**30, -1, seconds_left=10**30)
+        current_job().progress(value)
+        return "done"
+
+    with app.worker(concurrency=1):
+        assert work.submit(0.5).result(timeout=SECONDS_MAX) == "done"
+        handle = work.submit(1e300)
+        assert handle.result(timeout=SECONDS_MAX) == "done"
+        assert handle.status().progress == (2**53 - 1, 0)
+
+
 # Interruption.
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from manyhands.client import home
 from manyhands.client.address import Place, places, token_of
 from manyhands.client.courier import Courier
-from manyhands.client.handle import Handle, Server
+from manyhands.client.handle import Handle, Server, check_id
 from manyhands.client.options import OPTION_NAMES, Options, TaskOptions, check_names
 from manyhands.client.raw_client import ANY_RESULT, Client, SyncClient
 from manyhands.client.signature import Decode, Encode, Hooks
@@ -183,6 +183,7 @@ class App(Generic[S]):
     def handle(self, job_id: str) -> Handle[Any]: ...
     def handle(self, job_id: str, task: Task[..., Any] | None = None) -> Handle[Any]:
         """A job that was submitted earlier, or by others."""
+        check_id(job_id)
         if task is None:
             return Handle(job_id, self.server, ANY_RESULT)
         return Handle(job_id, self.server, task.results, is_kept=task.keeps_result)

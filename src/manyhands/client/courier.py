@@ -268,11 +268,27 @@ class Courier:
     def _send_group(self, group: list[Submission]) -> None:
         items = [item for submission in group for item in submission.items]
         together = group[0].together
-        pending = self._open().ask(wire.SUBMIT, items, together)
+        try:
+            pending = self._open().ask(wire.SUBMIT, items, together)
+        except (TypeError, ValueError, OverflowError) as error:
+            self._cannot_be_sent(group, error)
+            return
         for submission in group:
             submission.pending = pending
             submission.was_refused = False
         pending.future.add_done_callback(lambda future: self._submitted(group, future))
+
+    def _cannot_be_sent(self, group: list[Submission], error: Exception) -> None:
+        """Something in it has no place in a note, such as half a character in a header."""
+        for submission in group:
+            self._settle_sent(submission)
+        if len(group) == 1:
+            group[0].settle(None, ValueError(f"the job cannot be sent: {error}"))
+        else:
+            for submission in reversed(group):
+                submission.alone = True
+                self._waiting.appendleft(submission)
+        self._rest_if_idle()
 
     def _submitted(self, group: list[Submission], future: "asyncio.Future[Raw]") -> None:
         alive = [submission for submission in group if submission in self._sent]

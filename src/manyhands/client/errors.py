@@ -113,7 +113,8 @@ class Retry(Exception):  # noqa: N818
         super().__init__(message or "the task asked for a retry")
         if isinstance(delay, timedelta):
             delay = delay.total_seconds()
-        if delay is not None and not abs(delay) < _DELAY_SECONDS_MAX:
+        is_number = isinstance(delay, int | float)
+        if delay is not None and not (is_number and abs(delay) < _DELAY_SECONDS_MAX):
             raise ValueError(f"a delay is seconds or a timedelta, not {delay!r}")
         self.delay = delay
 

@@ -27,6 +27,7 @@ class _Watch(Generic[R]):
         self._lock = threading.Lock()
         self._put = put
         for handle in handles:
+            handle.check_sent()
             if handle.is_ended:
                 put((handle, None))
             elif handle not in self._pending:

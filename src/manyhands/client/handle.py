@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
@@ -23,6 +23,24 @@ _NO_ATTEMPTS: Final = ("released", "goodbye")  # how leases end that are not cou
 _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 2.0
 _FINISHED: Final = ("already_completed", "already_failed", "already_cancelled")
+
+
+def ids_of(jobs: "Iterable[Handle[Any] | str]") -> list[str]:
+    """Ids of the jobs to depend on."""
+    if isinstance(jobs, Handle | str):
+        raise TypeError(f"depends_on is several jobs, such as ({jobs!r},)")
+    found = [each.id if isinstance(each, Handle) else each for each in jobs]
+    for each in found:
+        check_id(each)
+    return found
+
+
+def check_id(job_id: object) -> None:
+    """Raises for what cannot be the id of a job."""
+    if not isinstance(job_id, str):
+        raise TypeError(f"the id of a job is a str, not {job_id!r}")
+    if not job_id.isprintable():  # surrogates are not, either
+        raise ValueError(f"{job_id!r} is no id of a job")
 
 
 class Decoder(Protocol):
@@ -151,7 +169,7 @@ class Handle(Generic[R]):
         """
         view = self._view
         if view is None:
-            self._check_sent()
+            self.check_sent()
             settle, future = home.for_thread()
             self._server.courier.await_end(self.id, settle)
             try:
@@ -171,7 +189,7 @@ class Handle(Generic[R]):
         """The same in a coroutine."""
         view = self._view
         if view is None:
-            self._check_sent()
+            self.check_sent()
             settle, future = home.for_loop()
             self._server.courier.await_end(self.id, settle)
             try:
@@ -191,7 +209,8 @@ class Handle(Generic[R]):
     def __await__(self) -> Generator[Any, None, R]:
         return self.aresult().__await__()
 
-    def _check_sent(self) -> None:
+    def check_sent(self) -> None:
+        """Raises RuntimeError while the job waits for the end of its batch."""
         if self.is_pending:
             raise RuntimeError("the batch of this job is sent when its `with` block ends")
 
@@ -236,17 +255,17 @@ class Handle(Generic[R]):
 
     def status(self) -> Status:
         """Where it stands now."""
-        self._check_sent()
+        self.check_sent()
         return _status(home.wait(self._server.job(self.id)))
 
     async def astatus(self) -> Status:
         """The same in a coroutine."""
-        self._check_sent()
+        self.check_sent()
         return _status(await home.run(self._server.job(self.id)))
 
     def cancel(self, reason: str = "cancelled") -> bool:
         """P39: cancels the job and those that depend on it; returns whether it was unfinished."""
-        self._check_sent()
+        self.check_sent()
         try:
             return home.wait(self._server.courier.cancel(self.id, reason))
         except Refused as error:
@@ -256,7 +275,7 @@ class Handle(Generic[R]):
 
     async def acancel(self, reason: str = "cancelled") -> bool:
         """The same in a coroutine."""
-        self._check_sent()
+        self.check_sent()
         try:
             return await home.run(self._server.courier.cancel(self.id, reason))
         except Refused as error:
@@ -270,7 +289,7 @@ class Handle(Generic[R]):
         """P38: pieces that are kept, then news as they come, then the end. For ``for`` and for
         ``async for``.
         """
-        self._check_sent()
+        self.check_sent()
         return NewsOf(self.id, self._server.courier)
 
     def anews(self) -> AsyncIterator[News]:

@@ -14,6 +14,7 @@ from manyhands.client.errors import Cancelled
 _encode: Final = msgspec.json.Encoder().encode
 _log: Final = logging.getLogger("manyhands.job")
 PIECE_BYTES_MAX: Final = 1024 * 1024
+_COUNT_MAX: Final = 2**53 - 1  # what JSON holds exactly
 
 
 class Released(BaseException):
@@ -89,8 +90,8 @@ class Job:
         """P59: how far the job is, in units of your own. Returns at once; at most ten reports a
         second leave, the latest ones.
         """
-        left = None if seconds_left is None else max(0, round(seconds_left))
-        self._desk.progress(max(0, round(done)), max(0, round(total)), left)
+        left = None if seconds_left is None else _count(seconds_left)
+        self._desk.progress(_count(done), _count(total), left)
 
     def emit(self, value: Any) -> None:  # noqa: ANN401 - bytes, text, or any JSON
         """P59: a piece of the result, for those who wait for the job: bytes, text, or JSON."""
@@ -133,6 +134,11 @@ class Job:
     def release(self) -> NoReturn:
         """P63: gives the job back uncharged, and ends the task."""
         raise Released
+
+
+def _count(number: float) -> int:
+    """What the server can hold of a number."""
+    return min(max(0, round(number)), _COUNT_MAX)
 
 
 current: Final[ContextVar[Job]] = ContextVar("manyhands_job")

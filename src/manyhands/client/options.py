@@ -168,6 +168,12 @@ def _attempts(retries: object) -> tuple[str, int]:
     return "attempts_max", retries + 1
 
 
+def _priority(priority: object) -> tuple[str, float]:
+    if isinstance(priority, bool) or not isinstance(priority, int | float):
+        raise ValueError(f"priority is a number, not {priority!r}")  # noqa: TRY004 - as the others
+    return "priority", float(priority)
+
+
 def _backoff(backoff: object) -> tuple[str, dict[str, Any]]:
     if not isinstance(backoff, Backoff):
         raise TypeError(f"backoff is a Backoff(first=…, factor=…), not {backoff!r}")
@@ -189,7 +195,7 @@ def _names(name: str) -> Callable[[Sequence[str]], tuple[str, list[str]]]:
 
 
 _CONVERSIONS: Final[dict[str, Callable[[Any], tuple[str, Any]]]] = {
-    "priority": lambda value: ("priority", float(value)),
+    "priority": _priority,
     "delay": lambda value: ("delay_ms", _milliseconds(value, "delay")),
     "run_at": lambda value: ("run_at", _instant(value, "run_at")),
     "deadline": lambda value: ("deadline_at", _instant(value, "deadline")),

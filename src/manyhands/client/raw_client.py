@@ -9,7 +9,7 @@ import msgspec
 from manyhands.client import home, ids
 from manyhands.client.address import Place, places, token_of
 from manyhands.client.courier import Courier
-from manyhands.client.handle import Handle, Server
+from manyhands.client.handle import Handle, Server, check_id, ids_of
 from manyhands.client.notes import Item
 from manyhands.client.options import (
     RAW_OPTION_NAMES,
@@ -70,6 +70,7 @@ class _Base:
 
     def handle(self, job_id: str) -> Handle[Any]:
         """A job that was submitted earlier, or by others."""
+        check_id(job_id)
         return Handle(job_id, self._server, ANY_RESULT)
 
     def _pair(
@@ -81,11 +82,9 @@ class _Base:
         key = options.get("key")
         job_id = ids.new_id() if key is None else ids.id_of(queue, key, number)
         sent = wire_options(options)
-        depends_on = options.get("depends_on")
+        depends_on = ids_of(options.get("depends_on", ()))
         if depends_on:
-            sent["depends_on"] = [
-                each.id if isinstance(each, Handle) else each for each in depends_on
-            ]
+            sent["depends_on"] = depends_on
         headers = own_headers(options.get("headers", {})) or None
         return (job_id, queue, data, encoding, sent, headers), self.handle(job_id)
 

@@ -5,6 +5,7 @@ signature once, when the task is declared.
 """
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,9 @@ from manyhands.client.outputs import KEY, Output
 Encode = Callable[[Any], Any]  # an object that JSON has no form for → one that it has
 Decode = Callable[[type, Any], Any]  # a type and what was stored → an object of the type
 _ANY_JSON: Final = msgspec.json.Decoder()
+_NULL: Final = b"null"
+# What encoders raise for what they cannot encode.
+_UNFIT: Final = (TypeError, ValueError, RecursionError, NotImplementedError)
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
 
 
@@ -93,6 +97,13 @@ def _custom_types(node: object, seen: set[int]) -> Iterator[type]:
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    if not hasattr(function, "__annotations__"):
+        raise TypeError(f"task {name}: {function!r} is no function; wrap it in one")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"task {name}: it is a generator, and nobody would take its items; return a list, or "
+            "hand out pieces by current_job().emit()"
+        )
     try:
         return typing.get_type_hints(function, include_extras=True)
     except NameError as error:
@@ -173,11 +184,14 @@ class Arguments:
         if self._raw:
             return self._encode_raw(bound)
         try:
-            return self._encoder.encode(bound), "json", []
+            payload = self._encoder.encode(bound)
+            if _NULL in payload:
+                _check_numbers(bound, self._hooks.encode)
         except _OutputsFound:
             return self._encode_outputs(bound)
-        except (TypeError, ValueError, RecursionError, NotImplementedError) as error:
+        except _UNFIT as error:
             raise self._blame(bound, error) from None
+        return payload, "json", []
 
     def _encode_raw(self, bound: Struct) -> tuple[bytes, str, list[Output]]:
         payload = getattr(bound, self._parameters[0].name)
@@ -199,7 +213,9 @@ class Arguments:
 
         try:
             payload = msgspec.json.encode(bound, enc_hook=encode)
-        except (TypeError, ValueError, RecursionError, NotImplementedError) as error:
+            if _NULL in payload:
+                _check_numbers(bound, _naming(self._hooks))
+        except _UNFIT as error:
             raise self._blame(bound, error) from None
         if _count_references(_ANY_JSON.decode(payload)) != len(outputs):
             raise ValueError(
@@ -214,7 +230,8 @@ class Arguments:
             value = getattr(bound, parameter.name)
             try:
                 msgspec.json.encode(value, enc_hook=_naming(self._hooks))
-            except (TypeError, ValueError, RecursionError, NotImplementedError) as problem:
+                _check_numbers(value, _naming(self._hooks))
+            except _UNFIT as problem:
                 text = str(problem) or f"objects of type {_kind(value)} have no JSON form"
                 advice = "pass App(encode=…, decode=…) for types that JSON has no form for"
                 return TypeError(f"{self._name}: argument {parameter.name}: {text}; {advice}")
@@ -231,7 +248,11 @@ class Arguments:
 
     def key_of(self, value: object) -> str:
         """A value as text that is the same for equal values."""
-        return self._sorted.encode(value).decode()
+        try:
+            return self._sorted.encode(value).decode()
+        except _UNFIT as error:
+            text = str(error) or f"objects of type {_kind(value)} have no JSON form"
+            raise TypeError(f"{self._name}: the unique key: {text}") from None
 
     # At the worker.
 
@@ -300,7 +321,8 @@ class Results:
         self._type = _hints(function, name).get("return", Any)
         if not raw:
             hooks.check(self._type, f"task {name}: the return type")
-        self._encoder = msgspec.json.Encoder(enc_hook=_naming(hooks))
+        self._hook = _naming(hooks)
+        self._encoder = msgspec.json.Encoder(enc_hook=self._hook)
         self._decoder = msgspec.json.Decoder(self._type, dec_hook=hooks.decode)
 
     def encode(self, value: object, encoding: str = "json") -> tuple[bytes | None, str]:
@@ -315,10 +337,13 @@ class Results:
             if self._raw:
                 raise BadResult(f"a raw task returns bytes, str or None, not {_kind(value)}")
         try:
-            return self._encoder.encode(value), "json"
-        except (TypeError, ValueError, RecursionError, NotImplementedError) as error:
+            result = self._encoder.encode(value)
+            if _NULL in result:
+                _check_numbers(value, self._hook)
+        except _UNFIT as error:
             text = str(error) or f"objects of type {_kind(value)} have no JSON form"
             raise BadResult(text) from None
+        return result, "json"
 
     def decode(self, result: bytes | None, encoding: str | None) -> Any:  # noqa: ANN401
         """What the function returned. Raises LookupError if that was not kept, ValueError if it
@@ -366,6 +391,19 @@ def _naming(hooks: Hooks) -> Encode:
         return hooks.encode(value)
 
     return encode
+
+
+def _check_numbers(value: object, hook: Encode) -> None:
+    """Raises ValueError if there is a number that JSON cannot hold: msgspec would write null."""
+    left = [msgspec.to_builtins(value, enc_hook=hook, str_keys=False)]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            left.extend(each.values())
+        elif isinstance(each, list | tuple | set | frozenset):
+            left.extend(each)
+        elif isinstance(each, float) and not math.isfinite(each):
+            raise ValueError(f"{each} has no JSON form")
 
 
 def _count_references(value: object) -> int:

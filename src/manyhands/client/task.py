@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from manyhands.client import ids, traces
-from manyhands.client.handle import Handle
+from manyhands.client.handle import Handle, ids_of
 from manyhands.client.notes import Item
 from manyhands.client.options import (
     OPTION_NAMES,
@@ -130,9 +130,7 @@ class Task(Generic[P, R]):
         if "timeout" in self._given:
             self._headers[TIMEOUT_HEADER] = f"{seconds(self._given['timeout'], 'timeout'):g}"
         self._key = options.get("key")
-        self._depends_on = [
-            each.id if isinstance(each, Handle) else each for each in options.get("depends_on", ())
-        ]
+        self._depends_on = ids_of(options.get("depends_on", ()))
         self._unique = options.get("unique", False)
         for name in self._unique_names():
             if not self.arguments.has(name):

@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import functools
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -295,6 +296,59 @@ def test_p67_a_task_without_parameters_takes_nothing():
 
     for payload in (b"", b"null", b"{}", b"[]"):
         assert called(nightly, payload) == "done"
+
+
+# What JSON cannot hold.
+
+
+NUMBERS = [float("nan"), float("inf"), [1, {"x": -float("inf")}]]
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_p4_numbers_that_json_cannot_hold_are_no_arguments(value):
+    """P5: they would arrive as null."""
+
+    def work(first: Any, value: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"argument value: -?(nan|inf) has no JSON form"):
+        stored(work, None, value)
+    with pytest.raises(TypeError, match="argument value"):
+        stored(work, Output("0f", "here", is_kept=True), [value, None])
+    assert stored(work, None, [1e308, "null"]) == b'{"first":null,"value":[1e308,"null"]}'
+
+
+@pytest.mark.parametrize("value", NUMBERS)
+def test_p7_numbers_that_json_cannot_hold_are_no_result(value):
+    def work() -> Any: ...
+
+    results = Results(work, "work", Hooks())
+
+    with pytest.raises(BadResult, match="has no JSON form"):
+        results.encode(value)
+    assert results.encode([None, 1.5])[0] == b"[null,1.5]"
+
+
+def test_p5_generators_and_what_is_no_function_are_errors_at_import():
+    def items():
+        yield 1
+
+    async def aitems():
+        yield 1
+
+    class Caller:
+        def __call__(self) -> None: ...
+
+    for each in (items, aitems):
+        with pytest.raises(TypeError, match=r"it is a generator.*emit"):
+            Arguments(each, "items", Hooks())
+    for each in (functools.partial(resize, "a"), Caller()):
+        with pytest.raises(TypeError, match="is no function; wrap it in one"):
+            Arguments(each, "partly", Hooks())
+
+
+def test_p13_a_unique_key_without_a_json_form_is_named():
+    with pytest.raises(TypeError, match="resize: the unique key: objects of type object"):
+        arguments(resize).key_of(object())
 
 
 # Results.

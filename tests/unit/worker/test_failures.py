@@ -56,3 +56,30 @@ def test_an_exception_without_a_text_is_reported_all_the_same():
 
 def test_text_that_utf_8_cannot_hold_is_replaced():
     assert failure(HELD, raised(ValueError("a\ud800b")), ())[3] == "a?b"
+
+
+class ShyError(Exception):
+    @property
+    def __notes__(self) -> list[str]:
+        raise KeyError("no notes")
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [("a\ud800b", "a?b"), (5, "5"), ("c" * 9_000, "c" * 200), (SillyError(), "failed")],
+)
+def test_p62_a_code_that_is_none_is_reported_all_the_same(code, shown):
+    assert failure(HELD, raised(Fail("bad", code=code)), ())[2] == shown
+
+
+def test_p62_an_exception_whose_traceback_cannot_be_shown_is_reported_all_the_same():
+    found = failure(HELD, raised(ShyError("bad")), ())
+
+    assert found[3] == "bad"
+    assert b"bad" in found[4] or b"cannot be shown" in found[4]
+
+
+@pytest.mark.parametrize("delay", ["soon", float("inf"), 1e12])
+def test_p62_a_delay_that_is_none_is_named(delay):
+    with pytest.raises(ValueError, match="a delay is seconds"):
+        Retry(delay=delay)

@@ -11,6 +11,7 @@ from manyhands.client.worker_stream import Failed
 
 DETAILS_BYTES_MAX: Final = 64 * 1024
 MESSAGE_CHARS_MAX: Final = 8 * 1024
+CODE_CHARS_MAX: Final = 200
 _OURS: Final = str(Path(manyhands.__file__).parent / "client")
 _CUT: Final = b"\n[...]\n"
 
@@ -24,8 +25,11 @@ def code_of(error: BaseException) -> str:
 
 def details_of(error: BaseException) -> bytes:
     """The traceback, without our own frames, of bounded size."""
-    shown = traceback.TracebackException(type(error), error, _theirs(error.__traceback__))
-    text = "".join(shown.format()).encode(errors="replace")
+    try:
+        shown = traceback.TracebackException(type(error), error, _theirs(error.__traceback__))
+        text = "".join(shown.format()).encode(errors="replace")
+    except Exception as other:  # noqa: BLE001 - what a class of the user's does when it is shown
+        return f"the traceback cannot be shown: {code_of(other)}".encode(errors="replace")
     if len(text) <= DETAILS_BYTES_MAX:
         return text
     half = (DETAILS_BYTES_MAX - len(_CUT)) // 2
@@ -46,12 +50,12 @@ def failure(
     """The report on an attempt that ended with an exception."""
     message = _message(error)
     if isinstance(error, Fail):
-        return (*held, error.code, message, details_of(error), False, None)
+        return (*held, _code(error.code), message, details_of(error), False, None)
     if isinstance(error, Retry):
         delay_ms = None if error.delay is None else max(0, round(error.delay * 1000))
         return (*held, "retry", message, b"", True, delay_ms)
     retry = not isinstance(error, give_up_on)
-    return (*held, code_of(error), message, details_of(error), retry, None)
+    return (*held, _code(code_of(error)), message, details_of(error), retry, None)
 
 
 def _message(error: BaseException) -> str:
@@ -59,5 +63,17 @@ def _message(error: BaseException) -> str:
         text = str(error)
     except Exception as other:  # noqa: BLE001 - a class of the user's
         text = f"its text cannot be shown: {code_of(other)}"
-    # What UTF-8 cannot hold is replaced.
-    return text[:MESSAGE_CHARS_MAX].encode(errors="replace").decode()
+    return _fit(text, MESSAGE_CHARS_MAX)
+
+
+def _code(code: object) -> str:
+    """A user's code: whatever it is, the failure is reported."""
+    try:
+        return _fit(str(code), CODE_CHARS_MAX)
+    except Exception:  # noqa: BLE001 - an object of the user's
+        return "failed"
+
+
+def _fit(text: str, chars_max: int) -> str:
+    """What UTF-8 cannot hold is replaced."""
+    return text[:chars_max].encode(errors="replace").decode()
