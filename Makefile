@@ -52,7 +52,7 @@ serve: setup ## start the server; ARGS='--http 127.0.0.1:8080' passes options
 	@exec $(BIN)/manyhands serve $(ARGS)
 
 .PHONY: demo
-demo: setup ## start a server with lively sample work over every protocol, to look at
+demo: setup ## start a server with simulated traffic over every protocol, to look at
 	@exec $(BIN)/python examples/demo.py
 
 .PHONY: serve-cluster
@@ -86,7 +86,7 @@ bench: setup-test ## measure against other job servers; prints a table
 	$(BIN)/python bench/run.py
 
 .PHONY: docs
-docs: setup ## write the generated pages of docs/ anew
+docs: setup ## write the generated pages of docs/ again
 	@for generator in $(GENERATORS); do $(BIN)/python "$$generator"; done
 
 .PHONY: docs-check
@@ -94,7 +94,7 @@ docs-check: setup ## fail if a generated page of docs/ is out of date
 	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; \
 	mkdir -p docs; cp -R docs/. "$$before"; \
 	$(MAKE) docs; \
-	diff -r "$$before" docs || { echo "docs/ was out of date; it is written anew now."; exit 1; }
+	diff -r "$$before" docs || { echo "docs/ was out of date; it has been written again."; exit 1; }
 
 .PHONY: format
 format: setup-test ## format the source and fix what ruff can fix

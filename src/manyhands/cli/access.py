@@ -219,7 +219,7 @@ def identify(
     else:
         secret = _ask_secret()
         if not secret:
-            typer.echo(readable(f"{file} is good: {len(callers.entries)} callers."))
+            typer.echo(readable(f"{file} is valid: {len(callers.entries)} callers."))
             return
         shown = (
             Credentials(token=secret)

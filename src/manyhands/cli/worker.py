@@ -62,7 +62,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     ] = None,
     *,
     reload: Annotated[
-        bool, _option("--reload/--no-reload", "Start anew when the code changes.")
+        bool, _option("--reload/--no-reload", "Restart when the code changes.")
     ] = False,
     allow_pickle: Annotated[
         bool,

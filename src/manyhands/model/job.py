@@ -38,7 +38,7 @@ class EndReason(enum.StrEnum):
     FAILED = "failed"
     RELEASED = "released"
     GOODBYE = "goodbye"  # the worker said it leaves
-    LOST = "lost"  # the worker's connection ended without a word
+    LOST = "lost"  # the worker's connection ended without a report
     EXPIRED = "expired"
     CUTOFF = "cutoff"  # the attempt took longer than allowed
     CANCELLED = "cancelled"

@@ -181,14 +181,14 @@ class Metrics(Collector):
             entered.add_metric([state.value], count)
         yield entered
         taken = CounterMetricFamily(
-            "manyhands_leases_taken", "Leases that ended without a word.", labels=["reason"]
+            "manyhands_leases_taken", "Leases that ended without a report.", labels=["reason"]
         )
         for reason, count in self._tallies.taken.items():
             taken.add_metric([reason.value], count)
         yield taken
         realms = CounterMetricFamily(
             "manyhands_realm_jobs",
-            "Jobs by the dialect they came or went by.",
+            "Jobs submitted and handed out, by protocol.",
             labels=["realm", "way"],
         )
         for way, counts in (("in", self._tallies.jobs_in), ("out", self._tallies.jobs_out)):

@@ -28,7 +28,7 @@ class Servers(Page):
             return confirm_again(
                 form,
                 question=f"Drain server {words.shown(name)}? It hands over, lets its clients"
-                " finish, and stops. The others go on.",
+                " finish, and stops. The others continue.",
                 button="Drain the server",
                 back=url("servers"),
             )
