@@ -231,6 +231,7 @@ class Server:
 
     def sources(self) -> Sources:
         """What APIs and pages over HTTP show and act on."""
+        store = self.dispatcher.store
         return Sources(
             self.dispatcher,
             self.ids,
@@ -241,13 +242,15 @@ class Server:
             self.audit,
             self.bulk,
             self.history,
-            Attention(self.dispatcher, self.history),
+            Attention(self.dispatcher, self.history, store, self.dispatcher.sleepers),
             self.traffic,
-            self.worker_books,
+            self.worker_books.by_realm,
             self.past,
             self.servers,
             self.drain_server,
             self.relay_facts,
+            store,
+            self.dispatcher.sleepers,
         )
 
     @cached_property

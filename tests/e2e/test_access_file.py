@@ -160,10 +160,6 @@ def test_reading_shows_only_what_a_caller_may_see(tmp_path_factory):
                 assert ids["mail.seen"] in shown.text, path
                 assert ids["vault"] not in shown.text, path
             assert wall.get(f"/api/jobs/{ids['vault']}").status_code == 403
-            for path in ("/metrics", "/queues", "/jobs", "/ui/", "/ui/jobs", "/api/workers"):
-                refused = wall.get(path)
-                assert refused.status_code == 403, path
-                assert "vault" not in refused.text
 
 
 def test_the_audit_log_can_be_searched(guarded, tokens):

@@ -24,6 +24,7 @@ from tests.e2e.serving import (
     start,
     wait_until,
 )
+from tests.e2e.wmp_talk import working
 
 SERVER, CLIENT, OTHER = new_keys(), new_keys(), new_keys()
 FAILED = (
@@ -314,3 +315,62 @@ def test_with_an_access_file_keys_say_who_a_peer_is(tmp_path):
             assert talk.steal() == ["known"]
         refused = outcome(address_of(server), lambda peer: secure(peer, keys=made["stranger"]))
         assert refused == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+def test_workers_of_a_device_encrypt_and_only_callers_that_may_work_connect(
+    tmp_path, key_files, monkeypatch
+):
+    device_keys = tmp_path / "device.key_secret"
+    device_keys.write_text(file_text(OTHER, with_secret=True))
+    device_keys.chmod(0o600)
+    file = tmp_path / "access.toml"
+    worker, looker, stranger = new_keys(), new_keys(), new_keys()
+    for name, role, keys in (("node", "work", worker), ("wall", "read", looker)):
+        listed = ("--role", role, "--curve", as_text(keys.public), "--file", str(file))
+        assert run("access", "new", name, *listed).returncode == 0
+    with curve_serving(tmp_path) as server:
+        device = subprocess.Popen(
+            command(
+                *("device", "-l", "127.0.0.1:0", "-m", server.addresses["wmp_curve"], "--json"),
+                *("--curve-key", str(device_keys), "--access", str(file)),
+            ),
+            env=environment() | key_files,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            address = json.loads(device.stdout.readline())["listen"]
+
+            let_in = outcome(address, lambda peer: secure(peer, OTHER.public, worker))
+            refused = [
+                outcome(address, lambda peer, keys=keys: secure(peer, OTHER.public, keys))
+                for keys in (looker, stranger)
+            ]
+            plain = outcome(address, lambda _: None)
+            node = tmp_path / "node.key_secret"
+            node.write_text(file_text(worker, with_secret=True))
+            monkeypatch.setenv("MANYHANDS_CURVE_SERVER", as_text(OTHER.public))
+            monkeypatch.setenv("MANYHANDS_CURVE_CLIENT_KEY", str(node))
+            worked = threading.Event()
+            with working(address, handler=lambda _job: worked.set() or b"done", roles=["r"]):
+                manager = ("--manager", server.addresses["wmp_curve"])
+                submitted = run_with(key_files, "wmp", "submit", "r", "payload", *manager)
+                assert submitted.returncode == 0, submitted.stderr
+                assert worked.wait(SECONDS_MAX)
+        finally:
+            device.terminate()
+            _, log = device.communicate(timeout=SECONDS_MAX)
+
+    assert let_in == zmq.EVENT_HANDSHAKE_SUCCEEDED
+    assert all(event != zmq.EVENT_HANDSHAKE_SUCCEEDED for event in (*refused, plain))
+    assert b"its key is not accepted" in log
+
+
+def test_a_device_that_others_can_reach_asks_who_its_workers_are(tmp_path):
+    reached = run("device", "-l", "0.0.0.0:0", "-m", "127.0.0.1:1")
+    no_keys = run("device", "-m", "127.0.0.1:1", "--access", str(tmp_path / "access.toml"))
+
+    assert reached.returncode != 0
+    assert "--curve-key and --access" in reached.stderr
+    assert no_keys.returncode != 0
+    assert "needs --curve-key" in no_keys.stderr

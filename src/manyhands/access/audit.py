@@ -181,12 +181,16 @@ _PAGE: Final = 500
 
 
 def search_audit(
-    store: Store, before: int | None, count_max: int, wanted: Mapping[str, str]
+    store: Store, caller: Caller, before: int | None, count_max: int, wanted: Mapping[str, str]
 ) -> tuple[list[AuditEntry], int | None]:
-    """Entries that fit, the newest first, and where to go on; None if there are no more. May take
-    a while; call it in a thread.
+    """Entries that fit, the newest first, and where to go on; None if there are no more. A caller
+    with queue patterns sees only its own. May take a while; call it in a thread.
     """
     found: list[AuditEntry] = []
+    if caller.queues:
+        if wanted.get("who", caller.name) != caller.name:
+            return [], None
+        wanted = {**wanted, "who": caller.name}
     size = _PAGE if wanted else count_max
     for _ in range(0, _SCANNED_MAX, size):
         page = store.audit(before, size)

@@ -1,6 +1,7 @@
 """`manyhands device`: carries WMP messages between workers and managers."""
 
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -30,6 +31,21 @@ def device(
             "restart (default: host and address)."
         ),
     ] = "",
+    curve_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the device's CURVE keys: workers have to encrypt. `manyhands access "
+            "curve` makes one.",
+            metavar="FILE",
+        ),
+    ] = None,
+    access: Annotated[
+        Path | None,
+        typer.Option(
+            help="Access file: only workers with a CURVE key of a caller that may work connect.",
+            metavar="FILE",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
     ] = False,
@@ -38,8 +54,10 @@ def device(
     """Carry messages between WMP workers and managers.
 
     It runs until interrupted. It stores nothing, so it may be stopped, replaced and chained at
-    will. With MANYHANDS_CURVE_SERVER it encrypts what it sends to managers. When it stops, it
-    prints how many messages it carried, and how many it dropped and why.
+    will. With MANYHANDS_CURVE_SERVER it encrypts what it sends to managers, with --curve-key also
+    what it exchanges with workers. Managers know it as one caller, whoever works behind it; so
+    --access says who may. When it stops, it prints how many messages it carried, and how many it
+    dropped and why.
 
     Examples:
 
@@ -47,6 +65,8 @@ def device(
 
       manyhands device --listen 0.0.0.0:7715 --manager 127.0.0.1:7714 --insecure
     """
+    from manyhands.access.curve_keys import read_keys
+    from manyhands.access.device_callers import DeviceCallers
     from manyhands.client.curve import encrypt
     from manyhands.config import Listen
     from manyhands.observe.logs import set_up_logs
@@ -58,11 +78,18 @@ def device(
         fail(f"--listen cannot be {listen} because {error}.")
     if address is None:
         fail("--listen cannot be off.")
-    if not insecure and not address.is_loopback:
-        fail(f"other machines could reach {address}; allow it with --insecure.")
+    if access is not None and curve_key is None:
+        fail("--access needs --curve-key: workers show who they are by CURVE.")
+    if not insecure and access is None and not address.is_loopback:
+        fail(
+            f"other machines could reach {address}; allow it with --insecure, or have workers show"
+            " who they are with --curve-key and --access."
+        )
     set_up_logs("auto", "info")
     try:
-        program = DeviceProgram(str(address), managers, name, encrypt)
+        keys = None if curve_key is None else read_keys(curve_key)
+        accepts = None if access is None else DeviceCallers(access).accepts
+        program = DeviceProgram(str(address), managers, name, encrypt, keys, accepts)
     except OSError as error:
         fail(f"{error}.")
     for number in (signal.SIGINT, signal.SIGTERM):

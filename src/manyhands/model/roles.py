@@ -56,7 +56,7 @@ class Caller(Struct, frozen=True):
 
     def may_use(self, queue: str) -> bool:
         """Whether its role holds for this queue."""
-        return not self.queues or _compiled(self.queues).fullmatch(queue) is not None
+        return fits_any(self.queues, queue)
 
     def sees(self, queue: str, submitter: str) -> bool:
         """Whether it may look at a job: one of its queues, or, without the right to look at all
@@ -78,6 +78,11 @@ class Caller(Struct, frozen=True):
 
 # Without an access file, callers on this machine are trusted.
 ANYBODY: Final = Caller("", Role.OPERATE)
+
+
+def fits_any(patterns: tuple[str, ...], queue: str) -> bool:
+    """Whether a queue fits one of the patterns; every queue does if there are none."""
+    return not patterns or _compiled(patterns).fullmatch(queue) is not None
 
 
 @lru_cache(maxsize=1_000)

@@ -79,6 +79,7 @@ class Message(Struct, frozen=True, gc=False):
     header: bytes
     body: bytes
     also: str | None = None  # a second routing key
+    queue: str = ""  # of the job that it is about
 
 
 # content type, content encoding, headers, delivery mode, message id, timestamp, type, app id

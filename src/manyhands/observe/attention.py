@@ -10,12 +10,14 @@ from msgspec import Struct
 
 from manyhands.config.durations import as_duration
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.dispatch.sleepers import Sleepers
 from manyhands.model.failures import headline
 from manyhands.model.history import Sample
 from manyhands.model.job import State
 from manyhands.observe.history import History
 from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
-from manyhands.store.contract import FailureQuestion
+from manyhands.observe.seen_history import SeenHistory
+from manyhands.store.contract import FailureQuestion, Store
 
 # A job that was ready for longer needs attention; without workers, much sooner.
 _LATE_MS: Final = 5 * 60_000
@@ -57,10 +59,19 @@ class Note(Struct, frozen=True, kw_only=True):
 class Attention:
     """Finds the notes; what takes long is found in the background, now and then."""
 
-    def __init__(self, dispatcher: Dispatcher, history: History) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        history: History | SeenHistory,
+        store: Store,
+        sleepers: Sleepers,
+    ) -> None:
+        """``history``, ``store`` and ``sleepers`` may be those that one caller sees."""
         self._dispatcher = dispatcher
         self._history = history
-        self._live = dispatcher.store.live
+        self._store = store
+        self._live = store.live
+        self._sleepers = sleepers
         self.recent: Mapping[str, Sample] = {}  # of each queue, in the last minutes
         self._worked: frozenset[str] = frozenset()  # queues that had a claim in the last minute
         self._failing: list[Note] = []
@@ -88,9 +99,8 @@ class Attention:
 
     async def _count(self, now: int) -> None:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_GROUPS_COUNT)
-        store = self._dispatcher.store
         retried = self._live.retried_jobs(RETRIED_JOBS_MAX)
-        found = await asyncio.to_thread(read_failures, store, wanted, retried)
+        found = await asyncio.to_thread(read_failures, self._store, wanted, retried)
         self.recent = await self._history.recent(RECENT_MINUTES)
         latest = await self._history.recent(1)
         self._worked = frozenset(name for name, sample in latest.items() if sample.started)
@@ -133,7 +143,7 @@ class Attention:
             yield Note(level="warn", what="draining", sentence="the server is stopping")
 
     def _queue_notes(self, now: int) -> Iterator[Note]:
-        sleepers = self._dispatcher.sleepers
+        sleepers = self._sleepers
         for name, known in self._live.queues.items():
             ready = known.counts[State.READY]
             if not ready:

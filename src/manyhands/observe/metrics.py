@@ -34,6 +34,28 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
+class _Limited(Collector):
+    """The metrics without those of other queues."""
+
+    def __init__(self, whole: "Metrics", may_use: Callable[[str], bool]) -> None:
+        self._whole = whole
+        self._may_use = may_use
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing before the first scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All that is shown."""
+        for family in self._whole.collect():
+            family.samples = [
+                sample
+                for sample in family.samples
+                if "queue" not in sample.labels or self._may_use(sample.labels["queue"])
+            ]
+            yield family
+
+
 class _Histogram:
     """Durations by upper bound."""
 
@@ -93,9 +115,13 @@ class Metrics(Collector):
         self._registry.register(self)
         facts.on_commits.append(self._take)
 
-    def render(self) -> tuple[str, bytes]:
-        """The content type and the text of a scrape."""
-        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
+    def render(self, may_use: Callable[[str], bool] | None = None) -> tuple[str, bytes]:
+        """The content type and the text of a scrape; of some queues only, if that is given."""
+        if may_use is None:
+            return CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        limited = CollectorRegistry()
+        limited.register(_Limited(self, may_use))
+        return CONTENT_TYPE_LATEST, generate_latest(limited)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing before the first scrape: registering must not collect."""

@@ -75,6 +75,24 @@ class WorkerBook:
         return self.by_key.get(name)
 
 
+class SeenBook:
+    """A book without workers whose last job was of a queue that a caller may not see."""
+
+    def __init__(self, book: WorkerBook, may_use: Callable[[str], bool]) -> None:
+        self.realm = book.realm
+        self._book = book
+        self._may_use = may_use
+
+    def records(self, now: int) -> list[WorkerRecord]:
+        """The workers seen recently, by name."""
+        return [record for record in self._book.records(now) if self._may_use(record.queue)]
+
+    def record(self, name: str) -> WorkerRecord | None:
+        """One worker."""
+        record = self._book.record(name)
+        return record if record is not None and self._may_use(record.queue) else None
+
+
 class WorkerBooks:
     """The books of all realms whose workers have names. The others have connections: those are
     there, or gone.

@@ -41,8 +41,6 @@ _log = get_logger("manyhands.http")
 _LIMITED: Final = re.compile(
     r"/api/jobs(/[^/]+(/.*)?)?|/job/.+|/api/stream|/0\.2\.0/task/[^/]+(/status)?"
 )
-# Paths that show only the queues of the caller.
-_BY_QUEUE: Final = re.compile(r"/api/events|/api/queues(/[^/]+)?")
 # How the audit log names requests that were not let in.
 _WORDS: Final = {Change.NONE: "look", Change.WORK: "work", Change.OPERATION: "operate"}
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE"  # of all paths together
@@ -243,8 +241,7 @@ class HttpListener(TcpListener):
             exchange.connection.connection.caller = caller
         if change is Change.NONE:
             limited = _LIMITED.fullmatch(exchange.path) is not None
-            by_queue = _BY_QUEUE.fullmatch(exchange.path) is not None
-            admission.check_reading(caller, exchange.path, limited=limited, by_queue=by_queue)
+            admission.check_reading(caller, exchange.path, limited=limited)
             return
         admission.check_changing(caller)
         if exchange.path.startswith(("/api/bulk", "/api/servers")):

@@ -93,7 +93,8 @@ class SiteRoutes:
 
     async def metrics(self, exchange: Exchange) -> None:
         """Metrics for Prometheus."""
-        content_type, text = self._metrics.render()
+        caller = exchange.caller
+        content_type, text = self._metrics.render(caller.may_use if caller.queues else None)
         headers = [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")]
         await exchange.send_bytes(200, headers, text)
 

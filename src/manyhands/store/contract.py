@@ -85,6 +85,7 @@ class FailureQuestion(Struct, frozen=True, kw_only=True):
     latest_first: bool = False  # otherwise the largest first
     count_max: int = 100
     group_id: str | None = None  # only this one
+    patterns: tuple[str, ...] = ()  # only queues that fit one of these; empty: all
 
 
 class Counted(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """The log as it grows: the latest changes of state, chosen by a pattern of topics."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from manyhands.model.events import Event
@@ -35,7 +36,8 @@ class Events(Page):
         rows: list[StoredEvent] = []
         reached = start
         if not problem:
-            rows, reached = self._find(start, Pattern(text) if text else None)
+            may_use = visit.exchange.caller.may_use
+            rows, reached = self._find(start, Pattern(text) if text else None, may_use)
         first = self.sources.store.first_seq()
         values = {
             "rows": [_row(row) for row in rows],
@@ -48,7 +50,9 @@ class Events(Page):
         }
         return Shown("events.html", values, self.title, "any" if before is None else "")
 
-    def _find(self, start: int, pattern: Pattern | None) -> tuple[list[StoredEvent], int]:
+    def _find(
+        self, start: int, pattern: Pattern | None, may_use: Callable[[str], bool]
+    ) -> tuple[list[StoredEvent], int]:
         """The matching events, newest first, and how far back they were read."""
         log = self.sources.dispatcher.events
         found: list[StoredEvent] = []
@@ -59,6 +63,8 @@ class Events(Page):
                 break
             for row in reversed(chunk):
                 reached = row.seq
+                if not may_use(row.event.queue):
+                    continue
                 if pattern is None or pattern.matches(key_of(row.event)):
                     found.append(row)
                     if len(found) == _ROWS:

@@ -115,6 +115,7 @@ class FailuresPage(Page):
     async def _ask(self, visit: Visit, wanted: FailureQuestion) -> Failures:
         """The groups, at most some seconds old; the first visitor waits for the count."""
         now = visit.now
+        wanted = replace(wanted, patterns=visit.exchange.caller.queues)
         kept = self._kept.get(wanted)
         if kept is not None and now - kept.at < kept.fresh_ms:
             return kept.found

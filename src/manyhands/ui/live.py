@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from manyhands.dispatch.dispatcher import Dispatcher
+from manyhands.model.roles import Caller
 from manyhands.ui.visit import Visit
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import HungUpError
@@ -38,7 +39,7 @@ class Live:
 
     async def watch(self, visit: Visit) -> None:
         """Sends notices until the page is closed or the server stops."""
-        look, by_log = self._look(visit.text("topic") or "any")
+        look, by_log = self._look(visit.text("topic") or "any", visit.exchange.caller)
         if self._watchers >= _WATCHERS_MAX:
             raise Problem(503, "unavailable", "too many pages are open")
         exchange = visit.exchange
@@ -72,29 +73,32 @@ class Live:
             raise HungUpError
         return not self._naps.over
 
-    def _look(self, topic: str) -> tuple[_Look, bool]:
+    def _look(self, topic: str, caller: Caller) -> tuple[_Look, bool]:
         """How to detect changes of a topic, and whether the event log alone shows them."""
         kind, _, name = topic.partition(":")
         if kind == "queue":
-            return _QueueLook(self, name), True
+            return _QueuesLook(self, lambda queue: queue == name and caller.may_use(queue)), True
         if kind == "job":
-            return _JobLook(self, name), False
-        return _AnyLook(self), True
+            return _JobLook(self, name, caller), False
+        return _QueuesLook(self, caller.may_use) if caller.queues else _AnyLook(self), True
 
     def seen(self) -> int:
         """Notes where the log ends now."""
         return self._log.last_seq
 
-    def concerns_queue(self, name: str, after: int) -> bool:
-        """Whether the new events concern a queue."""
+    def concerns(self, wanted: Callable[[str], bool], after: int) -> bool:
+        """Whether the new events concern such a queue."""
         found = self._log.after(after, _LOOKED_AT_MAX)
         if len(found) == _LOOKED_AT_MAX:
             return True
-        return any(name in (row.event.queue, row.event.left_queue) for row in found)
+        return any(
+            wanted(queue) for row in found for queue in (row.event.queue, row.event.left_queue)
+        )
 
-    def job(self, job_id: str) -> object:
+    def job(self, job_id: str, caller: Caller) -> object:
         """The value of a live job, which differs after every change, progress included."""
-        return self._live.live_job(job_id)
+        job = self._live.live_job(job_id)
+        return job if job is not None and caller.may_use(job.queue) else None
 
 
 class _AnyLook:
@@ -109,27 +113,28 @@ class _AnyLook:
         return self._seq != before
 
 
-class _QueueLook:
-    """One queue."""
+class _QueuesLook:
+    """Some queues."""
 
-    def __init__(self, live: Live, name: str) -> None:
+    def __init__(self, live: Live, wanted: Callable[[str], bool]) -> None:
         self._live = live
-        self._name = name
+        self._wanted = wanted
         self._seq = live.seen()
 
     def __call__(self) -> bool:
         before, self._seq = self._seq, self._live.seen()
-        return self._seq != before and self._live.concerns_queue(self._name, before)
+        return self._seq != before and self._live.concerns(self._wanted, before)
 
 
 class _JobLook:
     """One job."""
 
-    def __init__(self, live: Live, job_id: str) -> None:
+    def __init__(self, live: Live, job_id: str, caller: Caller) -> None:
         self._live = live
         self._job_id = job_id
-        self._last = live.job(job_id)
+        self._caller = caller
+        self._last = live.job(job_id, caller)
 
     def __call__(self) -> bool:
-        before, self._last = self._last, self._live.job(self._job_id)
+        before, self._last = self._last, self._live.job(self._job_id, self._caller)
         return self._last is not before

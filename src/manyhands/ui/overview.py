@@ -13,7 +13,6 @@ from manyhands.ui.attention import lines
 from manyhands.ui.charts import Chart, Frame, backlog, latency, stacked, throughput
 from manyhands.ui.page import Page, Shown, url
 from manyhands.ui.visit import Visit
-from manyhands.web.sources import Sources
 
 _QUEUES_SHOWN: Final = 5
 _BY: Final = ("outcome", "queue", "protocol")
@@ -26,12 +25,9 @@ class Overview(Page):
     name = ""
     title = "Overview"
 
-    def __init__(self, sources: Sources) -> None:
-        super().__init__(sources)
-        self._attention = sources.attention
-
     async def show(self, visit: Visit) -> Shown:
-        await self._attention.look(visit.now)
+        attention = self.sources.attention
+        await attention.look(visit.now)
         span = visit.chosen("range", tuple(RANGES))
         points = await self.sources.history.read(span)
         total = merged(point.sample for point in points)
@@ -43,7 +39,7 @@ class Overview(Page):
             return url("", **{"range": span, "by": by, "second": second, **changed})
 
         totals, retrying = self._totals()
-        notes = self._attention.notes(visit.now)
+        notes = attention.notes(visit.now)
         values = {
             "totals": totals,
             "retrying": retrying,
@@ -53,7 +49,7 @@ class Overview(Page):
             "rows": self._queues({note.about for note in notes if note.level == "bad"}),
             "rate": self.sources.history.rate(),
             "holding": self.live.workers_count(),
-            "asleep": self.sources.dispatcher.sleepers.count,
+            "asleep": self.sources.sleepers.count,
             "range": span,
             "ranges": [(here(range=word), word, None, word == span) for word in RANGES],
             "charts": [await self._ends(frame, span, by), _SECOND[second](frame)],
@@ -75,7 +71,7 @@ class Overview(Page):
             named = {_label(realm): counts for realm, counts in minutes.items()}
             return stacked(frame, "Jobs handed out per minute, by protocol", named)
         if by == "queue":
-            recent = self._attention.recent
+            recent = self.sources.attention.recent
             busiest = sorted(recent, key=lambda name: -recent[name].completed)[:_QUEUES_SHOWN]
             counts: dict[str, list[int]] = {}
             rest = [point.sample.completed for point in frame.points]
@@ -101,7 +97,7 @@ class Overview(Page):
 
     def _queues(self, troubled: set[str]) -> list[dict[str, Any]]:
         """The queues in trouble, then the busiest ones."""
-        recent = self._attention.recent
+        recent = self.sources.attention.recent
         nothing = Sample()
 
         def weight(name: str) -> tuple[bool, int, int, str]:

@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 from msgspec import Struct
 
+from manyhands.store.contract import Live
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
 
@@ -63,8 +64,17 @@ class Page:
     title: str
 
     def __init__(self, sources: Sources) -> None:
-        self.sources = sources
-        self.live = sources.store.live
+        self._whole = sources
+
+    @property
+    def sources(self) -> Sources:
+        """What the visitor may see."""
+        return self._whole.of_caller
+
+    @property
+    def live(self) -> Live:
+        """Unfinished jobs and settings, as far as the visitor may see them."""
+        return self.sources.store.live
 
     async def show(self, visit: "Visit") -> Shown | File | Moved:
         """What to render."""

@@ -79,7 +79,7 @@ class QueuePage(Page):
             "queue": known.queue,
             "counts": known.counts,
             "oldest_at": known.oldest_ready_at(),
-            "awaited": self.sources.dispatcher.sleepers.is_wanted(name),
+            "awaited": self.sources.sleepers.is_wanted(name),
             "tab": tab,
             "tabs_shown": [
                 (

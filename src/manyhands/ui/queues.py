@@ -115,7 +115,7 @@ class Queues(Page):
             "counts": known.counts,
             "oldest_at": oldest_at,
             "workers": workers.get(name, 0),
-            "awaited": self.sources.dispatcher.sleepers.is_wanted(name),
+            "awaited": self.sources.sleepers.is_wanted(name),
             "polled": name in self._lately,
             "retrying": sum(self.live.retrying_counts(name).values()),
         }

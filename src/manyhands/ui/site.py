@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 from msgspec.structs import replace
 
 from manyhands.access.credentials import Credentials
+from manyhands.access.gate import guarded_by
 from manyhands.loggers import get_logger
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.sqlite.checksums import RecordDamagedError
@@ -83,6 +84,8 @@ _HEADERS: Final = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"vary", b"accept-encoding, hx-request"),
 )
+# Pages whose actions are not commands, which the gate would judge.
+_OF_ALL_QUEUES: Final = ("bulk", "jobs", "failures", "servers")
 _YEAR_SECONDS: Final = 365 * 24 * 3600
 _PACKED_BYTES_MIN: Final = 1_400  # smaller answers fit into one packet anyway
 _Headers = list[tuple[bytes, bytes]]
@@ -129,9 +132,11 @@ class Ui:
                 return
             near = exchange.connection.credentials(exchange.headers)
             exchange.caller = await self._sources.admission.identified(exchange.headers, near)
-            self._sources.admission.check_reading(exchange.caller, exchange.path, limited=False)
-            visit.may_act = self._sources.admission.may_change(exchange.caller)
-            await self._serve(visit, parts[0])
+            admission = self._sources.admission
+            admission.check_reading(exchange.caller, exchange.path, limited=False)
+            visit.may_act = admission.may_change(exchange.caller)
+            with guarded_by(admission.guard(exchange.caller, exchange.address, "ui")):
+                await self._serve(visit, parts[0])
         except HungUpError:
             raise
         except Problem as found:
@@ -230,13 +235,13 @@ class Ui:
         log.
         """
         exchange = visit.exchange
-        near = exchange.connection.credentials(exchange.headers)
         admission, audit = self._sources.admission, self._sources.audit
-        caller = exchange.caller = await admission.identified(exchange.headers, near)
+        caller = exchange.caller
         request = f"POST {exchange.path}"
         try:
             admission.check_changing(caller)
-            admission.check_operating(caller)
+            if page.name in _OF_ALL_QUEUES:
+                admission.check_operating(caller)
         except Problem as found:
             admission.record(found, caller, exchange.address, "ui", "operate", request)
             raise

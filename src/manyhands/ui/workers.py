@@ -75,7 +75,7 @@ class Workers(Page):
             "span": span,
             "left_out": left_out,
             "holding": self.live.workers_count(),
-            "asleep": self.sources.dispatcher.sleepers.count,
+            "asleep": self.sources.sleepers.count,
             "q": visit.text("q"),
         }
         return Shown("workers.html", values, self.title)
@@ -93,7 +93,10 @@ async def release(page: Page, visit: Visit, form: Form, default: str) -> Done | 
     if connection is None:
         count = len(page.live.leased_by_holder(holder))
     else:
-        count = len(page.live.view.leased_by_connection(connection))
+        held = page.live.view.leased_by_connection(connection)
+        count = len(held)
+        if any(page.live.live_job(job_id) is None for job_id in held):
+            raise Problem(403, "not_allowed", "this worker holds jobs that you may not see")
     name = words.shown(holder.name or "")
     back = back_to(form, default)
     if not count:
@@ -118,14 +121,14 @@ def worker_rows(sources: Sources, now: int) -> tuple[list[dict[str, Any]], int]:
     """The workers to show, those that hold jobs for the longest first, and how many are left
     out.
     """
-    live, books = sources.store.live, sources.worker_books.by_realm
+    live, books = sources.store.live, sources.worker_books
     rows: list[dict[str, Any]] = []
     seen: set[tuple[str, str | None]] = set()
     left_out = max(0, live.workers_count() - _WORKERS_MAX)
     for holder, count, jobs in live.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
         seen.add((holder.realm, holder.name))
         rows.append(_row(holder, count, jobs))
-    for sleeper in sources.dispatcher.sleepers.known(_WORKERS_MAX):
+    for sleeper in sources.sleepers.known(_WORKERS_MAX):
         one = sleeper.holder
         if one is not None and (one.realm, one.name) not in seen:
             seen.add((one.realm, one.name))

@@ -97,22 +97,16 @@ class Admission:
         if not self.may_change(caller):
             raise self._forbidden(caller)
 
-    def check_reading(
-        self, caller: Caller, path: str, *, limited: bool, by_queue: bool = False
-    ) -> None:
+    def check_reading(self, caller: Caller, path: str, *, limited: bool) -> None:
         """Raises a Problem unless the caller may read at this path. ``limited``: what is shown
-        there is limited to jobs that the caller may see; ``by_queue``: to its queues.
+        there is limited to jobs that the caller may see, even without the right to look. What a
+        caller with queue patterns sees elsewhere is limited by ``Sources.of_caller``.
         """
         if caller.is_unrestricted or limited or path in _PLAIN_PATHS:
             return
         if not caller.has(Right.LOOK):
             raise self._not_allowed(
                 f"{caller.name} has the role {caller.role}; this needs the role read or operate"
-            )
-        if caller.queues and not by_queue:
-            allowed = ", ".join(caller.queues)
-            raise self._not_allowed(
-                f"{caller.name} has no access to all queues, which this shows, only to {allowed}"
             )
 
     def record(

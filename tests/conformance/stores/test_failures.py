@@ -86,6 +86,27 @@ def test_what_retention_drops_is_not_counted_any_more(opening):
     assert counts(opened) == {("boom", "it broke"): 1}
 
 
+def test_groups_can_be_limited_to_queues_that_fit_patterns(opened):
+    fail(opened, queue="mail.out")
+    fail(opened, queue="mail.in", code="late")
+    fail(opened, queue="vault")
+    fail(opened, queue="m[x", code="odd")
+
+    assert counts(opened, patterns=("mail.*",)) == {
+        ("boom", "it broke"): 1,
+        ("late", "it broke"): 1,
+    }
+    assert counts(opened, patterns=("*.in", "m[*")) == {
+        ("late", "it broke"): 1,
+        ("odd", "it broke"): 1,
+    }
+    assert counts(opened, patterns=("mail.*",), queue="vault") == {}
+    opened.commit()
+    question = FailureQuestion(now=opened.now, patterns=("mail.*",))
+    shown = opened.store.failures(question).groups
+    assert {queue for row in shown for queue, _ in row.queues} == {"mail.out", "mail.in"}
+
+
 def test_groups_can_be_asked_for_by_queue_by_id_and_in_two_orders(opened):
     for _ in range(2):
         fail(opened)

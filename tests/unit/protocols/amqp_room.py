@@ -54,6 +54,7 @@ class Welcome:
 
 class Peer:
     connection, address, certificate = "c/1", "127.0.0.1", None
+    seen = ()
 
     def __init__(self) -> None:
         self.sent = b""

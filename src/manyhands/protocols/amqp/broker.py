@@ -123,14 +123,18 @@ class Broker:
         queue.used_at = now
         return queue
 
-    def find(self, name: str, connection: str) -> WatchQueue:
-        """A queue that this connection may use."""
+    def find(self, name: str, connection: str, seen: tuple[str, ...]) -> WatchQueue:
+        """A queue that this connection may use; ``seen``: the patterns of its caller."""
         queue = self.queues.get(name)
         if queue is None:
             raise AmqpError(Code.NOT_FOUND, f"there is no queue '{name}'")
         if queue.traits.owner not in (None, connection):
             raise AmqpError(
                 Code.RESOURCE_LOCKED, f"queue '{name}' is exclusive to another connection"
+            )
+        if seen and queue.traits.seen != seen:
+            raise AmqpError(
+                Code.ACCESS_REFUSED, f"queue '{name}' is of a caller that sees other jobs"
             )
         return queue
 

@@ -102,7 +102,7 @@ class AmqpChannel:
             raise AmqpError(Code.NOT_FOUND, "no queue was declared on this channel")
         name = _without_line_ends(name) or self._queue_name
         self._broker.adopt(name, self._line.now())
-        return self._broker.find(name, self._line.connection)
+        return self._broker.find(name, self._line.connection, self._line.seen)
 
     def _declare(self, method: Queue.Declare) -> None:
         broker, line = self._broker, self._line
@@ -119,13 +119,17 @@ class AmqpChannel:
                 Code.ACCESS_REFUSED, f"queue '{name}' has a prefix that is reserved", method
             )
         broker.adopt(name, line.now())
+        seen = line.seen
         if name in broker.queues:
-            broker.find(name, line.connection)  # may be exclusive to another connection
+            # It may be exclusive to another connection.
+            known = broker.find(name, line.connection, seen)
+            seen = seen or known.traits.seen
         traits = Traits(
             durable=bool(method.durable) and not method.exclusive,
             owner=line.connection if method.exclusive else None,
             auto_delete=bool(method.auto_delete),
             arguments=dict(method.arguments or {}),
+            seen=seen,
         )
         self._answer_declare(broker.declare(name, traits, line.now()), method)
 

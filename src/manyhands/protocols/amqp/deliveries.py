@@ -20,6 +20,10 @@ class Line(Protocol):
     connection: str
     frame_bytes_max: int
 
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Patterns of the jobs' queues that the peer may see; empty: all."""
+
     def say(self, data: bytes) -> None:
         """Sends to the peer, in order."""
 

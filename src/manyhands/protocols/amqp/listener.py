@@ -158,8 +158,6 @@ class AmqpEndpoint:
         """Why a caller may not watch, or None."""
         if not caller.has(Right.LOOK):
             return f"{caller.name} has the role {caller.role}; watching needs read or operate"
-        if caller.queues:
-            return f"{caller.name} has no access to all queues, which watching needs"
         return None
 
     def report_header(self, address: str, header: bytes) -> None:
@@ -269,6 +267,11 @@ class _WatcherConnection(Connection):
         self.watcher: AmqpSession | None = None
         self._endpoint = listener.endpoint
         self._held_back = False
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Patterns of the jobs' queues that the caller may see."""
+        return () if self.caller is None else self.caller.queues
 
     def is_congested(self) -> bool:
         """Whether to wait before sending more."""

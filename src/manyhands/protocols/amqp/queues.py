@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Struct
 
+from manyhands.model.roles import fits_any
 from manyhands.net.amqp import Message
 from manyhands.protocols.amqp.arguments import Bounds, bounds_of
 from manyhands.protocols.amqp.log import Log
@@ -70,6 +71,7 @@ class Saved(Struct, frozen=True, omit_defaults=True):
     arguments: dict[str, Any] = {}
     auto_delete: bool = False
     server: str = ""  # the incarnation of the one that serves it, among several
+    seen: tuple[str, ...] = ()
 
 
 _decode_saved = msgspec.json.Decoder(Saved).decode
@@ -90,6 +92,8 @@ class Traits(Struct, frozen=True):
     owner: str | None = None  # the only connection that may use it; the queue ends with it
     auto_delete: bool = False
     arguments: dict[str, Any] = {}
+    # Patterns of the jobs' queues that whoever declared it may see; empty: all.
+    seen: tuple[str, ...] = ()
 
 
 class WatchQueue:
@@ -146,6 +150,8 @@ class WatchQueue:
             self._exchanges = frozenset(binding.exchange for binding in kept)
 
     def _wants(self, message: Message) -> bool:
+        if not fits_any(self.traits.seen, message.queue):
+            return False
         if message.also is not None and self._fits(message, message.also):
             return True
         return self._fits(message, message.key)
@@ -367,6 +373,7 @@ class WatchQueue:
             self.traits.arguments,
             self.traits.auto_delete,
             server,
+            self.traits.seen,
         )
         return owed[0] - 1 if owed else position, msgspec.json.encode(saved).decode()
 
@@ -379,7 +386,12 @@ def server_of(notes: str) -> str:
 def restored(name: str, notes: str, log: Log) -> WatchQueue:
     """A durable queue as it was saved."""
     saved = _decode_saved(notes)
-    traits = Traits(durable=True, auto_delete=saved.auto_delete, arguments=saved.arguments)
+    traits = Traits(
+        durable=True,
+        auto_delete=saved.auto_delete,
+        arguments=saved.arguments,
+        seen=saved.seen,
+    )
     queue = WatchQueue(name, traits, log)
     queue.is_saved = True
     queue.position = saved.position

@@ -78,6 +78,10 @@ class Peer(Protocol):
         """Server time."""
 
     @property
+    def seen(self) -> tuple[str, ...]:
+        """Patterns of the jobs' queues that its caller may see; empty: all."""
+
+    @property
     def token(self) -> Callable[[], str]:
         """Makes random texts."""
 
@@ -209,6 +213,11 @@ class AmqpSession:
         self.fail(AmqpError(Code.CONNECTION_FORCED, "the server is shutting down"))
 
     # The channels' side.
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Patterns of the jobs' queues that the peer may see."""
+        return self._peer.seen
 
     def say(self, data: bytes) -> None:
         """Sends to the peer, in order."""

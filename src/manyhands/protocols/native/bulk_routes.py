@@ -72,13 +72,16 @@ class ApiBulk:
         """All stored operations, newest first."""
         Query(exchange.query_string).finish()
         await self._bulk.refresh()
-        shown = [view(row) for row in reversed(self._dispatcher.store.bulks.values())]
+        bulks = reversed(self._dispatcher.store.bulks.values())
+        shown = [] if exchange.caller.queues else [view(row) for row in bulks]
         await settled(self._dispatcher)  # answers only report what is on disk
         await exchange.answer(shown)
 
     async def show(self, exchange: Exchange, name: str) -> None:
         """Shows one operation."""
         Query(exchange.query_string).finish()
+        if exchange.caller.queues:  # an operation concerns all queues
+            raise _unknown(name)
         shown = view(await self._find(name))
         await settled(self._dispatcher)
         await exchange.answer(shown)
@@ -96,8 +99,12 @@ class ApiBulk:
         await self._bulk.refresh()
         found = self._dispatcher.store.bulks.get(name)
         if found is None:
-            raise Problem(404, "unknown_bulk", f"there is no operation {name[:200]!r}")
+            raise _unknown(name)
         return found
+
+
+def _unknown(name: str) -> Problem:
+    return Problem(404, "unknown_bulk", f"there is no operation {name[:200]!r}")
 
 
 def view(bulk: Bulk) -> answers.Bulk:

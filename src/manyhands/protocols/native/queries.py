@@ -143,15 +143,14 @@ class ApiQueries:
 
     async def queues(self, exchange: Exchange) -> None:
         """Queues ordered by name."""
-        known = self._sources.store.live.queues
-        names = filter(exchange.caller.may_use, known)
-        await _answer_named(exchange, names, lambda name: self._queue(known[name]))
+        known = self._sources.of_caller.store.live.queues
+        await _answer_named(exchange, known, lambda name: self._queue(known[name]))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
         Query(exchange.query_string).finish()
-        known = self._sources.store.live.queues.get(name)
-        if known is None or not exchange.caller.may_use(name):
+        known = self._sources.of_caller.store.live.queues.get(name)
+        if known is None:
             raise problem(Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {name!r}"))
         await exchange.answer(self._queue(known))
 
@@ -167,7 +166,7 @@ class ApiQueries:
         """All workers that hold a lease, by protocol and name."""
         found = {
             realm if name is None else f"{realm}/{name}": jobs
-            for (realm, name), jobs in self._sources.store.live.holders().items()
+            for (realm, name), jobs in self._sources.of_caller.store.live.holders().items()
         }
 
         def show(key: str) -> answers.Worker:
@@ -215,7 +214,7 @@ class ApiQueries:
 
     async def schedules(self, exchange: Exchange) -> None:
         """Schedules ordered by name."""
-        rows = self._sources.store.live.schedules
+        rows = self._sources.of_caller.store.live.schedules
         await _answer_named(exchange, rows, lambda name: builders.schedule(rows[name]))
 
     async def limits(self, exchange: Exchange) -> None:

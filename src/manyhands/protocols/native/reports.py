@@ -27,16 +27,16 @@ class ApiOperating:
     """Reports; the operators' pages show them, too."""
 
     def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._dispatcher = sources.dispatcher
-        self._attention = sources.attention
-        self._history = sources.history
         self._traffic = sources.traffic
 
     async def attention(self, exchange: Exchange) -> None:
         """What needs a person, counted now."""
         Query(exchange.query_string).finish()
         now = self._dispatcher.clock.now()
-        await self._attention.look_closely(now)
+        attention = self._sources.of_caller.attention
+        await attention.look_closely(now)
         notes = [
             answers.Note(
                 note.level,
@@ -47,7 +47,7 @@ class ApiOperating:
                 note.retrying,
                 note.group_id or None,
             )
-            for note in self._attention.notes(now)
+            for note in attention.notes(now)
         ]
         await exchange.answer(notes)
 
@@ -60,7 +60,7 @@ class ApiOperating:
         if name not in RANGES:
             known = ", ".join(RANGES)
             raise Problem(400, "invalid_query", f"range is one of {known}")
-        points = await self._history.read(name, queue)
+        points = await self._sources.of_caller.history.read(name, queue)
         beside = {
             "range": name,
             "queue": queue or None,
@@ -83,7 +83,7 @@ class ApiOperating:
             group_id=query.text("group"),
         )
         query.finish()
-        store = self._dispatcher.store
+        store = self._sources.of_caller.store
         retried = store.live.retried_jobs(RETRIED_JOBS_MAX)
         found = await asyncio.to_thread(read_failures, store, wanted, retried)
         beside = {
@@ -103,7 +103,9 @@ class ApiOperating:
         query.finish()
         await settled(self._dispatcher)  # so that every entry has its outcome
         store = self._dispatcher.store
-        found, more = await asyncio.to_thread(search_audit, store, before, count, wanted)
+        found, more = await asyncio.to_thread(
+            search_audit, store, exchange.caller, before, count, wanted
+        )
         await exchange.answer([builders.audit_entry(entry) for entry in found], {"next": more})
 
     async def me(self, exchange: Exchange) -> None:

@@ -262,6 +262,7 @@ _REPORTS: Final = (
         ),
         Parameter("who", str, "Only what this caller did."),
         Parameter("address", str, "Only what came from this address."),
+        Parameter("protocol", str, "Only what came over this protocol, such as `gearman`."),
         Parameter("what", str, "Only this action, such as `cancel`."),
         Parameter("target", str, "Only what was done to this job, queue or setting."),
         Parameter("refused", str, "Only what was refused for this reason, such as `not_allowed`."),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.lookup import find_job
 from manyhands.engine.retry import attempts_max
 from manyhands.model.filter import Filter, Order
@@ -23,13 +22,14 @@ from manyhands.protocols.qless.identifiers import Rules, WrongItemError, shown_i
 from manyhands.protocols.qless.items import REALM
 from manyhands.protocols.qless.paths import plain_text, queue_name
 from manyhands.protocols.qless.refusals import problem
-from manyhands.store.contract import Page
+from manyhands.store.contract import Live, Page, Store
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import Exchange
 from manyhands.web.query import Query
+from manyhands.web.sources import Sources
 
 if TYPE_CHECKING:
-    from manyhands.observe.workers import WorkerBook, WorkerRecord
+    from manyhands.observe.workers import WorkerRecord
 
 _COUNT: Final = 25
 _COUNT_MAX: Final = 1_000
@@ -49,14 +49,20 @@ _NOT_CANCELLED: Final = tuple(state for state in State if state is not State.CAN
 class QlessPages:
     """Requests that change nothing."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, rules: Rules, answering: Answering, book: "WorkerBook"
-    ) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self, sources: Sources, rules: Rules, answering: Answering) -> None:
+        self._sources = sources
+        self._dispatcher = sources.dispatcher
         self._rules = rules
-        self._live = dispatcher.store.live
         self._answering = answering
-        self._book = book
+
+    @property
+    def _store(self) -> Store:
+        """Records and live jobs, as far as the sender of the request may see them."""
+        return self._sources.of_caller.store
+
+    @property
+    def _live(self) -> Live:
+        return self._store.live
 
     async def answer(
         self, exchange: Exchange, results: object, beside: dict[str, Any] | None = None
@@ -127,7 +133,7 @@ class QlessPages:
         if job is None or rest[1:] not in ([], [b"partials"]):
             raise Problem(404, "not_found", f"there is no job {name[:200]}")
         if rest[1:]:
-            pieces = await asyncio.to_thread(self._dispatcher.store.partials, job.job_id)
+            pieces = await asyncio.to_thread(self._store.partials, job.job_id)
             shown = [
                 builders.partial(piece.number, piece.at, piece.payload, warning=piece.warning)
                 for piece in pieces
@@ -184,7 +190,7 @@ class QlessPages:
         await self._answer_page(exchange, wanted)
 
     async def _answer_page(self, exchange: Exchange, wanted: Filter) -> None:
-        page = await asyncio.to_thread(self._dispatcher.store.search, wanted)
+        page = await asyncio.to_thread(self._store.search, wanted)
         beside = {"next": page.next, "complete": page.complete}
         await self.answer(exchange, [builders.listed(job) for job in page.jobs], beside)
 
@@ -205,7 +211,7 @@ class QlessPages:
 
     def _groups(self) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for code, queue, count in self._dispatcher.store.failure_codes():
+        for code, queue, count in self._store.failure_codes():
             group = builders.group_of_code(queue, code)
             counts[group] = counts.get(group, 0) + count
         return counts
@@ -213,18 +219,19 @@ class QlessPages:
     def failed_jobs(self, group: str, count: int, *, order: Order, after: int | None) -> Page:
         """Failed jobs of a group. Slow: call it in a thread."""
         wanted = Filter(failure_code=group, order=order, after=after, count_max=count)
-        pages = [self._dispatcher.store.search(wanted)]
+        pages = [self._store.search(wanted)]
         queue = builders.queue_of_group(group)
         if queue is not None:
             lost = replace(wanted, failure_code=LOST_CODE, queue=queue)
-            pages.append(self._dispatcher.store.search(lost))
+            pages.append(self._store.search(lost))
         return _joined(pages, count, order)
 
     # Workers, limits, recurring jobs.
 
     async def workers(self, exchange: Exchange, rest: list[bytes]) -> None:
         now = self._dispatcher.clock.now()
-        records = self._book.records(now)
+        book = self._sources.of_caller.worker_books[REALM]
+        records = book.records(now)
         if not rest:
             by_name = {record.name: record for record in records}
             nameless = self._nameless()
@@ -235,7 +242,7 @@ class QlessPages:
         name = plain_text(rest[0])
         nameless = self._nameless()
         held = self._held_by(name, nameless)
-        record = self._book.record(name)
+        record = book.record(name)
         if record is None and not held:
             raise Problem(404, "not_found", f"there is no worker {name[:200]!r}")
         states = {shown_id(job): job.state for job in held}

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from manyhands.net.http_short_way import Head, Headers, Request, ShortWay
+from manyhands.observe.workers import WorkerBook
 from manyhands.protocols.qless import answers, items, operations, settings
 from manyhands.protocols.qless.answers import Batched, Found, Ids, Named, Refused, Success
 from manyhands.protocols.qless.decoder import Body
@@ -321,14 +322,15 @@ class QlessRoutes:
         self.answering = Answering(
             dispatcher, ids, sources.admission, load_always=config.qless_load
         )
-        book = sources.worker_books.by_realm[items.REALM]
+        book = sources.worker_books[items.REALM]
+        assert isinstance(book, WorkerBook)  # the whole one: requests are noted in it
         own_moves = OwnMoves()
         rules = Rules(
             READ_ID[config.qless_id_policy],
             min(config.qless_meta_bytes_max, config.payload_bytes_max),
             once_per_queue=config.qless_dedup_completed == "same_queue",
         )
-        pages = QlessPages(dispatcher, rules, self.answering, book)
+        pages = QlessPages(sources, rules, self.answering)
         self._body_bytes_max = config.qless_body_bytes_max
         self._work: dict[bytes, Callable[[Request], None]] = {}
         self._work_methods: dict[bytes, dict[str, None]] = {}

@@ -36,6 +36,8 @@ class QlessStatistics:
     async def show(self, exchange: Exchange, rest: list[bytes]) -> None:
         """One queue on one day, by default today."""
         queue = queue_name(rest[0])
+        if not exchange.caller.may_use(queue):
+            raise Problem(404, "not_found", f"there is no queue {queue!r}")
         text = Query(exchange.query_string).text("date")
         today = self._dispatcher.clock.now() // DAY_MS
         if text is None:

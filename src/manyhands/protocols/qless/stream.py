@@ -125,7 +125,8 @@ class QlessEvents:
         key = topics.key_of(topics.LOCK_LOST, lease.holder.realm, job.job_id, job.queue)
         piece = b"event: lock_lost\ndata: %s\n\n" % encode(topics.shown_loss(signal))
         for exchange, notices in self._notices.items():
-            if topics.is_wanted(key, self._patterns[exchange]):
+            seen = exchange.caller.may_use(job.queue)
+            if seen and topics.is_wanted(key, self._patterns[exchange]):
                 notices.append(piece)
 
 
@@ -166,17 +167,22 @@ class _Pages:
         end = after - after % _PAGE + _PAGE
         if end >= self._log.last_seq and self._log.is_recent(after):
             # Like most watchers it has caught up, so nothing needs to be read.
-            return await self._choose(after, self._log.last_seq, patterns)
+            return await self._choose(exchange, after, self._log.last_seq, patterns)
         async with self._past.turn():
             if exchange.connection.is_gone:
                 raise HungUpError
-            return await self._choose(after, min(end, self._log.last_seq), patterns)
+            return await self._choose(exchange, after, min(end, self._log.last_seq), patterns)
 
     async def _choose(
-        self, after: int, end: int, patterns: tuple[Pattern, ...]
+        self, exchange: Exchange, after: int, end: int, patterns: tuple[Pattern, ...]
     ) -> tuple[list[bytes], int]:
         rows = await self._page(after, end)
-        found = [row.piece() for row in rows if topics.is_wanted(row.key, patterns)]
+        may_use = exchange.caller.may_use
+        found = [
+            row.piece()
+            for row in rows
+            if may_use(row.event.queue) and topics.is_wanted(row.key, patterns)
+        ]
         return found, rows[-1].seq if rows else end  # no rows: they were pruned meanwhile
 
     async def _page(self, after: int, end: int) -> list[_Row]:

@@ -260,7 +260,8 @@ class Renderer:
         if len(runs) > RUNS_SHOWN_MAX:
             headers += pack_headers((("manyhands-runs-cut", "true"),))
         header = self._headers[exchange].pack(len(body), headers, str(seq), event.at // 1000)
-        return Message(seq, exchange, key, header, body, where if self._cc else None)
+        also = where if self._cc else None
+        return Message(seq, exchange, key, header, body, also, event.queue)
 
     def _definition(self, job_id: str, job: Job | None) -> _Definition:
         known = self._definitions.get(job_id)

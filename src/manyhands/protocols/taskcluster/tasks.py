@@ -175,7 +175,7 @@ class Tasks:
         rest.check_identifiers(provisioner_id=provisioner)
         found: list[Job] = []
         store = self._dispatcher.store
-        for queue in sorted(store.live.queues):
+        for queue in sorted(filter(exchange.caller.may_use, store.live.queues)):
             room = rest.PENDING_COUNT_MAX - len(found)
             if place_of(queue).provisioner == provisioner and room:
                 wanted = Filter(

@@ -8,10 +8,12 @@ from typing import Final
 
 import zmq
 
+from manyhands.access.curve_keys import CurveKeys, as_text
 from manyhands.dispatch.clock import Clock
 from manyhands.loggers import get_logger
 from manyhands.protocols.wmp.codec import FRAMES_MAX
 from manyhands.protocols.wmp.device import Device, Drop
+from manyhands.protocols.wmp.doorkeeper import Accepts, Doorkeeper
 
 _log = get_logger("manyhands.device")
 
@@ -40,10 +42,15 @@ class DeviceProgram:
         managers: Sequence[str],
         name: str = "",
         encrypt: "Callable[[zmq.Socket[bytes]], None]" = lambda _socket: None,
+        keys: CurveKeys | None = None,
+        accepts: Accepts | None = None,
     ) -> None:
-        """``encrypt`` prepares the sockets that connect to managers."""
+        """``encrypt`` prepares the sockets that connect to managers. With ``keys``, workers have to
+        encrypt, and ``accepts`` decides which of them may connect.
+        """
         self._encrypt = encrypt
         self._context = zmq.Context()
+        self._doorkeeper = None if accepts is None else Doorkeeper(self._context, accepts)
         self._router = self._context.socket(zmq.ROUTER)
         self._dealers: dict[bytes, zmq.Socket[bytes]] = {}
         self._stopping = False
@@ -51,6 +58,9 @@ class DeviceProgram:
             self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self._set_limits(self._router)
+            if keys is not None:
+                self._router.setsockopt(zmq.CURVE_SERVER, 1)
+                self._router.setsockopt(zmq.CURVE_SECRETKEY, as_text(keys.secret).encode())
             self._bind(listen)
             self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
             # The name managers know it by, constant across restarts, since leases outlive it.
@@ -115,6 +125,9 @@ class DeviceProgram:
         """Forwards messages until stopped."""
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
+        doorkeeper = self._doorkeeper
+        if doorkeeper is not None:
+            poller.register(doorkeeper.socket, zmq.POLLIN)
         labels: dict[zmq.Socket[bytes], bytes] = {}
         for label, dealer in self._dealers.items():
             poller.register(dealer, zmq.POLLIN)
@@ -122,7 +135,9 @@ class DeviceProgram:
         try:
             while not self._stopping:
                 for found, _ in poller.poll(_STOP_MS):
-                    if found is self._router:
+                    if doorkeeper is not None and found is doorkeeper.socket:
+                        doorkeeper.answer()
+                    elif found is self._router:
                         self._read(found, self._carry_up)
                     else:
                         self._read(found, functools.partial(self._carry_down, labels[found]))

@@ -94,11 +94,21 @@ def _tail_of(text: str) -> tuple[str, str, str]:
     return (text.lower() if is_tail else "",) * 3
 
 
+def fits(column: str) -> str:
+    """Whether a queue fits one of some patterns."""
+    return f"{column} LIKE ANY(?::bytea[])"
+
+
+def fits_values(patterns: tuple[str, ...]) -> tuple[Any, ...]:
+    """The patterns for it."""
+    return ([_like(pattern).encode() for pattern in patterns],)
+
+
 def _seen_by(caller: Caller) -> tuple[Any, ...]:
-    patterns = [_like(pattern).encode() for pattern in caller.queues or ("*",)]
     mark = caller.signed("") if caller.has(Right.SUBMIT) else "\0"
     start = f"{mark} ".encode()
-    return patterns, caller.has(Right.LOOK), mark.encode(), start, start
+    patterns = fits_values(caller.queues or ("*",))
+    return *patterns, caller.has(Right.LOOK), mark.encode(), start, start
 
 
 def _like(pattern: str) -> str:
@@ -114,7 +124,7 @@ _CONDITIONS: Final[Mapping[str, tuple[str, Callable[[Any], tuple[Any, ...]]]]] =
     "queue": ("jobs.queue = ?", _encoded),
     "states": ("jobs.state = ANY(?)", lambda states: ([str(state) for state in states],)),
     "seen_by": (
-        "jobs.queue LIKE ANY(?::bytea[]) AND (?::boolean OR jobs.submitter = ?::bytea"
+        f"{fits('jobs.queue')} AND (?::boolean OR jobs.submitter = ?::bytea"
         " OR substring(jobs.submitter FROM 1 FOR length(?::bytea)) = ?::bytea)",
         _seen_by,
     ),
@@ -164,6 +174,8 @@ def dialect(schema: str) -> Dialect:
         conditions=_CONDITIONS,
         name=_name,
         text=_text,
+        fits=fits,
+        fits_values=fits_values,
         places="unnest(?::bytea[], ?::text[]) AS place(queue, state)",
         place_columns=("place.queue", "place.state"),
         place_values=lambda places: (

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from manyhands.model.failures import Group, group_of_job
 from manyhands.model.job import Job
+from manyhands.model.roles import fits_any
 from manyhands.store.contract import FailureGroup, FailureQuestion, Failures
 from manyhands.store.records.reading import Records
 
@@ -28,6 +29,11 @@ def read_failures(reader: Records, wanted: FailureQuestion) -> Failures:
         if value is not None:
             conditions.append(f"failures.{column} = ?")
             values.append(value)
+    fits, patterns = "TRUE", ()
+    if wanted.patterns:
+        fits, patterns = dialect.fits("failures.queue"), dialect.fits_values(wanted.patterns)
+        conditions.append(fits)
+        values += patterns
     where = " AND ".join(conditions)
     order = "max(at)" if wanted.latest_first else "count(*)"
     rows = reader.rows(
@@ -37,8 +43,9 @@ def read_failures(reader: Records, wanted: FailureQuestion) -> Failures:
     )
     groups = []
     for group_id, count, first_at, last_at in rows[: wanted.count_max]:
-        only = (group_id, *([name] if name is not None else []))
+        only = (group_id, *([name] if name is not None else []), *patterns)
         inside = "group_id = ?" + (" AND failures.queue = ?" if name is not None else "")
+        inside += f" AND {fits}"
         groups.append(
             FailureGroup(
                 _group(reader, group_id),
@@ -110,6 +117,7 @@ def count_failures(jobs: Iterable[Job], wanted: FailureQuestion) -> Failures:
             group is not None
             and wanted.queue in (None, job.queue)
             and wanted.group_id in (None, group.group_id)
+            and fits_any(wanted.patterns, job.queue)
         ):
             alike.setdefault(group, []).append(job)
     groups = [_counted(group, found, wanted.now) for group, found in alike.items()]

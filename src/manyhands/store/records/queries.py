@@ -102,11 +102,21 @@ def _has_text(job: Job, text: str) -> bool:
     return failure is not None and (text in failure.code or text in failure.message)
 
 
+def fits(column: str) -> str:
+    """Whether a queue fits one of some patterns, as SQLite says it."""
+    patterns = "SELECT 1 FROM json_each(?) AS pattern"
+    return f"EXISTS ({patterns} WHERE {column} GLOB pattern.value)"
+
+
+def fits_values(patterns: tuple[str, ...]) -> tuple[Any, ...]:
+    """The patterns for it."""
+    return (_encode([_glob(pattern) for pattern in patterns]).decode(),)
+
+
 def _seen_by(caller: Caller) -> tuple[Any, ...]:
-    patterns = [_glob(pattern) for pattern in caller.queues or ("*",)]
     sees_all = caller.has(Right.LOOK)
     mark = caller.signed("") if caller.has(Right.SUBMIT) else "\0"
-    return _encode(patterns).decode(), int(sees_all), mark, f"{mark} ", f"{mark} "
+    return *fits_values(caller.queues or ("*",)), int(sees_all), mark, f"{mark} ", f"{mark} "
 
 
 def _glob(pattern: str) -> str:
@@ -130,7 +140,7 @@ MEANINGS: Final = (
         field="seen_by",
         holds=lambda job, caller: caller.sees(job.queue, job.origin.name),
         sql=(
-            "EXISTS (SELECT 1 FROM json_each(?) AS pattern WHERE jobs.queue GLOB pattern.value)"
+            f"{fits('jobs.queue')}"
             " AND (? OR jobs.submitter = ? OR substr(jobs.submitter, 1, length(?)) = ?)"
         ),
         values=_seen_by,

@@ -27,6 +27,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     # A name as it is stored, and back: a text may hold a zero, which not every database takes.
     name: Callable[[Any], Any] = _same
     text: Callable[[Any], str] = _same
+    # Whether a column fits one of some patterns of queues: SQL, and its values.
+    fits: Callable[[str], str]
+    fits_values: Callable[[tuple[str, ...]], tuple[Any, ...]]
     # Pairs of queue and state as a table: what to select from, its columns, and its values.
     places: str
     place_columns: tuple[str, str]

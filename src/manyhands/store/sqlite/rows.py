@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from manyhands.model.job import Job, Origin
 from manyhands.model.policy import Terms
-from manyhands.store.records.queries import PAYLOAD
+from manyhands.store.records.queries import PAYLOAD, fits, fits_values
 from manyhands.store.records.reading import Dialect
 from manyhands.store.records.rows import decode_job
 from manyhands.store.sqlite.checksums import RecordDamagedError, checksum
@@ -48,6 +48,8 @@ DIALECT: Final = Dialect(
     weighed_columns=WEIGHED_COLUMNS,
     cut=_cut,
     weight=WEIGHT,
+    fits=fits,
+    fits_values=fits_values,
     places="json_each(?) AS place",
     place_columns=("place.value ->> 0", "place.value ->> 1"),
     place_values=lambda places: (json.dumps(places),),
