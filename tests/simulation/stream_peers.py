@@ -192,6 +192,10 @@ class Line:
         self._sleeper = Sleeper(queues, lambda _queue: wake(), holder, hands)
         self.server.dispatcher.sleepers.sleep(self._sleeper)
 
+    def refusal_to_work(self, queue) -> None:  # noqa: ARG002
+        """Everybody may work."""
+        return
+
     def stay_awake(self) -> None:
         if self._sleeper is not None:
             self.server.dispatcher.sleepers.leave(self._sleeper)

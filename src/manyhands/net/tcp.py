@@ -321,11 +321,14 @@ class Connection(asyncio.Protocol):
         """What the connection itself shows of its peer."""
         return Credentials(address=self.address, certificate=self.certificate)
 
-    def take_caller(self, caller: Caller | None) -> None:
-        """From now on, commands are those of this caller."""
+    def take_caller(self, caller: Caller | None, protocol: str | None = None) -> None:
+        """From now on, commands are those of this caller; the protocol is that of the listener,
+        unless another one is spoken on its connection.
+        """
         listener = self.listener
+        protocol = protocol or listener.name
         self.caller = caller
-        self.guard = listener.backplane.gate.guard(caller, self.address, listener.name)
+        self.guard = listener.backplane.gate.guard(caller, self.address, protocol)
         self.ask = self._dispatcher.ask if self.guard is None else self.guard.ask
         self.shortcut = self._dispatcher if self.guard is None else self.guard
 

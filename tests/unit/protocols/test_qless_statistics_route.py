@@ -8,6 +8,7 @@ import pytest
 from manyhands.model.events import Event
 from manyhands.model.job import Origin, State
 from manyhands.model.reasons import Reason
+from manyhands.model.roles import ANYBODY
 from manyhands.protocols.qless.statistics import DAY_MS
 from manyhands.protocols.qless.statistics_route import QlessStatistics
 from manyhands.store.contract import StoredEvent
@@ -60,7 +61,7 @@ def desk():
     statistics = QlessStatistics(dispatcher, 7, pages)
 
     def ask(query: bytes = b""):
-        exchange = SimpleNamespace(query_string=query)
+        exchange = SimpleNamespace(query_string=query, caller=ANYBODY)
         asyncio.run(statistics.show(exchange, [b"q"]))
         return pages.results
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from types import SimpleNamespace
 
+from manyhands.model.roles import ANYBODY
 from manyhands.store.contract import Failures
 from manyhands.ui import failures
 from manyhands.ui.failures import FailuresPage
@@ -20,6 +21,7 @@ class Counting:
         self.passed_ms = 0
         self.may_end = threading.Event()
         self.may_end.set()
+        self.of_caller = self
         self.live = SimpleNamespace(queues={}, retried_jobs=lambda _count: [])
         self.store = self.clock = self
 
@@ -36,7 +38,11 @@ class Counting:
 async def shown(page: FailuresPage, now: int) -> int:
     """How many failures somebody sees."""
     visit = SimpleNamespace(
-        rest=[], now=now, raw=lambda _name: None, chosen=lambda _name, among: among[0]
+        rest=[],
+        now=now,
+        raw=lambda _name: None,
+        chosen=lambda _name, among: among[0],
+        exchange=SimpleNamespace(caller=ANYBODY),
     )
     found = await page.show(visit)
     return found.values["found"].failed_count

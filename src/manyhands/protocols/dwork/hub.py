@@ -52,6 +52,9 @@ class Hub(Backing, Protocol):
     def name_of(self, key: str) -> str:
         """The name of a dependency's job, or its key if it has none."""
 
+    def sees(self, job: Job) -> bool:
+        """Whether the present peer may look at a job."""
+
     def find_ended(
         self,
         namespace: str,

@@ -200,6 +200,10 @@ class DworkHub:
             return job.name or key
         return key.rpartition("\0")[2]
 
+    def sees(self, job: Job) -> bool:
+        guard = None if self._askers is None else self._askers.guard
+        return guard is None or guard.sees(job)
+
     def find_ended(
         self, namespace: str, names: Sequence[str], then: Callable[[Mapping[str, Job]], None]
     ) -> None:

@@ -326,7 +326,7 @@ class DworkSession:
         queue, name = self.settings.queue, query.name or ""
 
         def show(job: Job | None) -> None:
-            if job is None:
+            if job is None or not self.hub.sees(job):
                 turn.say(Kind.NOT_FOUND)
                 return
             task = task_of(job, queue, self.hub, job.state.value)

@@ -132,6 +132,8 @@ class Reports:
         def settle(reply: Reply) -> None:
             if isinstance(reply, Accepted) and reply.count == _RENEWALS:
                 self._peer.ask(renew, settle)  # there may be more
+            elif isinstance(reply, Refusal):
+                self._outbox.refuse(slot, note.number, error_of(reply))
             else:
                 self._outbox.settle(slot, note.number)
 
@@ -151,6 +153,8 @@ class Reports:
         def settle(reply: Reply) -> None:
             if isinstance(reply, Accepted) and reply.count == GOODBYES_COUNT_MAX:
                 self._peer.ask(more, settle)
+            elif isinstance(reply, Refusal):
+                self._outbox.refuse(slot, note.number, error_of(reply))
             else:
                 self._outbox.settle(slot, note.number)
 

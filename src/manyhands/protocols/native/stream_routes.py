@@ -80,7 +80,7 @@ class StreamRoutes:
         connection = session.connection
         socket = WebSocketSession(connection, self.bounds.message_bytes)
         address = exchange.address
-        connection.take_caller(exchange.caller)
+        connection.take_caller(exchange.caller, "stream")
         operate = functools.partial(self._operate, connection, address)
         stream = StreamSession(connection, socket, self, operate, address)
         socket.begin(stream)

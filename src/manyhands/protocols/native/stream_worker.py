@@ -14,7 +14,7 @@ from manyhands.model.replies import Claimed, Reply
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import REALM
 from manyhands.protocols.native.stream_hub import Hub, Socket
-from manyhands.protocols.native.stream_refusals import NoteRefusedError
+from manyhands.protocols.native.stream_refusals import NoteRefusedError, error_of
 
 CREDIT_MAX: Final = 10_000
 CLAIM_COUNT_MAX: Final = 500
@@ -65,6 +65,10 @@ class WorkerSide:
         if note.term_ms is not None and not 0 <= note.term_ms <= limits.TIME_MS_MAX:
             sentence = "term_ms must be between 0 and a hundred years; 0 is no expiry"
             raise NoteRefusedError("bad_time", sentence)
+        for queue in note.queues:
+            refusal = self._peer.refusal_to_work(queue)
+            if refusal is not None:
+                raise NoteRefusedError(*error_of(refusal))
         self._queues = tuple(dict.fromkeys(note.queues))
         self._order = order
         self._term_ms = note.term_ms

@@ -313,6 +313,7 @@ def was_completed_by(job: Job, worker: Worker) -> bool:
 
 
 _STATUSES: Final = {
+    Why.NOT_ALLOWED: 403,
     Why.UNKNOWN_JOB: 404,
     # It was resolved between the lookup and the command.
     Why.ALREADY_COMPLETED: 404,
