@@ -134,7 +134,9 @@ def test_st1_a_token_is_needed_where_all_of_http_needs_one(tmp_path):
     assert statuses == [401, 401, 403]
     assert [(entry["who"], entry["what"], entry["target"]) for entry in audit] == [
         ("ada", "cancel", job_id),
+        ("wall", "work", ""),  # not let in
         ("", "log in with a token", ""),
+        ("", "work", ""),
     ]
 
 
