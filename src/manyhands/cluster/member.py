@@ -37,9 +37,9 @@ _REFUSED_SECONDS: Final = 0.25
 _UNLINKED_MS_MAX: Final = 10_000
 _HURRY_MS_MAX: Final = 2_000
 _LOOK_SECONDS: Final = 0.02
-_ANOTHER_DECIDES: Final = (
-    "the database says that another server decides although this one has not handed over: it has"
-    " gone back to an earlier state. Start this server again"
+_GONE_BACK: Final = (
+    "the database has gone back to an earlier state: it does not know who decides at present. Start"
+    " this server again"
 )
 
 
@@ -185,8 +185,10 @@ class Member:
             membership.fail()
             return
         membership.take(found, sent_ms, self._clock.monotonic_ms())
-        if self.router.decides and membership.owner != membership.tenure:
-            self._fence(FencedError(_ANOTHER_DECIDES))
+        router = self.router
+        displaced = router.decides and membership.owner != membership.tenure
+        if displaced or (found.epoch < router.epoch and router.epoch_ms < sent_ms):
+            self._fence(FencedError(_GONE_BACK))
             return
         offset_ms = membership.offset_ms()
         if offset_ms is not None:

@@ -153,6 +153,7 @@ class Router(Dispatcher):
         store.passed_on_bytes = lambda: self._waiting_bytes
         self.decides = False
         self.epoch = 0  # of the present owner, this server or another
+        self.epoch_ms = 0.0  # when this server learnt of it
         self.owner: str | None = None  # its incarnation, if it has announced itself
         self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
         # Called with the incarnations that are left, where this server decides and others are gone.
@@ -365,6 +366,8 @@ class Router(Dispatcher):
         """A server announces that it decides."""
         if self.decides or begin.epoch < self.epoch:
             return
+        if begin.epoch > self.epoch:
+            self.epoch_ms = self.clock.monotonic_ms()
         self.epoch = begin.epoch
         self.owner = incarnation
         self._host = send
@@ -500,6 +503,7 @@ class Router(Dispatcher):
         assert not self.decides
         self.decides = True
         self.epoch = epoch
+        self.epoch_ms = self.clock.monotonic_ms()
         self.owner = self.incarnation
         self._host = None
         self.is_mirrored = True
