@@ -69,6 +69,7 @@ class Story:
         world.until(world.is_settled, 60.0)
         ledger.keep_working()
         told = [ledger.submit(node, waits=True) for node in world.living()]
+        world.until(lambda: all(job_id in ledger.submitted for job_id in told))
         world.until(lambda: not self._unfinished(), _END_SECONDS)
         world.run(2.0)
         ledger.check()
