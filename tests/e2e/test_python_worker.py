@@ -155,6 +155,27 @@ def test_p44_a_thread_of_short_jobs_gives_way_to_the_loop(served, queue, tmp_pat
     app.close()
 
 
+def test_p42_every_option_has_a_variable(served, tasks, tmp_path):
+    """Flags win over them."""
+    variables = {
+        "MANYHANDS_WORKER_PROCESSES": "3",
+        "MANYHANDS_WORKER_NAME": "from-environment",
+        "MANYHANDS_WORKER_QUEUES": "*-pid",
+        "MANYHANDS_WORKER_LOG_FORMAT": "json",
+    }
+
+    with working(served.url, tmp_path, "-p", "2", code=tasks.code, ready=2, **variables) as found:
+        assert len(found.children()) == 2
+        assert tasks.pid.submit().result(SECONDS_MAX) in found.children()
+        assert '"ready: from-environment-' in found.log()
+        assert tasks.good.submit(1).status().state == "ready"  # of a queue that was not chosen
+    shown = run_in(tmp_path, "worker", "--help").stdout
+    flags = set(re.findall(r"--([a-z-]+)", shown)) - {"help", "check"}
+    flags = {each for each in flags if not each.startswith("no-")}
+    named = set(re.findall(r"MANYHANDS_WORKER_([A-Z_]+)", shown))
+    assert {each.upper().replace("-", "_") for each in flags} - named <= {"DJANGO"}
+
+
 def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
     with working(served.url, tmp_path, "-c", "1", code=tasks.code):
         assert tasks.seize.submit(10.0).result(timeout=SECONDS_MAX) == 1

@@ -805,6 +805,59 @@ def test_p76_a_worker_runs_in_the_callers_loop(app, queue):
     asyncio.run(main())
 
 
+def test_p76_ctrl_c_gives_back_what_runs_at_once(app, queue):
+    """P51: uncharged, as a worker that is stopped does after its grace."""
+    began = threading.Event()
+
+    @app.task(name=queue)
+    def hold() -> None:
+        began.set()
+        while True:
+            time.sleep(0.001)
+
+    with pytest.raises(KeyboardInterrupt), app.worker(grace=10 * SECONDS_MAX):
+        handle = hold.submit()
+        assert began.wait(SECONDS_MAX)
+        raise KeyboardInterrupt
+
+    status = handle.status()
+    assert (status.state, status.attempts) == ("ready", 0)
+
+
+def test_p70_unique_keys_dependencies_and_limits_hold_between_python_and_others(app, api, queue):
+    together, most, order = [], [], []
+    app.limit(f"{queue}-smtp", 1)
+    app.client.request("PUT", f"/api/limits/{queue}-smtp", {"concurrency_max": 1})
+
+    @app.task(name=queue, limits=(f"{queue}-smtp",))
+    def work(who: str) -> None:
+        together.append(1)
+        most.append(len(together))
+        order.append(who)
+        time.sleep(0.01)
+        together.pop()
+
+    first = work.using(unique="who").submit("first")
+    key = api.get(f"jobs/{first.id}")["unique_key"]
+    joined = api.results("submit", queue=queue, payload={"who": "x"}, unique_key=key)
+    assert joined["id"] == first.id
+    other = api.results(
+        "submit",
+        queue=queue,
+        payload={"who": "other"},
+        depends_on=[first.id],
+        limits=[f"{queue}-smtp"],
+    )["id"]
+    last = work.using(depends_on=[other]).submit("last")
+    beside = work.map(f"beside {number}" for number in range(5))
+
+    with app.worker(concurrency=8):
+        gather(last, *beside, timeout=SECONDS_MAX)
+
+    assert [who for who in order if "beside" not in who] == ["first", "other", "last"]
+    assert max(most) == 1
+
+
 def test_queues_are_chosen_by_patterns(app, queue):
     @app.task(name=f"{queue}-mail-in")
     def mail_in() -> None: ...

@@ -57,7 +57,12 @@ def write_module(folder: Path, code: str, name: str = "tasks") -> None:
 
 @contextlib.contextmanager
 def working(
-    url: str, folder: Path, *arguments: str, code: str | None = None, ready: int = 1
+    url: str,
+    folder: Path,
+    *arguments: str,
+    code: str | None = None,
+    ready: int = 1,
+    **variables: str,
 ) -> Iterator[Working]:
     """A worker of ``tasks:app`` in the folder, when so many children are ready."""
     if code is not None:
@@ -65,7 +70,7 @@ def working(
     with (folder / "worker.log").open("wb") as log:
         process = subprocess.Popen(
             command("worker", "tasks:app", *arguments),
-            env=environment() | {"MANYHANDS_URL": url, "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment() | {"MANYHANDS_URL": url, "PYTHONDONTWRITEBYTECODE": "1"} | variables,
             cwd=folder,
             stdout=log,
             stderr=log,

@@ -60,11 +60,14 @@ class InProcessWorker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Running jobs may finish for a while; then they are given back."""
+        """Running jobs may finish for a while; then they are given back. After a Ctrl-C that is at
+        once: whoever presses it wants the program to end.
+        """
         assert self._crew is not None
         assert self._voucher is not None
+        is_hasty = kind is not None and issubclass(kind, KeyboardInterrupt)
         try:
-            await self._crew.drain(self._grace)
+            await self._crew.drain(0.0 if is_hasty else self._grace)
             await self._crew.close()
         finally:
             await asyncio.to_thread(self._voucher.close)
