@@ -59,6 +59,7 @@ MATRIX = {
 
 @pytest.mark.parametrize("role", ROLES)
 def test_over_http_a_role_may_do_what_the_table_says(guarded, tokens, role):
+    """S9: a worker's token submits and works, and cannot delete queues."""
     with http(guarded, tokens[role]) as client:
         requests = {
             "look": client.get("/api/queues"),

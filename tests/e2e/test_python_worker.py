@@ -572,6 +572,12 @@ def test_p57_metrics_count_jobs_by_task_and_outcome(served, tasks, tmp_path):
         text = 'manyhands_worker_jobs_total{task="good",outcome="completed"} 3\n'
         until(lambda: text in metrics(), metrics)
         assert "manyhands_worker_slots_used 0\n" in metrics()
+        found = dict(line.split() for line in metrics().splitlines() if not line.startswith("#"))
+        assert float(found['manyhands_worker_run_seconds_total{task="good"}']) > 0
+        assert found['manyhands_worker_jobs_total{task="good",outcome="given_back"}'] == "0"
+        assert found["manyhands_worker_ahead"] == "0"
+        assert found["manyhands_worker_reconnects_total"] == "0"
+        assert 0 <= float(found["manyhands_worker_last_contact_seconds"]) < SECONDS_MAX
         with urllib.request.urlopen(f"http://{address}/healthz") as answer:
             assert answer.read() == b"1 of 1 processes take work\n"
 

@@ -46,7 +46,7 @@ class Link(asyncio.Protocol):
         self._key = base64.b64encode(secrets.token_bytes(16))
         self._head: bytes | None = b""  # of the response, until it is complete
         self._decoder = websocket.Decoder(_MESSAGE_BYTES_MAX, of_server=True)
-        self._received_at = loop.time()
+        self.received_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._why = "the server closed the connection"
 
@@ -97,7 +97,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames, or the response before them."""
-        self._received_at = self._loop.time()
+        self.received_at = self._loop.time()
         if self._head is not None:
             self._head += data
             if b"\r\n\r\n" not in self._head:
@@ -176,7 +176,7 @@ class Link(asyncio.Protocol):
     def _watch_silence(self) -> None:
         """P30: a ping after 10 s of silence; after 30 s the server is taken for dead."""
         now = self._loop.time()
-        silent = now - self._received_at
+        silent = now - self.received_at
         if silent >= _SILENCE_SECONDS:
             self.abort(f"the server was silent for {silent:.0f} s")
             return
@@ -188,7 +188,7 @@ class Link(asyncio.Protocol):
     def _on_timer(self, due: float) -> None:
         if self._loop.time() - due > _PING_SECONDS / 2:
             # This program itself stood still. What has arrived meanwhile is read first.
-            self._received_at = self._loop.time()
+            self.received_at = self._loop.time()
         self._watch_silence()
 
 

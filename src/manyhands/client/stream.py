@@ -102,6 +102,7 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         self._needed = asyncio.Event()
         self._is_closed = False
+        self._heard_at = self._loop.time()  # on the connections before this one
 
     def __repr__(self) -> str:
         return f"<Stream {'open' if self.is_open else 'not open'}>"
@@ -110,6 +111,12 @@ class Stream:
     def is_open(self) -> bool:
         """Whether notes leave at once."""
         return self._link is not None
+
+    @property
+    def silence(self) -> float:
+        """How many seconds ago the server was last heard of."""
+        heard_at = self._heard_at if self._link is None else self._link.received_at
+        return max(0.0, self._loop.time() - heard_at)
 
     @property
     def unanswered_count(self) -> int:
@@ -259,6 +266,8 @@ class Stream:
             self._pending.pop(number, None)
 
     def _forget_link(self) -> None:
+        if self._link is not None:
+            self._heard_at = self._link.received_at
         self._link = self._socket = None
         self._outbox.clear()
 

@@ -88,6 +88,11 @@ class WorkerStream:
         return self._stream.problem
 
     @property
+    def silence(self) -> float:
+        """How many seconds ago the server was last heard of."""
+        return self._stream.silence
+
+    @property
     def limits(self) -> notes.Limits:
         """Bounds of the server."""
         return self._stream.limits

@@ -87,6 +87,7 @@ def metrics(supervisor: "Supervisor") -> str:
         "processes_connected": sum(each.is_connected for each in figures),
         "slots_used": sum(each.running for each in figures),
         "ahead": sum(each.ahead for each in figures),
+        "last_contact_seconds": round(max((each.silence for each in figures), default=0.0), 3),
     }
     for name, number in numbers.items():
         lines += [f"# TYPE manyhands_worker_{name} gauge", f"manyhands_worker_{name} {number}"]

@@ -149,6 +149,7 @@ class Child:
                     crew.ahead_count,
                     crew.tallies.reconnects,
                     crew.stream.is_open,
+                    crew.stream.silence,
                 )
             )
             await asyncio.sleep(_FIGURES_SECONDS)

@@ -41,6 +41,7 @@ class Figures(Struct, tag="figures", frozen=True):
     ahead: int
     reconnects: int
     is_connected: bool
+    silence: float = 0.0  # seconds since the server was last heard of
 
 
 Message = Connection | Modules | Ready | Leaving | Figures
