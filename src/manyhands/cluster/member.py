@@ -37,6 +37,7 @@ _REFUSED_SECONDS: Final = 0.25
 _UNLINKED_MS_MAX: Final = 10_000
 _HURRY_MS_MAX: Final = 2_000
 _LOOK_SECONDS: Final = 0.02
+_CLOSED: Final = "your tenure is closed"
 _GONE_BACK: Final = (
     "the database has gone back to an earlier state: it does not know who decides at present. Start"
     " this server again"
@@ -110,6 +111,8 @@ class Member:
         self._heed = heed
         self._machine_ahead_ms = machine_ahead_ms
         self._silence_ms = lease_ms  # of a link, after which another one is tried
+        self._callers: dict[int, Peer] = {}  # by tenure: the latest link that each made to here
+        self._closed: set[int] = set()  # tenures that are gone: they may not ask any more
         self._ended = False
         self._beating = False
         self._busy = False  # a takeover, a claim, a load or a hand-over is under way
@@ -257,8 +260,12 @@ class Member:
         for number in [number for number in self.others if number not in rows]:
             other = self.others.pop(number)
             if other.peer is not None:
-                other.peer.close("your tenure is closed")
+                other.peer.close(_CLOSED)
+            self._closed.add(number)
+            if number in self._callers:
+                self._callers.pop(number).close(_CLOSED)
             self.router.forget_guest(other.row.incarnation, self.alive())
+        self._closed.difference_update(rows)  # a database that has gone back may know one again
         for number, row in rows.items():
             other = self.others.get(number) or Other(row, now_ms)
             other.row = row
@@ -421,8 +428,15 @@ class Member:
 
     def welcome(self, peer: Peer) -> None:
         """A server has called."""
+        number = peer.hello.tenure
+        if number in self._closed:
+            peer.close(_CLOSED)
+            return
+        self._callers[number] = peer
+        if number in self.others:
+            self.others[number].said_goodbye = False
         self.router.greet(peer.hello.incarnation, peer.send)
-        if peer.hello.tenure not in self.membership.tenures:
+        if number not in self.membership.tenures:
             self.beat_now()  # it has just joined
 
     def hear_guest(self, peer: Peer, message: Message) -> None:
@@ -445,6 +459,8 @@ class Member:
 
     def lose_guest(self, peer: Peer) -> None:
         """The link of a server that has called broke."""
+        if self._callers.get(peer.hello.tenure) is peer:
+            del self._callers[peer.hello.tenure]
         self.router.lose_guest(peer.hello.incarnation, peer.send)
 
     # Who decides.
