@@ -30,12 +30,15 @@ class Story:
         self.rng = self.world.rng
         self.ledger = Ledger(self.world)
         self.happened: Counter[str] = Counter()
+        # Where a takeover is lost, so is what it made of a clock that was set.
+        one_of = (("part", "fail_over"), ("set_clock",))[seed // 3 % 2]
+        self._faults = [name for name in self.FAULTS if name not in one_of]
 
     def tell(self) -> None:
         self.world.until(self.world.is_settled)
         for _ in range(STEPS):
             self._ask()
-            name = self.rng.choice(self.FAULTS) if self.world.living() else "heal"
+            name = self.rng.choice(self._faults) if self.world.living() else "heal"
             if getattr(self, name)() is not False:
                 self.happened[name] += 1
             if self.rng.random() < 0.3 or not self.world.living():
