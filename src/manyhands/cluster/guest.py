@@ -186,6 +186,7 @@ class Guest:
     def count(self, finished: dict[str, dict[State, int]]) -> None:
         """How many finished jobs are on record, where retention has changed that."""
         if self._send is not None and self._parts is None:
+            self._flush()  # what was announced before is not counted again
             router = self._router
             self._send(Counts(finished, router.applied_number(), router.applied_seq()))
 

@@ -646,6 +646,7 @@ class Router(Dispatcher):
 
     def _send_counts(self) -> None:
         if self.guests:
-            counts = self.original.counts()
+            is_settled = not self._in_flight and not self._open.changed
+            counts = self.original.counts(is_settled=is_settled)
             for guest in self.guests.values():
                 guest.count(counts)

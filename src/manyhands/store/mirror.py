@@ -92,6 +92,7 @@ class Original:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._counted: dict[str, tuple[int, ...]] = {}
+        self._unsettled: set[str] = set()  # queues whose counts come once more
 
     @property
     def graphs(self) -> dict[str, int]:
@@ -121,20 +122,25 @@ class Original:
             part.jobs = {job.job_id: job for job in jobs if job is not None}
             yield part
 
-    def counts(self, *, all_of_them: bool = False) -> dict[str, dict[State, int]]:
-        """Finished jobs on record, of queues where that is not what the changes of jobs since the
-        last call add up to.
+    def counts(
+        self, *, all_of_them: bool = False, is_settled: bool = False
+    ) -> dict[str, dict[State, int]]:
+        """Finished jobs on record, of queues where that has changed. Unless all is committed
+        (``is_settled``) some of them may be counted again when their commit is announced: those
+        queues come once more the next time.
         """
-        if all_of_them:
-            self._counted.clear()
-        changed: dict[str, dict[State, int]] = {}
+        found: dict[str, dict[State, int]] = {}
         for queue in self._index.recorded_queues():
             counts = self._index.counts_of(queue)
             now = tuple(counts[state] for state in FINISHED)
             if self._counted.get(queue) != now:
                 self._counted[queue] = now
-                changed[queue] = dict(zip(FINISHED, now, strict=True))
-        return changed
+                self._unsettled.add(queue)
+            if all_of_them or queue in self._unsettled:
+                found[queue] = dict(zip(FINISHED, now, strict=True))
+        if is_settled and not all_of_them:
+            self._unsettled.clear()
+        return found
 
 
 def _in_order(jobs: Mapping[str, Job]) -> Sequence[Job]:
