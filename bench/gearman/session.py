@@ -122,6 +122,9 @@ class Peer:
     def is_asleep(self) -> bool:
         return False
 
+    def refusal_to_work(self, _: str) -> None:
+        """Does nothing: everybody may work on everything."""
+
 
 def measure(count: int, submit: int) -> tuple[float, float]:
     """Microseconds of CPU for a submit with its answer, and for a completion with the next grab and
