@@ -9,8 +9,12 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from manyhands.engine import plain
 from manyhands.engine.effects import Effects
+from manyhands.model.commands import ByToken, NewJob, Submit
 from manyhands.model.job import Holder, Job, Lease, State
+from manyhands.model.payload import Encoding
+from manyhands.model.plain import PlainLeased, PlainReady
 from manyhands.model.policy import Queue
 from manyhands.store.collector import Collector
 from manyhands.store.contract import StoreError
@@ -53,7 +57,8 @@ class Server:
         effects = Effects(index, NOW)
         if index.queue("q") is None:
             effects.put_queue(Queue("q"))
-        for job in self.random.sample(list(index.jobs.values()), min(5, len(index.jobs))):
+        jobs = list(index.rare_jobs())
+        for job in self.random.sample(jobs, min(5, len(jobs))):
             if job.state is State.READY:
                 lease = Lease("token", 1, HOLDER, NOW)
                 job = replace(job, state=State.LEASED, lease=lease)  # noqa: PLW2901
@@ -62,6 +67,9 @@ class Server:
                     job, state=State.COMPLETED, lease=None, finished_at=NOW, result=b"r"
                 )
             effects.enter(job, NOW)
+        self.collector.write(effects)
+        self.change_plainly()
+        effects = Effects(index, NOW)
         for _ in range(self.random.randrange(1, 8)):
             job = Job(
                 job_id=self.random.randbytes(16).hex(),
@@ -72,6 +80,29 @@ class Server:
             )
             effects.enter(job, NOW)
         self.collector.write(effects)
+
+    def change_plainly(self) -> None:
+        """The same with plain jobs, by the short way."""
+        index = self.collector.index
+        values = [value for value in index.values.values() if not isinstance(value, Job)]
+        for value in self.random.sample(values, min(5, len(values))):
+            if isinstance(value, PlainReady):
+                change = plain.lease(value, HOLDER, "token", None, None, NOW)
+            elif isinstance(value, PlainLeased):
+                change, _ = plain.end(value, ByToken("token"), b"r", Encoding.BINARY, index, NOW)
+            else:
+                continue
+            self.collector.write_plain((change,))
+        items = [
+            NewJob(
+                job_id=self.random.randbytes(16).hex(),
+                queue="q",
+                payload=self.random.randbytes(self.random.choice((20, 200))),
+            )
+            for _ in range(self.random.randrange(4))
+        ]
+        for item in items:
+            self.collector.write_plain(plain.submit(Submit((item,)), index, NOW))
 
     def beside(self, work) -> None:
         """While the database is at its commit, or its log is copied, the journal goes on."""

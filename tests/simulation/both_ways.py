@@ -3,8 +3,8 @@
 A run is a list of steps. What a step means depends only on the run so far (the third leased job,
 the newest connection), so two runs of the same steps stay the same as long as both ways agree.
 Everything that anybody could notice is logged: replies and when they left, signals, wake-ups, what
-was committed (jobs, events, other rows, and the packed frame, byte for byte), the index, the
-figures.
+was committed (jobs, events, and all rows that the writer makes of the packed frame, byte for
+byte), the index, the figures.
 """
 
 import random
@@ -46,6 +46,7 @@ from manyhands.model.commands import (
     Submit,
 )
 from manyhands.model.job import Failure, Holder, Job, Origin
+from manyhands.model.plain import PLAIN_BYTES_MAX, job_of
 from manyhands.model.policy import (
     TERMS,
     OnDuplicate,
@@ -54,13 +55,15 @@ from manyhands.model.policy import (
     Rate,
 )
 from manyhands.model.receipts import Once
-from manyhands.model.replies import Claimed, Reply
+from manyhands.model.replies import Claimed, Reply, Submitted, SubmittedMany
 from manyhands.observe.facts import Facts
 from manyhands.observe.tallies import Tallies
 from manyhands.store.batch import Batch
 from manyhands.store.index.recount import check_index
-from manyhands.store.records.frames import Counters
+from manyhands.store.records.fold import Window
+from manyhands.store.records.frames import HEAD_BYTES, Counters, decode_frame
 from manyhands.store.records.packer import Packer, Removals, TermsBook
+from manyhands.store.records.rows import decode_event
 from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 Step = tuple[str, int, int]  # what to do, and two numbers that choose how
@@ -81,12 +84,21 @@ WORDS = (
     *("submit",) * 5,
     *("claim",) * 5,
     *("complete",) * 5,
-    *("claim_at_once", "complete_at_once") * 3,
+    *("submit_at_once", "claim_at_once", "complete_at_once") * 3,
     *("submit_rarely", "submit_many", "claim_rarely", "claim_many", "complete_rarely", "conclude"),
     *("fail", "release", "renew", "report", "cancel", "requeue", "move", "priority", "tags"),
     *("depend", "attach", "detach", "depart", "queue", "limit", "forget", "look", "expire"),
     *("sleep", "wait", "wait", "wait_long"),
 )
+
+
+def what_is_written(frame: bytearray) -> tuple[Any, ...]:
+    """All rows that are written for a frame, and the events as whoever reads them sees them."""
+    window = Window()
+    window.fold(decode_frame(memoryview(frame)[HEAD_BYTES:]))
+    rows = {name: list(changes.rows()) for name, changes in window.tables.items()}
+    events = [decode_event(body) for body in window.events]
+    return window.inserted, window.updated, rows, window.events_after, events
 
 
 def some_steps(seed: int, count: int) -> list[Step]:
@@ -110,7 +122,8 @@ class Trial:
     """One run, and its log."""
 
     def __init__(self, *, by_rules: bool = False) -> None:
-        self.desk = Desk(check_invariants=True)
+        # All payloads of plain jobs stay in memory, whichever way the jobs took.
+        self.desk = Desk(check_invariants=True, payload_bytes_max=PLAIN_BYTES_MAX)
         if by_rules:
             self.desk.dispatcher.steps.clear()
         self.live = self.desk.store.live
@@ -133,7 +146,8 @@ class Trial:
         counters = Counters(batch.alive_at, self.live.serial, batch.last_seq, self.live.position)
         frame = self.packer.pack(batch, counters, Removals())
         jobs, rows = list(batch.jobs.items()), sorted(batch.rows)
-        self.log.append(("commit", self.desk.now_ms, jobs, list(batch.events), rows, bytes(frame)))
+        told = ("commit", self.desk.now_ms, jobs, batch.events, rows, what_is_written(frame))
+        self.log.append(told)
 
     def take(self, word: str, one: int, two: int) -> None:
         getattr(self, word)(one, two)
@@ -154,6 +168,7 @@ class Trial:
         self.desk.run(COMMIT_MS * 20)
         assert not self.desk.failures, self.desk.failures
         check_index(self.live)
+        self.log.append(("live", self.live.jobs))
         counts = self.desk.dispatcher.counts
         self.log.append((counts.commands, counts.answers, counts.jobs, counts.failures))
         self.log.append(dict(counts.refusals))
@@ -214,7 +229,7 @@ class Trial:
         values: dict[str, Any] = {
             "job_id": self.new_id(),
             "queue": QUEUES[one % len(QUEUES)],
-            "payload": b"x" * (one % 90),
+            "payload": b"x" * (PLAIN_BYTES_MAX + 1 if two % 19 == 0 else one % 90),
             "terms": TERMS[realm],
             "origin": Origin(realm, "", "127.0.0.1"),
             "priority": (0.0, 0.0, 0.0, 10.0, -10.0)[two % 5],
@@ -227,6 +242,28 @@ class Trial:
     def submit(self, one: int, two: int) -> None:
         item = self.plain_item(one, two)
         self.ask(Submit((item,), early=not item.durable_interest), wants=two % 4 != 0)
+
+    def submit_at_once(self, one: int, two: int) -> None:
+        """As a session does that only needs ids, and asks if there are none."""
+        is_early = one % 2 == 0
+        fields = {"durable_interest": False, "waiter": CONNECTIONS[two % 3]} if is_early else {}
+        items = [self.plain_item(one + step, two, **fields) for step in range(1 + two % 3)]
+        if one % 7 == 0:
+            items.append(self.rare_item(two, one))
+        number = len(self.log)
+
+        def settle(reply: Reply | list[str]) -> None:
+            if isinstance(reply, SubmittedMany):
+                told = [
+                    item.job.job_id if isinstance(item, Submitted) else item for item in reply.items
+                ]
+            else:
+                told = reply
+            self.log.append(("ids", number, self.desk.now_ms, told))
+
+        if not self.desk.dispatcher.submit_at_once(items, settle, early=is_early):
+            command = Submit(tuple(items), early=is_early, requests_count=len(items))
+            self.desk.dispatcher.ask(command, settle)
 
     def rare_item(self, one: int, two: int) -> NewJob:
         now = self.desk.clock.now()
@@ -287,7 +324,7 @@ class Trial:
         holder, connection = self.holder(two), CONNECTIONS[two % 3]
         job = self.desk.dispatcher.claim_at_once(queue, holder, token, connection)
         if job is not None:
-            self.log.append(("reply", number, self.desk.now_ms, Claimed((job,))))
+            self.log.append(("reply", number, self.desk.now_ms, Claimed((job_of(job),))))
             return
         self.ask(
             Claim(
@@ -316,7 +353,7 @@ class Trial:
         job = self.leased(one)
         if job is None:
             return Complete(**{"job_id": self.any_id(one), "proof": ByToken("none")} | fields)
-        result = (None, b"", b"y" * 20)[one % 3]
+        result = (None, b"", b"y" * 20, b"y" * (PLAIN_BYTES_MAX + 1))[one % 4]
         name = job.name if one % 2 == 0 else None
         job_id = job.job_id if name is None else f"{job.namespace}\0{name}"
         return Complete(

@@ -130,7 +130,7 @@ def check_proof(record: Record, store: FaultyStore, effects: Effects) -> None:
         for job_id, after in effects.jobs.items():
             job = store.live.job(job_id)
             if job is not None and job.lease is not None and after.lease is not job.lease:
-                said = [item for item in command.items if store.live.job(item.job_id) is job]
+                said = [item for item in command.items if store.live.job(item.job_id) == job]
                 require(
                     any(_is_allowed(job, item) for item in said),
                     f"{said} changed a job under a foreign lease {job}",

@@ -39,8 +39,8 @@ def test_a_long_run_takes_every_step_of_the_short_way_often():
     taken = Counter()
 
     def counted(kind, step):
-        def count(*arguments):
-            outcome = step(*arguments)
+        def count(*arguments, **options):
+            outcome = step(*arguments, **options)
             taken[kind] += bool(outcome)
             return outcome
 
@@ -51,10 +51,16 @@ def test_a_long_run_takes_every_step_of_the_short_way_often():
         dispatcher = trial.desk.dispatcher
         steps = dispatcher.steps
         steps.update({kind: counted(kind, step) for kind, step in steps.items()})
-        at_once = [dispatcher.claim_at_once, dispatcher.complete_at_once]
-        dispatcher.claim_at_once, dispatcher.complete_at_once = (
-            counted(step.__name__, step) for step in at_once
-        )
+        at_once = [
+            dispatcher.submit_at_once,
+            dispatcher.claim_at_once,
+            dispatcher.complete_at_once,
+        ]
+        (
+            dispatcher.submit_at_once,
+            dispatcher.claim_at_once,
+            dispatcher.complete_at_once,
+        ) = (counted(step.__name__, step) for step in at_once)
         run(some_steps(seed, STEPS), trial)
 
     kinds = [*steps, *(step.__name__ for step in at_once)]

@@ -18,6 +18,7 @@ from manyhands.model.commands import Command
 from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.filter import Filter
 from manyhands.model.job import FINISHED, Job, Schedule, State, Unnotified
+from manyhands.model.plain import event_of, job_of
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.store.batch import GRAPH_PREFIX, UNNOTIFIED_PREFIX, Batch
 from manyhands.store.collector import Collector
@@ -286,7 +287,7 @@ class FaultyStore:
         commit_us: tuple[int, int],
         payload_bytes_max: int = 0,
     ) -> None:
-        """Larger payloads leave the memory."""
+        """Longer payloads leave the memory, except those of plain jobs."""
         self.disk = disk
         self.alive_at = disk.alive_at
         self.behind_ms = 0
@@ -366,9 +367,9 @@ class FaultyStore:
 
     def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
         effects = Effects(self.live, changes[0][2].at)  # for those who watch
-        for _, job, event in changes:
-            effects.jobs[job.job_id] = job
-            effects.events.append(event)
+        for _, after, entry in changes:
+            effects.jobs[after.job_id] = job_of(after)
+            effects.events.append(event_of(entry))
         effects.signals.extend(signals)
         self.on_write(effects)
         weight = self._collector.write_plain(changes)

@@ -3,7 +3,7 @@
 A caller that may do everything gets the dispatcher's own ``ask``: it pays nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, ParamSpec, TypeVar
@@ -16,6 +16,7 @@ from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
 from manyhands.model.commands import Attach, Command, Depart, Look, NewJob, Proof, Resume, Submit
 from manyhands.model.job import Holder, Job, Origin
+from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Found, Refusal, Reply, Why
 from manyhands.model.roles import RIGHTS, Caller, Right, Role
 
@@ -118,7 +119,18 @@ class Guard:
 
     # The shortcuts of plain jobs: each declines what is not allowed; the command is then refused.
 
-    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+    def submit_at_once(
+        self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
+    ) -> bool:
+        """As the dispatcher's, into queues that the caller may use, under its name."""
+        if self.refusal_of(Submit(tuple(items))) is not None:
+            return False
+        signed = [self._sign(item) for item in items]
+        return self._dispatcher.submit_at_once(signed, settle, early=early)
+
+    def claim_at_once(
+        self, queue: str, holder: Holder, token: str, connection: str
+    ) -> Job | PlainLeased | None:
         """As the dispatcher's, in a queue that the caller may work."""
         if not self._may_work(queue):
             return None

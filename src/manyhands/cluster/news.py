@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from manyhands.cluster.link import GATHERED_BYTES_MAX, News, PieceNews
 from manyhands.model import limits
 from manyhands.model.job import Job
+from manyhands.model.plain import job_of
 from manyhands.store.batch import Batch
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def news_of(batch: Batch, router: "Router") -> Iterator[News]:
     """
     jobs: list[Job] = []
     weight = 0
-    for job in batch.jobs.values():
+    for job in map(job_of, batch.values.values()):
         if weight > GATHERED_BYTES_MAX:
             yield _some_of(tuple(jobs), router)
             jobs, weight = [], 0
@@ -67,8 +68,9 @@ def _rest_of(batch: Batch, jobs: tuple[Job, ...], router: "Router") -> News:
 def batch_of(news: News) -> Batch:
     """The batch, as listeners of a front see it."""
     batch = Batch(news.number)
-    batch.jobs = {job.job_id: job for job in news.jobs}
-    batch.events = list(news.events)
+    batch.values = {job.job_id: job for job in news.jobs}
+    batch.entries = list(news.events)
+    batch.is_plain = False
     batch.events_after = news.events_after
     for table, rows in (
         ("queues", news.queues),

@@ -8,7 +8,7 @@ that each connection gets its replies in the order of its requests.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from manyhands.cluster.again import UNKNOWN_OUTCOME, earlier_answer, may_repeat, repeated
@@ -44,6 +44,7 @@ from manyhands.model.commands import (
     Conclude,
     Fire,
     FollowClock,
+    NewJob,
     NotifyDependants,
     Prolong,
     Proof,
@@ -53,6 +54,7 @@ from manyhands.model.commands import (
     Tick,
 )
 from manyhands.model.job import Holder, Job
+from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Accepted, Refusal, Reply, Why
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Mirrored
@@ -193,7 +195,16 @@ class Router(Dispatcher):
         else:
             self._forward(command, settle, refused)
 
-    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+    def submit_at_once(
+        self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
+    ) -> bool:
+        if not self.decides or self.is_suspended:
+            return False
+        return super().submit_at_once(items, settle, early=early)
+
+    def claim_at_once(
+        self, queue: str, holder: Holder, token: str, connection: str
+    ) -> Job | PlainLeased | None:
         if not self.decides or self.is_suspended:
             return None
         return super().claim_at_once(queue, holder, token, connection)
@@ -445,7 +456,7 @@ class Router(Dispatcher):
         self.mirror.applied(news.applied)
         if news.number:
             self._mirrored.follow(batch.last_seq, news.applied_seq)
-            self.events.publish(batch.events, batch.last_seq)
+            self.events.publish(batch.entries, batch.last_seq)
             self._listeners.committed(batch, 0.0)
             for listener in self.on_news:
                 listener(batch, 0.0)

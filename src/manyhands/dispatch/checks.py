@@ -11,6 +11,7 @@ from manyhands.engine.plain import Change
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Signal
+from manyhands.model.plain import event_of, job_of
 from manyhands.store.contract import Store
 
 # Commands between two checks of everything; as many as there are jobs, if those are more.
@@ -51,9 +52,9 @@ class Checks:
         """The same for steps of plain jobs."""
         try:
             effects = Effects(self._store.live.view, changes[0][2].at)
-            for _, job, event in changes:
-                effects.jobs[job.job_id] = job
-                effects.events.append(event)
+            for _, after, entry in changes:
+                effects.jobs[after.job_id] = job_of(after)
+                effects.events.append(event_of(entry))
             check_effects(effects)
             weight = self._store.write_plain(changes, signals)
             self._check(effects.jobs)

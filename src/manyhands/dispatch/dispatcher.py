@@ -34,6 +34,7 @@ from manyhands.model.commands import (
     Conclude,
     Look,
     LookByKey,
+    NewJob,
     Proof,
     Resume,
     Submit,
@@ -41,6 +42,7 @@ from manyhands.model.commands import (
 from manyhands.model.events import Signal
 from manyhands.model.job import Holder, Job
 from manyhands.model.payload import Encoding
+from manyhands.model.plain import PlainCompleted, PlainLeased, PlainReady, job_of
 from manyhands.model.replies import (
     Changed,
     Claimed,
@@ -56,6 +58,7 @@ from manyhands.store.batch import Batch
 from manyhands.store.contract import Store, StoreFailedError, StoreFencedError
 
 Settle = Callable[[Reply], None]
+Created = list[str] | Refusal  # the ids of new jobs; or the store has failed
 Refused = Callable[[], Settle | None]
 _Held = tuple[Command, Settle | None, Refused | None]
 
@@ -70,6 +73,8 @@ _FULL_COUNT: Final = 64
 # disk, and a batch of this size, with its last change, mostly fits into a journal file.
 _FULL_BYTES: Final = 1024 * 1024
 _IN_FLIGHT_MAX: Final = 8
+# With so many events a commit is not put off for longer than others: packing it takes time.
+_FLEETING_COUNT_MAX: Final = 512
 # Of so many commands that wait for a record the records are read together.
 _LOOK_AHEAD: Final = 256
 # How often a commit is put off because more requests arrived meanwhile.
@@ -117,9 +122,11 @@ class _Gathering:
         "answers",
         "batch",
         "changed",
+        "fleeting",
         "more_count",
         "others_count",
         "started_ms",
+        "steps_count",
         "urgent",
     )
 
@@ -130,6 +137,8 @@ class _Gathering:
         self.answers: list[Answer] = []  # in the order of the decisions
         self.more_count = 0  # requests that share an answer with another one
         self.changed = False  # there is something to write
+        self.steps_count = 0  # of plain jobs
+        self.fleeting = True  # and all of it is about jobs that end with their waiters (rule 22)
         self.urgent = False  # somebody waits for the commit
         self.batch: Batch | None = None  # once it is on its way
         self.started_ms = 0.0
@@ -155,6 +164,7 @@ class Dispatcher:
         *,
         pace_ms: float = 1.0,
         ride_ms: float = 5.0,
+        long_ride_ms: float = 50.0,
         on_failure: Callable[[str], None] | None = None,
         check_invariants: bool = False,
         sleepers: Sleepers | None = None,
@@ -196,6 +206,7 @@ class Dispatcher:
         self._loop = loop
         self._pace_ms = pace_ms
         self._ride_ms = ride_ms
+        self._long_ride_ms = long_ride_ms
         self._on_failure = on_failure
         self._open = _Gathering(0)
         self._in_flight: deque[_Gathering] = deque()
@@ -204,6 +215,7 @@ class Dispatcher:
         self._held: deque[_Held] = deque()
         self._resumed: Command | None = None  # the one that goes on now
         self._flush_timer: Timer | None = None
+        self._rides_long = False  # the flush timer is set for a long ride
         self._flush_soon = False
         self._send_timer: Timer | None = None
         self._durable = 0  # the number of the last batch that is on disk
@@ -249,12 +261,7 @@ class Dispatcher:
     ) -> None:
         reply: Reply | None = None
         effects: Effects | None = None
-        if (
-            self.failed is not None
-            or self.draining
-            or self.store_full
-            or self._live.unfinished_bytes > self.jobs_bytes_max
-        ):
+        if self._takes_nothing_new():
             reply = self._refuses(command)
         if reply is None:
             try:
@@ -310,6 +317,7 @@ class Dispatcher:
                 self._fail("a change could not be taken in; see the log")
                 return
             gathering.changed = True
+            gathering.fleeting = False
             if effects.signals:
                 self._listeners.gather_lasting(effects.signals, gathering.answers)
             if self._due_entries:
@@ -346,7 +354,9 @@ class Dispatcher:
         elif in_flight or self._flush_soon:
             if waiting >= self._awaited_count:
                 self._flush_now()
-        elif (gathering.changed or answers) and (gathering.urgent or self._flush_timer is None):
+        elif (gathering.changed or answers) and (
+            gathering.urgent or self._flush_timer is None or self._rides_long
+        ):
             self._arm_flush()
         if settle is not None:
             self.counts.answers += 1
@@ -361,12 +371,7 @@ class Dispatcher:
     # nothing has changed, and the rules decide.
 
     def _submit(self, command: Submit, settle: Settle | None) -> bool:
-        if (
-            self.failed is not None
-            or self.draining
-            or self.store_full
-            or self._live.unfinished_bytes > self.jobs_bytes_max
-        ):
+        if self._takes_nothing_new():
             return False
         try:
             changes = plain.submit(command, self._load(command), self.clock.now())
@@ -377,18 +382,25 @@ class Dispatcher:
             return False
         if changes is None:
             return False
-        reply = SubmittedMany(tuple([Submitted(job) for _, job, _ in changes]))
-        if not command.early or any(job.durable_interest for _, job, _ in changes):
+        if not command.early or any(item.durable_interest for item in command.items):
             if settle is not None:
                 self._open.more_count += command.requests_count - 1
-            self._take_in(command, changes, settle, reply, is_urgent=True)
+            self._take_in(command, changes, settle, _created, is_urgent=True)
             return True
-        self._take_in(command, changes, None, reply)
+        self._take_in(command, changes)
         if settle is not None:
-            self._answer_at_once(settle, reply)
+            self._answer_at_once(settle, _created(changes))
         if self.sleepers.count:
-            self.waking.before_commit([event for _, _, event in changes])
+            self.waking.before_commit([entry for _, _, entry in changes])
         return True
+
+    def _takes_nothing_new(self) -> bool:
+        return (
+            self.failed is not None
+            or self.draining
+            or self.store_full
+            or self._live.unfinished_bytes > self.jobs_bytes_max
+        )
 
     def _claim(self, command: Claim, settle: Settle | None) -> bool:
         if self.failed is not None or self.draining:
@@ -402,16 +414,17 @@ class Dispatcher:
             return False
         if changes is None:
             return False
-        jobs = tuple([job for _, job, _ in changes])
+        jobs = [job for job, _, _ in changes]
         for job in jobs:
+            assert isinstance(job, (Job, PlainReady))
             self.owed_bytes += len(job.payload)
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
-        if command.early and self._are_saved(jobs):
-            self._take_in(command, changes, None, None)
+        if command.early and self._are_saved(jobs):  # type: ignore[arg-type]
+            self._take_in(command, changes)
             if settle is not None:
-                self._answer_at_once(settle, Claimed(jobs))
+                self._answer_at_once(settle, _claimed(changes))
         else:
-            self._take_in(command, changes, settle, Claimed(jobs))
+            self._take_in(command, changes, settle, _claimed)
         return True
 
     def _complete(self, command: Complete, settle: Settle | None) -> bool:
@@ -426,11 +439,14 @@ class Dispatcher:
             return False
         if ending is None:
             return False
-        change, job = ending
-        reply = None if settle is None else Changed(job)
-        waiters = job.waiters
-        signals = (Signal(job, "ended", b"", waiters),) if waiters else ()
-        self._take_in(command, (change,), settle, reply, signals=signals)
+        change, reported = ending
+        self._take_in(
+            command,
+            (change,),
+            settle,
+            lambda _: Changed(_reported(reported)),
+            signals=_signals(reported),
+        )
         return True
 
     def _conclude(self, command: Conclude, settle: Settle | None) -> bool:
@@ -445,15 +461,50 @@ class Dispatcher:
             return False
         if endings is None:
             return False
-        signals = [Signal(job, "ended", b"", job.waiters) for _, job in endings if job.waiters]
-        reply = Concluded(tuple([Changed(job) for _, job in endings]))
+        signals = [signal for _, reported in endings for signal in _signals(reported)]
         changes = [change for change, _ in endings]
-        self._take_in(command, changes, settle, reply, signals=signals)
+        self._take_in(
+            command,
+            changes,
+            settle,
+            lambda _: Concluded(tuple([Changed(_reported(reported)) for _, reported in endings])),
+            signals=signals,
+        )
         return True
 
-    # The same for sessions whose answer is a call away.
+    # The same for sessions that need less than a command says.
 
-    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+    def submit_at_once(
+        self, items: Sequence[NewJob], settle: Callable[[Created], None], *, early: bool
+    ) -> bool:
+        """Submits plain jobs, each of which is a request of its own; ``settle`` gets their ids once
+        they may be told. False: nothing has changed; a ``Submit`` says more.
+        """
+        if self._held or not self.steps or self._takes_nothing_new():
+            return False
+        try:
+            changes = plain.create(items, self._live.view, self.clock.now())
+        except MissingError:
+            return False  # the rules say which record
+        except Exception:  # noqa: BLE001 - as in `_claim`
+            self._report(None)
+            return False
+        if changes is None:
+            return False
+        self.counts.commands += len(items)
+        if not early:
+            self._open.more_count += len(items) - 1
+            self._take_in(None, changes, settle, _ids, is_urgent=True)
+            return True
+        self._take_in(None, changes)
+        self._answer_at_once(settle, _ids(changes))
+        if self.sleepers.count:
+            self.waking.before_commit([entry for _, _, entry in changes])
+        return True
+
+    def claim_at_once(
+        self, queue: str, holder: Holder, token: str, connection: str
+    ) -> Job | PlainLeased | None:
         """A job that may be handed out now (rule 23), leased for as long as the connection lasts.
         None: nothing has changed; a ``Claim`` says more.
         """
@@ -465,13 +516,15 @@ class Dispatcher:
             return None
         try:
             change = plain.lease(job, holder, token, connection, None, self.clock.now())
+            after = change[1]
+            assert isinstance(after, (Job, PlainLeased))
         except Exception:  # noqa: BLE001 - as in `_claim`
             self._report(None)
             return None
         self.counts.commands += 1
         self.owed_bytes += len(job.payload)
-        self._take_in(None, (change,), None, None)
-        return change[1] if self._leaves_at_once() else None
+        self._take_in(None, (change,))
+        return after if self._leaves_at_once() else None
 
     def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
         """Completes a job whose worker wants no answer. False: nothing has changed; a ``Complete``
@@ -479,29 +532,28 @@ class Dispatcher:
         """
         if self._held or self.failed is not None or not self.steps:
             return False
-        job = self._live.live_job(job_id)
-        if job is None:
+        view = self._live.view
+        value = view.value(job_id)
+        if value is None:
             return False
         try:
-            ending = plain.end(job, job, proof, result, _BINARY, self._live.view, self.clock.now())
+            ending = plain.end(value, proof, result, _BINARY, view, self.clock.now())
         except Exception:  # noqa: BLE001 - as in `_claim`
             self._report(None)
             return False
         if ending is None:
             return False
-        change, job = ending
+        change, reported = ending
         self.counts.commands += 1
-        waiters = job.waiters
-        signals = (Signal(job, "ended", b"", waiters),) if waiters else ()
-        self._take_in(None, (change,), None, None, signals=signals)
+        self._take_in(None, (change,), signals=_signals(reported))
         return True
 
     def _take_in(  # noqa: C901 - as in `_ask_rules`
         self,
         command: Command | None,
         changes: Sequence[plain.Change],
-        settle: Settle | None,
-        reply: Reply | None,
+        settle: Callable[[Any], None] | None = None,
+        answer: Callable[[Sequence[plain.Change]], Any] | None = None,
         *,
         is_urgent: bool = False,
         signals: Sequence[Signal] = (),
@@ -518,6 +570,9 @@ class Dispatcher:
             return
         gathering = self._open
         gathering.changed = True
+        gathering.steps_count += len(changes)
+        if gathering.fleeting and not _are_fleeting(changes):
+            gathering.fleeting = False
         answers, in_flight = gathering.answers, self._in_flight
         if self._due_entries:
             self._keep_time()
@@ -526,8 +581,8 @@ class Dispatcher:
         if signals:
             self._listeners.gather_lasting(signals, answers)
             is_urgent = any(signal.job.durable_interest for signal in signals)
-        if settle is not None and reply is not None:
-            answers.append((settle, reply))
+        if settle is not None and answer is not None:
+            answers.append((settle, answer(changes)))
             is_urgent = True
         if is_urgent:
             gathering.urgent = True
@@ -537,12 +592,12 @@ class Dispatcher:
         elif in_flight or self._flush_soon:
             if waiting >= self._awaited_count:
                 self._flush_now()
-        elif self._flush_timer is None or gathering.urgent:
+        elif gathering.urgent or self._flush_timer is None or self._rides_long:
             self._arm_flush()
         if signals and self.failed is None:
             self._listeners.deliver_fleeting(signals)
 
-    def _answer_at_once(self, settle: Settle, reply: Reply) -> None:
+    def _answer_at_once(self, settle: Callable[[Any], None], reply: Reply | Created) -> None:
         """Gives an answer that promises nothing which is not on disk."""
         settle(reply if self._leaves_at_once() else self._store_failed())
 
@@ -630,7 +685,7 @@ class Dispatcher:
     def _store_failed(self) -> Refusal:
         return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
 
-    def _are_saved(self, jobs: tuple[Job, ...]) -> bool:
+    def _are_saved(self, jobs: Sequence[Job | PlainReady]) -> bool:
         is_unsaved = self.store.is_unsaved
         for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
             # A job that only waiters want may be worked on before it is on disk (rule 22): if the
@@ -668,9 +723,7 @@ class Dispatcher:
         if self._in_flight or self._flush_soon:
             return
         if not self._open.urgent:
-            # No client waits for it: it may share the next commit, for a while (rule 25).
-            if self._flush_timer is None:
-                self._flush_timer = self._loop.call_later(self._ride_ms / 1000, self._flush)
+            self._ride()
             return
         self._flush_soon = True
         self._cancel_flush_timer()
@@ -683,12 +736,31 @@ class Dispatcher:
             self._awaited_count = self._answered_count
             self._flush_timer = self._loop.call_later(wait_ms / 1000, self._flush)
 
+    def _ride(self) -> None:
+        """No client waits for it: it may share the next commit, for a while (rule 25)."""
+        gathering = self._open
+        # Of jobs that only waiters want nobody was promised a record. The longer it is put off, the
+        # more of them are written once, at their end; but whoever watches events sees them at once.
+        rides_long = (
+            gathering.fleeting
+            and not self.events.watchers_count
+            and gathering.steps_count < _FLEETING_COUNT_MAX
+        )
+        if self._flush_timer is not None:
+            if rides_long or not self._rides_long:
+                return
+            self._flush_timer.cancel()
+        self._rides_long = rides_long
+        ride_ms = self._long_ride_ms if rides_long else self._ride_ms
+        self._flush_timer = self._loop.call_later(ride_ms / 1000, self._flush)
+
     def _flush_now(self) -> None:
         self._awaited_count = _NOT_AWAITED
         self._cancel_flush_timer()
         self._loop.call_soon(self._flush)
 
     def _cancel_flush_timer(self) -> None:
+        self._rides_long = False
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -800,7 +872,7 @@ class Dispatcher:
                     break
                 self._in_flight.popleft()
                 self.counts.batches += 1
-                self.counts.jobs += len(batch.jobs)
+                self.counts.jobs += len(batch.values)
                 # Later commands are answered after it, but may already be on their way to the disk.
                 self._release(gathering)
         finally:
@@ -827,7 +899,7 @@ class Dispatcher:
         batch = gathering.batch
         if batch is None:
             return
-        self.events.publish(batch.events, batch.last_seq)
+        self.events.publish(batch.entries, batch.last_seq)
         took_ms = self.clock.monotonic_ms() - gathering.started_ms
         self._listeners.committed(batch, took_ms)
         if took_ms > DISK_STALL_MS:
@@ -949,6 +1021,7 @@ class Dispatcher:
         """Stores the present time, even if nothing else changed."""
         self.store.touch()
         self._open.changed = True
+        self._open.fleeting = False
         self._arm_flush()
 
     # Time.
@@ -968,6 +1041,42 @@ class Dispatcher:
     def prolong(self, outage_ms: int) -> None:
         """The server stalled, or its clock was set: leases keep their remaining time (rule 7)."""
         self._timekeeper.prolong(outage_ms)
+
+
+def _created(changes: Sequence[plain.Change]) -> Reply:
+    return SubmittedMany(tuple([Submitted(job_of(after)) for _, after, _ in changes]))
+
+
+def _are_fleeting(changes: Sequence[plain.Change]) -> bool:
+    """Whether all of these jobs end with their waiters (rule 22)."""
+    for _, after, _ in changes:
+        if isinstance(after, PlainLeased):
+            wanted = after.ready.durable_interest
+        elif isinstance(after, PlainCompleted):
+            wanted = after.leased.ready.durable_interest
+        else:
+            wanted = after.durable_interest
+        if wanted:
+            return False
+    return True
+
+
+def _ids(changes: Sequence[plain.Change]) -> Created:
+    return [after.job_id for _, after, _ in changes]
+
+
+def _claimed(changes: Sequence[plain.Change]) -> Reply:
+    return Claimed(tuple([job_of(after) for _, after, _ in changes]))
+
+
+def _reported(job: Job | PlainCompleted) -> Job:
+    return job.reported() if isinstance(job, PlainCompleted) else job
+
+
+def _signals(job: Job | PlainCompleted) -> Sequence[Signal]:
+    """The news of a completion for those who wait for it."""
+    waiters = job.leased.ready.waiters if isinstance(job, PlainCompleted) else job.waiters
+    return (Signal(_reported(job), "ended", b"", waiters),) if waiters else ()
 
 
 def _promises_nothing(reply: Reply) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 
 from manyhands.loggers import get_logger
 from manyhands.model.events import Event
+from manyhands.model.plain import Plain, event_of
 from manyhands.store.contract import Store, StoredEvent
 
 _log = get_logger("manyhands.events")
@@ -22,11 +23,11 @@ class EventLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._recent: deque[Event] = deque(maxlen=RECENT_COUNT_MAX)
+        self._recent: deque[Event | Plain] = deque(maxlen=RECENT_COUNT_MAX)
         self._watchers: dict[Callable[[], None], None] = {}
         self.last_seq = store.last_seq()
 
-    def publish(self, events: Sequence[Event], last_seq: int) -> None:
+    def publish(self, events: Sequence[Event | Plain], last_seq: int) -> None:
         """Publishes committed events, the last one with this number."""
         if not events:
             return
@@ -82,7 +83,10 @@ class EventLog:
             start = seq - before
             stop = min(len(recent), start + count_max)
             # By index: readers are near the end, and iterating would start at the beginning.
-            return [StoredEvent(before + index + 1, recent[index]) for index in range(start, stop)]
+            return [
+                StoredEvent(before + index + 1, event_of(recent[index]))
+                for index in range(start, stop)
+            ]
         return self._store.events_after(seq, count_max)
 
     def before(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
@@ -92,4 +96,4 @@ class EventLog:
 
     def of_job(self, job_id: str) -> list[Event]:
         """The newest events about one job; older ones are not searched."""
-        return [event for event in self._recent if event.job_id == job_id]
+        return [event_of(entry) for entry in self._recent if entry.job_id == job_id]

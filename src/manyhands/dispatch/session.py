@@ -5,8 +5,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from manyhands.model.commands import Command, Proof
+from manyhands.model.commands import Command, NewJob, Proof
 from manyhands.model.job import Holder, Job, State
+from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany
 
 Settle = Callable[[Reply], None]
@@ -26,11 +27,20 @@ class Ask(Protocol):
 
 
 class Shortcut(Protocol):
-    """How a session has a plain job's lease begin or end without a command, a reply and a callback
-    for it. Either may decline, and then nothing has changed: the command decides.
+    """How a session submits plain jobs, or has a plain job's lease begin or end, without a command
+    and a reply. Each may decline, and then nothing has changed: the command decides.
     """
 
-    def claim_at_once(self, queue: str, holder: Holder, token: str, connection: str) -> Job | None:
+    def submit_at_once(
+        self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
+    ) -> bool:
+        """Submits jobs, each of which is a request of its own. ``settle`` gets their ids once they
+        may be told: at once if ``early``, which is for jobs that only waiters want.
+        """
+
+    def claim_at_once(
+        self, queue: str, holder: Holder, token: str, connection: str
+    ) -> Job | PlainLeased | None:
         """A job whose delivery need not wait for the disk, leased for as long as the connection
         lasts.
         """

@@ -13,6 +13,7 @@ from manyhands.engine.effects import Effects
 from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.job import State
+from manyhands.model.plain import Plain
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Live
 
@@ -50,7 +51,7 @@ class Waking:
         sleepers = self._sleepers
         queues = self._live.queues
         counts: dict[str, int] = {}
-        for event in batch.events:
+        for event in batch.entries:
             queue = event.queue
             if event.state is _READY:
                 counts[queue] = counts.get(queue, 0) + 1
@@ -69,7 +70,7 @@ class Waking:
             # A named limit may have made room in any queue.
             self.where_there_is_work()
 
-    def before_commit(self, events: Sequence[Event]) -> None:
+    def before_commit(self, events: Sequence[Event | Plain]) -> None:
         """Wakes sleepers for jobs that may be handed out before they are on disk (rule 22)."""
         for event in events:
             if event.state is _READY and self.has_work((event.queue,)):

@@ -12,6 +12,7 @@ from manyhands.engine.transitions import CLAIMED_FROM
 from manyhands.model import limits
 from manyhands.model.commands import Claim, ClaimOrder, ReportDrained
 from manyhands.model.job import EndReason, Holder, Job, Lease, State
+from manyhands.model.plain import PlainReady
 from manyhands.model.policy import NO_POLICY, Queue, QueuePolicy
 from manyhands.model.reasons import Reason
 from manyhands.model.replies import Claimed, Refusal, Reply, Why
@@ -277,22 +278,35 @@ def leased_to(
         job,
         state=CLAIMED_FROM[job.state],
         entered_at=now,
-        lease=Lease(
-            token,
-            number,
-            holder,
-            now,
-            term_ms,
-            now + term_ms if term_ms is not None else None,
-            now + longest_ms if longest_ms else None,
-            connection,
-        ),
+        lease=new_lease(number, holder, token, connection, term_ms, longest_ms, now),
         lease_number=number,
         reason=_NO_REASON,
     )
 
 
-def term_ms_of(command: Claim, job: Job, policy: QueuePolicy) -> int | None:
+def new_lease(
+    number: int,
+    holder: Holder,
+    token: str,
+    connection: str | None,
+    term_ms: int | None,
+    longest_ms: int | None,
+    now: int,
+) -> Lease:
+    """A lease that begins now."""
+    return Lease(
+        token,
+        number,
+        holder,
+        now,
+        term_ms,
+        now + term_ms if term_ms is not None else None,
+        now + longest_ms if longest_ms else None,
+        connection,
+    )
+
+
+def term_ms_of(command: Claim, job: Job | PlainReady, policy: QueuePolicy) -> int | None:
     """Rule 1: the claim sets the term, since only the worker's protocol knows whether it can renew.
 
     A claim may ask for the term of the job or the queue; only a queue can force one.

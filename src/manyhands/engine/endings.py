@@ -24,7 +24,8 @@ from manyhands.model.job import (
     State,
 )
 from manyhands.model.payload import Encoding
-from manyhands.model.policy import QueuePolicy, Reentry
+from manyhands.model.plain import completing_attempt
+from manyhands.model.policy import QueuePolicy, Reentry, Terms
 from manyhands.model.reasons import BY_VALUE, LOST_CODE, Reason
 from manyhands.model.traces import telling_line
 
@@ -249,9 +250,7 @@ def completed_by(
     """The job as it is once it is completed."""
     lease = job.lease
     if lease is not None:
-        attempt = Attempt(
-            lease.number, lease.holder, lease.claimed_at, now, _COMPLETED, lease.token
-        )
+        attempt = completing_attempt(lease, now)
     else:
         attempt = Attempt(job.lease_number, holder, now, now, _COMPLETED)
     attempts = job.attempts
@@ -287,17 +286,17 @@ def conclude(
     if job.waiters:
         effects.signal("ended", job)
         job = replace(job, waiters=())
-    if job.result is not None and result_ms_of(job) == 0:
+    if job.result is not None and result_ms_of(job.terms) == 0:
         job = replace(job, result=None)  # thrown away, now that those who wait have it
     effects.enter(job, since, lease, holder, policy)
 
 
-def result_ms_of(job: Job) -> int | None:
+def result_ms_of(terms: Terms) -> int | None:
     """Rule 21: how long the result is kept, by the job's terms or its front; None: like the
     record.
     """
-    wish = job.terms.result_ms
-    return wish if wish is not None else job.terms.defaults.result_ms
+    wish = terms.result_ms
+    return wish if wish is not None else terms.defaults.result_ms
 
 
 def drop_waiters(effects: Effects, job: Job, gone: tuple[str, ...]) -> None:

@@ -4,6 +4,10 @@
 say, and makes the same values: the job before, the job after, and the event. In any other case it
 returns None, before anything has changed, and the rules decide. A test drives random commands
 through both ways and compares all that follows from them.
+
+A job that is plain from its submit on is not even made: its values (``model/plain.py``) are a few
+words each, and stand for the job and for the event. The steps also take ordinary jobs, where they
+come from elsewhere or have something rare that does not matter for the step.
 """
 
 from collections.abc import Sequence
@@ -11,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from manyhands.engine.claim import leased_to, term_ms_of
+from manyhands.engine.claim import leased_to, new_lease, term_ms_of
 from manyhands.engine.endings import completed_by, result_ms_of
 from manyhands.engine.lease import proves
 from manyhands.engine.submit import is_simple, new_job
@@ -31,13 +35,23 @@ from manyhands.model.commands import (
 from manyhands.model.events import Event
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.payload import Encoding
+from manyhands.model.plain import (
+    PLAIN_BYTES_MAX,
+    Plain,
+    PlainCompleted,
+    PlainLeased,
+    PlainReady,
+    attempts_max_of,
+)
 from manyhands.model.policy import NO_POLICY
 
-# A job as it was, if it is not new; as it is now; and the event that says so.
-Change = tuple[Job | None, Job, Event]
+Value = Job | Plain
+# A job as it was, if it is not new; as it is now; and the event that says so, which is the value
+# itself if that is plain.
+Change = tuple[Value | None, Value, Event | Plain]
 # The end of a job, and the job as its worker and those who wait for it see it: with them, and with
 # a result that is perhaps not kept.
-Ending = tuple[Change, Job]
+Ending = tuple[Change, Job | PlainCompleted]
 
 _LEASED: Final = State.LEASED
 _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
@@ -45,22 +59,45 @@ _IN_TURNS: Final = ClaimOrder.PRIORITY_IN_TURNS
 
 def submit(command: Submit, view: View, now: int) -> list[Change] | None:
     """New jobs that are ready at once, in known queues without a policy."""
-    items = command.items
-    if command.once is not None:
-        return None
+    return None if command.once is not None else create(command.items, view, now)
+
+
+def create(items: Sequence[NewJob], view: View, now: int) -> list[Change] | None:
+    """The same for the items alone."""
     if len(items) == 1:  # as nearly always
         item = items[0]
         if not _is_plain(item, view):
             return None
-        job = new_job(item, view.take_position(), now)
-        return [(None, job, _event(job, now, now, None))]
+        return [_created(item, view.take_position(), now)]
     if not 0 < len(items) <= limits.BATCH_COUNT_MAX or _may_meet(items):
         return None
     for item in items:
         if not _is_plain(item, view):
             return None
-    jobs = [new_job(item, view.take_position(), now) for item in items]
-    return [(None, job, _event(job, now, now, None)) for job in jobs]
+    return [_created(item, view.take_position(), now) for item in items]
+
+
+def _created(item: NewJob, position: int, now: int) -> Change:
+    if len(item.payload) > PLAIN_BYTES_MAX:
+        job = new_job(item, position, now)
+        return None, job, _event(job, now, now, None)
+    waiter = item.waiter
+    ready = PlainReady(
+        item.job_id,
+        item.queue,
+        item.payload,
+        item.encoding,
+        item.terms,
+        item.origin,
+        item.priority,
+        position,
+        now if item.submitted_at is None else item.submitted_at,
+        now,
+        item.unique_key,
+        item.durable_interest,
+        () if waiter is None else (waiter,),
+    )
+    return None, ready, ready
 
 
 def _is_plain(item: NewJob, view: View) -> bool:
@@ -105,7 +142,7 @@ def claim(command: Claim, view: View, now: int) -> Sequence[Change] | None:
     return (_grant(command, job, command.tokens[0], now),)
 
 
-def next_of(known: QueueView) -> Job | None:
+def next_of(known: QueueView) -> Job | PlainReady | None:
     """The job that a claim over this queue would surely get. If there is none, the rules may still
     find one.
     """
@@ -116,11 +153,11 @@ def next_of(known: QueueView) -> Job | None:
     return job if job is not None and _is_free(job) else None
 
 
-def _is_free(job: Job) -> bool:
+def _is_free(job: Job | PlainReady) -> bool:
     """Whether nothing keeps a ready job from being handed out, its payload is in memory, and it has
     not failed before.
     """
-    return not (
+    return isinstance(job, PlainReady) or not (
         job.lease is not None
         or job.deadline_at is not None
         or job.limits
@@ -129,13 +166,13 @@ def _is_free(job: Job) -> bool:
     )
 
 
-def _best(command: Claim, view: View) -> Job | None:
+def _best(command: Claim, view: View) -> Job | PlainReady | None:
     """The job that goes first among those of several queues (rule 19), unless the rules have to
     decide about one of them.
     """
     queues, in_turns = command.queues, command.order is _IN_TURNS
     start = command.turn if in_turns else 0
-    best: Job | None = None
+    best: Job | PlainReady | None = None
     for offset in range(len(queues)):
         known = view.known_queue(queues[(start + offset) % len(queues)])
         if known is None:
@@ -160,9 +197,9 @@ def _claim_many(command: Claim, view: View, now: int) -> list[Change] | None:
     known = view.known_queue(name)
     if known is None or known.queue.paused or known.queue.policy is not NO_POLICY:
         return None
-    found: list[Job] = []
+    found: list[Job | PlainReady] = []
     payload_bytes = 0
-    for job in view.ready(name):
+    for job in known.all_ready():
         if not _is_free(job):
             return None
         found.append(job)
@@ -174,7 +211,7 @@ def _claim_many(command: Claim, view: View, now: int) -> list[Change] | None:
     return [_grant(command, job, tokens[index], now) for index, job in enumerate(found)]
 
 
-def _grant(command: Claim, job: Job, token: str, now: int) -> Change:
+def _grant(command: Claim, job: Job | PlainReady, token: str, now: int) -> Change:
     term_ms = command.term_ms or None  # 0: no expiry
     if command.terms_ms or command.term_of_job:
         term_ms = term_ms_of(command, job, NO_POLICY)
@@ -182,10 +219,19 @@ def _grant(command: Claim, job: Job, token: str, now: int) -> Change:
 
 
 def lease(
-    job: Job, holder: Holder, token: str, connection: str | None, term_ms: int | None, now: int
+    job: Job | PlainReady,
+    holder: Holder,
+    token: str,
+    connection: str | None,
+    term_ms: int | None,
+    now: int,
 ) -> Change:
     """The lease of a job that `next_of` or `claim` has found."""
     longest_ms = job.terms.attempt_ms_max
+    if isinstance(job, PlainReady):
+        begun = new_lease(1, holder, token, connection, term_ms, longest_ms, now)
+        plain = PlainLeased(job, begun, job.queue, holder, now, now - job.at)
+        return job, plain, plain
     leased = leased_to(job, holder, token, connection, term_ms, longest_ms, now)
     return job, leased, _event(leased, now, job.entered_at, holder)
 
@@ -193,16 +239,15 @@ def lease(
 def complete(command: Complete, view: View, now: int) -> Ending | None:
     """A leased job, by its holder, if no other job waits for it."""
     key = command.job_id
-    job = view.live_job(key)
+    job = view.value(key)
     if job is None and "\0" in key:
         job = view.job(key)  # by its name
     if job is None or not _only_ends(command, job):
         return None
-    result = command.result
-    worked = job
-    if command.replaces_payload and result is not None:
-        worked = replace(job, payload=result, stored_bytes=0, encoding=command.encoding)
-    return end(job, worked, command.proof, result, command.encoding, view, now)
+    result, encoding = command.result, command.encoding
+    if not command.replaces_payload or result is None:
+        return end(job, command.proof, result, encoding, view, now)
+    return end(job, command.proof, result, encoding, view, now, replaces_payload=True)
 
 
 def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
@@ -221,7 +266,7 @@ def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
     return endings
 
 
-def _only_ends(command: Complete, job: Job) -> bool:
+def _only_ends(command: Complete, job: Value) -> bool:
     """Whether a report wants nothing besides the end of the job."""
     return not (
         command.next_queue is not None
@@ -233,15 +278,47 @@ def _only_ends(command: Complete, job: Job) -> bool:
 
 
 def end(
-    job: Job,
-    worked: Job,
+    value: Value,
     proof: Proof,
     result: bytes | None,
     encoding: Encoding,
     view: View,
     now: int,
+    *,
+    replaces_payload: bool = False,
 ) -> Ending | None:
-    """The same for a job in memory, with the payload that it is to keep."""
+    """The same for a job in memory."""
+    if isinstance(value, PlainLeased):
+        ready, queue, holder = value.ready, value.queue, value.holder
+        if not proves(value.lease, proof) or (holder.name is None and type(proof) is ByHolder):
+            return None
+        known = view.known_queue(queue)
+        if known is None or known.queue.policy is not NO_POLICY:
+            return None
+        if view.has_dependants(ready.job_id):
+            return None
+        if replaces_payload or (result is not None and len(result) > PLAIN_BYTES_MAX):
+            return _end_job(value.job(), proof, result, encoding, view, now, replaces_payload)
+        lasted_ms = now - value.at
+        reported = PlainCompleted(value, now, result, encoding, queue, holder, lasted_ms)
+        completed = reported
+        if result is not None and result_ms_of(ready.terms) == 0:
+            completed = replace(reported, result=None)  # as below
+        return (value, completed, completed), reported
+    if not isinstance(value, Job):
+        return None
+    return _end_job(value, proof, result, encoding, view, now, replaces_payload)
+
+
+def _end_job(
+    job: Job,
+    proof: Proof,
+    result: bytes | None,
+    encoding: Encoding,
+    view: View,
+    now: int,
+    replaces_payload: bool,  # noqa: FBT001
+) -> Ending | None:
     lease = job.lease
     if (
         lease is None
@@ -258,19 +335,20 @@ def end(
     known = view.known_queue(job.queue)
     if known is None or known.queue.policy is not NO_POLICY or view.is_awaited(job):
         return None
+    worked = job
+    if replaces_payload:
+        assert result is not None
+        worked = replace(job, payload=result, stored_bytes=0, encoding=encoding)
     reported = stored = completed_by(worked, holder, result, encoding, now)
     if job.waiters:
         stored = replace(stored, waiters=())
-    if result is not None and result_ms_of(job) == 0:
+    if result is not None and result_ms_of(job.terms) == 0:
         stored = replace(stored, result=None)  # thrown away, now that those who wait have it
     return (job, stored, _event(stored, now, job.entered_at, holder)), reported
 
 
 def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:
-    terms, lease = job.terms, job.lease
-    allowed = terms.attempts_max
-    if allowed is None:
-        allowed = terms.defaults.attempts_max
+    lease = job.lease
     return Event(
         now,
         job.state,
@@ -280,7 +358,7 @@ def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:
         job.incarnation,
         job.lease_number,
         job.attempts_used,
-        allowed,
+        attempts_max_of(job.terms),
         holder,
         None if lease is None else lease.expires_at,
         job.priority,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from manyhands.model.job import Holder, Job, Schedule, Unnotified
+from manyhands.model.plain import Plain, PlainReady
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.receipts import Receipt
 
@@ -30,16 +31,21 @@ class QueueView(Protocol):
         """Finds the unfinished job that holds a unique key."""
 
     @property
-    def first_ready(self) -> Callable[[], Job | None]:
+    def first_ready(self) -> Callable[[], Job | PlainReady | None]:
         """Finds the next job."""
+
+    def all_ready(self) -> Iterator[Job | PlainReady]:
+        """All ready jobs in the order in which they are handed out."""
 
 
 class View(Protocol):
     """The stored state that a decision may depend on."""
 
     @property
-    def live_job(self) -> Callable[[str], Job | None]:
-        """Finds an unfinished job, or a finished one that is still in memory, by its own id."""
+    def value(self) -> Callable[[str], Job | Plain | None]:
+        """Finds an unfinished job, or a finished one that is still in memory, by its own id, as it
+        is kept.
+        """
 
     @property
     def known_queue(self) -> Callable[[str], QueueView | None]:
@@ -66,6 +72,9 @@ class View(Protocol):
 
     def is_awaited(self, job: Job) -> bool:
         """Whether any job waits for this one, by its id or by its name."""
+
+    def has_dependants(self, job_id: str) -> bool:
+        """Whether any job waits for this id."""
 
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id (or name key), in order of arrival."""

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.job import Job
+from manyhands.model.plain import Plain
 from manyhands.model.reasons import Reason
 from manyhands.observe.fold import NO_JOBS, Fold
 from manyhands.store.batch import Batch
@@ -35,7 +36,7 @@ class Facts(Fold):
     def __init__(self) -> None:
         super().__init__()
         self.on_commits: list[Callable[[Commits], None]] = []
-        self._events: list[Event] = []
+        self._events: list[Event | Plain] = []
         self._commits: list[tuple[float, int]] = []
         self._urgent: frozenset[Reason] = frozenset({Reason.OUT_OF_ATTEMPTS})
         self._watchers: list[tuple[frozenset[Reason], Watcher]] = []
@@ -48,10 +49,10 @@ class Facts(Fold):
 
     def note(self, batch: Batch, elapsed_ms: float) -> None:
         """Notes one commit."""
-        events = batch.events
-        self._events += events
-        self._commits.append((elapsed_ms, len(batch.jobs)))
-        if not self._urgent.isdisjoint(map(_reason_of, events)):
+        self._events += batch.entries
+        self._commits.append((elapsed_ms, len(batch.values)))
+        if not batch.is_plain and not self._urgent.isdisjoint(map(_reason_of, batch.events)):
+            events = batch.events
             # Only the job shows whether its last attempt was lost or reported.
             self._count(batch.jobs)
             for wanted, watcher in self._watchers:

@@ -5,12 +5,13 @@ read a state or a reason to find out what happened.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, assert_never
 
 from manyhands.loggers import get_logger
 from manyhands.model.events import Event
 from manyhands.model.job import Job, State
+from manyhands.model.plain import Plain, PlainLeased, PlainReady
 from manyhands.model.reasons import LOST_CODE, Outcome, Reason
 
 _log = get_logger("manyhands.facts")
@@ -20,6 +21,8 @@ _COMPLETED, _FAILED, _CANCELLED = State.COMPLETED, State.FAILED, State.CANCELLED
 _NO_REASON: Final = Reason.NONE
 
 Take: TypeAlias = Callable[[Event], None]
+# Of a plain job these get its value, which has what counters read under the same names.
+TakePlain: TypeAlias = Callable[[Any], None]
 
 
 class Fold:
@@ -27,15 +30,15 @@ class Fold:
 
     def __init__(self) -> None:
         # Of a job.
-        self.on_event: list[Take] = []  # every event, before its facts
-        self.on_submitted: list[Take] = []
-        self.on_completed: list[Take] = []
+        self.on_event: list[Take] = []  # every event of a job that is not plain, before its facts
+        self.on_submitted: list[TakePlain] = []
+        self.on_completed: list[TakePlain] = []
         self.on_failed: list[Take] = []  # for good
         self.on_cancelled: list[Take] = []
         self.on_placed: list[Take] = []  # not new, and waiting: unblocked, due, put back, moved
         self.on_retried: list[Take] = []  # back to be claimed again, after a failure or a loss
         # Of an attempt. A completed job is the end of one as well.
-        self.on_started: list[Take] = []
+        self.on_started: list[TakePlain] = []
         self.on_resumed: list[Take] = []  # by its holder, after it lapsed
         self.on_ended: list[Take] = []  # other than by completion, before the next three
         self.on_advanced: list[Take] = []
@@ -48,11 +51,31 @@ class Fold:
         self._blocked_at = 0
         self._trouble: str | None = None
 
-    def fold(self, events: Iterable[Event], jobs: Mapping[str, Job] = NO_JOBS) -> None:
+    def fold(  # noqa: C901 - the hot path
+        self, events: Iterable[Event | Plain], jobs: Mapping[str, Job] = NO_JOBS
+    ) -> None:
         """Takes events in order. ``jobs`` has at least those whose attempts are used up."""
-        on_event, on_started, on_completed = self.on_event, self.on_started, self.on_completed
-        leased_count = completed_count = 0
+        on_event, on_submitted = self.on_event, self.on_submitted
+        on_started, on_completed = self.on_started, self.on_completed
+        submitted_count = leased_count = completed_count = 0
+        takers: Sequence[TakePlain]
         for event in events:
+            if type(event) is not Event:
+                if type(event) is PlainReady:
+                    submitted_count += 1
+                    takers = on_submitted
+                elif type(event) is PlainLeased:
+                    leased_count += 1
+                    takers = on_started
+                else:
+                    completed_count += 1
+                    takers = on_completed
+                for take in takers:  # as in `_call`: the hot path
+                    try:
+                        take(event)
+                    except Exception:  # noqa: BLE001
+                        self._trouble = traceback.format_exc()
+                continue
             if on_event:
                 self._call(on_event, event)
             state = event.state
@@ -72,13 +95,14 @@ class Fold:
                     take(event)
                 except Exception:  # noqa: BLE001
                     self._trouble = traceback.format_exc()
+        self.entered[_READY] += submitted_count
         self.entered[_LEASED] += leased_count
         self.entered[_COMPLETED] += completed_count
         if self._trouble is not None:
             _log.error("events could not be counted", traceback=self._trouble)
             self._trouble = None
 
-    def _call(self, takers: list[Take], event: Event) -> None:
+    def _call(self, takers: Sequence[TakePlain], event: Event | Plain) -> None:
         for take in takers:
             try:
                 take(event)
@@ -119,7 +143,7 @@ class Fold:
             case never:
                 assert_never(never)
 
-    def _placed(self, event: Event, state: State) -> list[Take]:
+    def _placed(self, event: Event, state: State) -> Sequence[TakePlain]:
         """The subscribers to the new place of a job that is neither leased nor completed."""
         if state is _FAILED:
             return self.on_failed

@@ -66,7 +66,7 @@ class Incidents:
             _log.info("more leases ended in the same commit", count=len(events) - _LINES_MAX)
 
     def _report(self, event: Event, batch: Batch) -> None:
-        job, holder = batch.jobs.get(event.job_id), event.holder
+        job, holder = batch.job(event.job_id), event.holder
         facts = {
             "job_id": event.job_id,
             "queue": event.queue,

@@ -12,6 +12,7 @@ from manyhands.model import limits
 from manyhands.model.events import Event
 from manyhands.model.history import ALL_QUEUES, BOUNDS_MS, Sample, merged, new_sample
 from manyhands.model.job import State
+from manyhands.model.plain import PlainCompleted, PlainLeased, PlainReady
 from manyhands.model.reasons import Reason
 from manyhands.observe.facts import Facts
 
@@ -55,13 +56,13 @@ class Tallies:
         """Opens a sample without counting: the queue changed, and samples have its depth too."""
         self._sample(event)
 
-    def _submitted(self, event: Event) -> None:
+    def _submitted(self, event: Event | PlainReady) -> None:
         queue = event.queue
         sample = self._current.get(queue) or self._open(queue)
         sample.submitted += 1
         self._jobs_in[event.origin.realm] += 1
 
-    def _started(self, event: Event) -> None:
+    def _started(self, event: Event | PlainLeased) -> None:
         queue, holder, lasted_ms = event.queue, event.holder, event.lasted_ms
         sample = self._current.get(queue) or self._open(queue)
         sample.started += 1
@@ -69,7 +70,7 @@ class Tallies:
         sample.wait[bisect_left(BOUNDS_MS, lasted_ms)] += 1
         self._jobs_out[holder.realm if holder is not None else ""] += 1
 
-    def _completed(self, event: Event) -> None:
+    def _completed(self, event: Event | PlainCompleted) -> None:
         queue = event.queue
         sample = self._current.get(queue) or self._open(queue)
         sample.completed += 1

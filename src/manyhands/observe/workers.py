@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from manyhands.model.events import Event
+from manyhands.model.plain import PlainCompleted, PlainLeased
 from manyhands.model.policy import REALMS, KnownBy
 from manyhands.observe.facts import Facts
 
@@ -118,7 +119,7 @@ class WorkerBooks:
         for each in self._facts:
             each.count()
 
-    def _started(self, event: Event) -> None:
+    def _started(self, event: Event | PlainLeased) -> None:
         record = self._speaker(event)
         if record is not None:
             record.taken += 1
@@ -127,7 +128,7 @@ class WorkerBooks:
     def _resumed(self, event: Event) -> None:
         self._speaker(event)
 
-    def _completed(self, event: Event) -> None:
+    def _completed(self, event: Event | PlainCompleted) -> None:
         record = self._speaker(event)
         if record is not None:
             record.completed += 1
@@ -144,7 +145,7 @@ class WorkerBooks:
             if record is not None:
                 record.lost += 1
 
-    def _speaker(self, event: Event) -> WorkerRecord | None:
+    def _speaker(self, event: Event | PlainLeased | PlainCompleted) -> WorkerRecord | None:
         """The record of a lease's holder, marked as seen: only it can have caused the event."""
         holder = event.holder
         if holder is None or holder.realm not in self.by_realm:

@@ -30,7 +30,7 @@ class ClockSteps:
             self._move()  # finish an earlier step first: this one counts from there
         jobs = [
             (job.job_id, job.run_at)
-            for job in self._dispatcher.store.live.live_jobs()
+            for job in self._dispatcher.store.live.rare_jobs()
             if job.run_at is not None
         ]
         schedules = self._calendar.moved(step_ms)

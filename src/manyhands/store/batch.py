@@ -1,10 +1,15 @@
-"""What one commit makes durable: the latest value of each changed job, and events in order."""
+"""What one commit makes durable: the latest value of each changed job, and events in order.
+
+Values and events of plain jobs are kept as they are (``values``, ``entries``); whoever looks at
+``jobs`` and ``events`` sees ordinary ones, made on the spot.
+"""
 
 from typing import Any, Final
 
 from manyhands.engine.effects import Settings
 from manyhands.model.events import Cursor, Event
 from manyhands.model.job import Job
+from manyhands.model.plain import Plain, event_of, job_of
 from manyhands.model.receipts import write_receipt
 
 # Cursors also hold, under these prefixes: where the graph of a namespace began, finished jobs with
@@ -19,22 +24,24 @@ class Batch:
 
     __slots__ = (
         "alive_at",
-        "events",
+        "entries",
         "events_after",
         "full",
         "is_durable",
-        "jobs",
+        "is_plain",
         "number",
         "rows",
         "touched",
+        "values",
         "weight",
     )
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.jobs: dict[str, Job] = {}
+        self.values: dict[str, Job | Plain] = {}
         self.full: set[str] = set()  # ids whose whole row is written: new jobs, or a new payload
-        self.events: list[Event] = []
+        self.entries: list[Event | Plain] = []  # the events, in order
+        self.is_plain = True  # only steps of the short way are in it, and none has a reason
         self.events_after = 0  # the number before the first event's, once the batch is sealed
         # Everything else: table -> key -> value, or None to remove the row.
         self.rows: dict[str, dict[Any, Any]] = {}
@@ -46,11 +53,26 @@ class Batch:
     @property
     def last_seq(self) -> int:
         """The number of its last event."""
-        return self.events_after + len(self.events)
+        return self.events_after + len(self.entries)
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """The latest value of each changed job."""
+        return {job_id: job_of(value) for job_id, value in self.values.items()}
+
+    @property
+    def events(self) -> list[Event]:
+        """All events, in order."""
+        return [event_of(entry) for entry in self.entries]
+
+    def job(self, job_id: str) -> Job | None:
+        """The latest value of a job, if it changed."""
+        value = self.values.get(job_id)
+        return None if value is None else job_of(value)
 
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (self.jobs or self.events or self.touched or self.rows)
+        return not (self.values or self.entries or self.touched or self.rows)
 
     def put(self, table: str, key: Any, value: Any) -> None:  # noqa: ANN401 - see the tables
         """Sets a row, or removes it with None. The last value per key counts, in the last place."""

@@ -14,6 +14,7 @@ from manyhands.model.audit import AuditEntry
 from manyhands.model.events import Signal
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
+from manyhands.model.plain import PlainCompleted, PlainLeased, PlainReady
 from manyhands.store.batch import GRAPH_PREFIX, Batch
 from manyhands.store.bulk import Bulk, BulkState
 from manyhands.store.index.live import Index
@@ -57,11 +58,11 @@ class Collector:
         for job_id, changed in effects.jobs.items():
             job = changed
             if job.serial:
-                old = index.jobs.get(job_id) or index.take_back(job_id)
+                old = index.live_job(job_id) or index.take_back(job_id)
                 if old.waiters is not job.waiters and _is_same_record(old, job):
                     index.change(old, job)
-                    if job_id in batch.jobs:
-                        batch.jobs[job_id] = job
+                    if job_id in batch.values:
+                        batch.values[job_id] = job
                     continue
                 if (
                     old.payload is not job.payload
@@ -88,13 +89,14 @@ class Collector:
                 batch.full.add(job_id)
                 batch.weight += len(job.payload)
                 index.change(None, job)
-            batch.jobs[job_id] = job
-        batch.events += effects.events
+            batch.values[job_id] = job
+        batch.entries += effects.events
+        batch.is_plain = False
         if self._turned_graphs:
             self._note_graphs()
         if settings is not None:
             for partial in settings.partials:
-                serial = index.jobs[partial.job_id].serial
+                serial = index.values[partial.job_id].serial
                 batch.put("partials", (serial, partial.number), partial)
                 batch.weight += len(partial.payload)
             index.take_settings(settings)
@@ -106,26 +108,47 @@ class Collector:
         that change nothing besides.
         """
         index, batch = self.index, self.batch
-        for before, job, event in changes:
-            job_id = job.job_id
-            batch.jobs[job_id] = job
-            batch.events.append(event)
+        values, entries = batch.values, batch.entries
+        for before, after, entry in changes:
+            entries.append(entry)
             if before is None:
-                index.add_plain(job)
+                assert isinstance(after, (PlainReady, Job))
+                job_id = after.job_id
+                index.add_plain(after)
+                values[job_id] = after
                 batch.full.add(job_id)
-                batch.weight += len(job.payload)
-            elif job.lease is not None:
-                index.lease_plain(before, job)
+                batch.weight += len(after.payload)
+            elif type(after) is PlainLeased:
+                assert isinstance(before, PlainReady)
+                index.lease_plain(before, after)
+                values[before.job_id] = after
+            elif type(after) is PlainCompleted:
+                assert isinstance(before, PlainLeased)
+                index.complete_plain(before, after)
+                values[before.ready.job_id] = after
+                if after.result is not None:
+                    batch.weight += len(after.result)
             else:
-                index.complete_plain(before, job)
-                if before.payload is not job.payload or before.stored_bytes != job.stored_bytes:
-                    batch.full.add(job_id)
-                    batch.weight += len(job.payload)
-                if job.result is not None:
-                    batch.weight += len(job.result)
+                assert isinstance(before, Job)
+                assert isinstance(after, Job)
+                self._take_step(before, after)
         if self._turned_graphs:
             self._note_graphs()
         return batch.weight
+
+    def _take_step(self, before: Job, job: Job) -> None:
+        """Applies a lease or a completion of an ordinary job."""
+        index, batch, job_id = self.index, self.batch, job.job_id
+        batch.values[job_id] = job
+        if job.lease is not None:
+            index.lease_plain(before, job)
+            return
+        index.complete_job(before, job)
+        if before.payload is not job.payload or before.stored_bytes != job.stored_bytes:
+            batch.full.add(job_id)
+            batch.weight += len(job.payload)
+        if job.result is not None:
+            batch.weight += len(job.result)
 
     def backlog_bytes(self) -> int:
         """Payloads and results that are in memory only because their records cannot be read yet."""
@@ -171,18 +194,18 @@ class Collector:
 
     def is_unsaved(self, job_id: str) -> bool:
         """Whether the present value of the job is not committed yet."""
-        if job_id in self.batch.jobs:
+        if job_id in self.batch.values:
             return True
         for batch in self.sealed:  # one at most, hardly ever two  # noqa: SIM110 - the hot path
-            if job_id in batch.jobs:
+            if job_id in batch.values:
                 return True
         return False
 
     def newest(self, job_id: str) -> Job | None:
         """The newest value of a job whose record cannot be read yet."""
         for batch in (self.batch, *reversed(self.sealed), *reversed(self.unapplied)):
-            if job_id in batch.jobs:
-                return batch.jobs[job_id]
+            if job_id in batch.values:
+                return batch.job(job_id)
         return None
 
     def seal(self, now: int) -> Batch | None:
@@ -192,7 +215,7 @@ class Collector:
             return None
         batch.alive_at = now
         batch.events_after = self.seq
-        self.seq += len(batch.events)
+        self.seq += len(batch.entries)
         self.sealed_bytes += batch.weight
         self.sealed.append(batch)
         self.batch = Batch(batch.number + 1)
@@ -214,22 +237,29 @@ class Collector:
         memory.
         """
         settled = []
-        index_jobs, payload_bytes_max = self.index.jobs, self._payload_bytes_max
+        index, payload_bytes_max = self.index, self._payload_bytes_max
+        kept = index.values
         while self.unapplied and self.unapplied[0].number <= number:
             batch = self.unapplied.popleft()
             self.unapplied_bytes -= batch.weight
             settled.append(batch)
-            for job_id, job in batch.jobs.items():
+            for job_id, job in batch.values.items():
                 # Only if there is no newer value: that one cannot be read yet.
-                if job.finished_at is not None and index_jobs.get(job_id) is job:
-                    self.index.forget(job)
+                if type(job) is PlainCompleted:
+                    if kept.get(job_id) is job:
+                        index.forget_plain(job_id)
+                    continue
+                if not isinstance(job, Job):
+                    continue
+                if job.finished_at is not None and kept.get(job_id) is job:
+                    index.forget(job)
                 # Nor if the open batch writes the whole row again: it still needs the payload.
                 if (
                     len(job.payload) > payload_bytes_max
                     and self._whole is not None
                     and job_id not in self.batch.full
                 ):
-                    self.index.shed_payload(job)
+                    index.shed_payload(job)
         return settled
 
 

@@ -210,6 +210,9 @@ class Live(Protocol):
     def live_jobs(self) -> Iterable[Job]:
         """All live jobs."""
 
+    def rare_jobs(self) -> Iterable[Job]:
+        """All live jobs but plain ones, which have no times of their own."""
+
     def jobs_count(self) -> int:
         """The number of live jobs."""
 

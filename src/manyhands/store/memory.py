@@ -149,13 +149,16 @@ class MemoryStore:
         return tuple(self._partials.get(job_id, ()))
 
     def find(self, job_id: str) -> Job | None:
-        job = self.live.jobs.get(job_id) or self._finished.get(job_id)
+        job = self.live.live_job(job_id) or self._finished.get(job_id)
         if job is None and len(job_id) == 32:
             job = self.live.job_by_uid(job_id) or next(
                 (job for job in tuple(self._finished.values()) if uid_of(job.job_id) == job_id),
                 None,
             )
         return job
+
+    def _all(self) -> dict[str, Job]:
+        return {**self._finished, **self.live.jobs}
 
     def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
         wanted = frozenset(names)
@@ -171,14 +174,14 @@ class MemoryStore:
     def count(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Counted:
         del seconds_max  # searching memory is quick
         counts = dict.fromkeys(State, 0)
-        for job in {**self._finished, **self.live.jobs}.values():
+        for job in self._all().values():
             if matches(job, wanted, without=("states",)):
                 counts[job.state] += 1
         return Counted(counts)
 
     def search(self, wanted: Filter, seconds_max: float = SEARCH_SECONDS_MAX) -> Page:
         del seconds_max
-        jobs = {**self._finished, **self.live.jobs}
+        jobs = self._all()
         newest = wanted.order is Order.NEWEST
         shown = wanted.payload_bytes
         found: list[Job] = []
@@ -278,7 +281,7 @@ class MemoryStore:
         return count
 
     def _is_needed(self, job_id: str) -> bool:
-        return bool(self.live.dependants(job_id)) or job_id in self.live.jobs
+        return bool(self.live.dependants(job_id)) or job_id in self.live.values
 
     def _drop(self, job: Job) -> None:
         del self._finished[job.job_id]
@@ -306,7 +309,7 @@ class MemoryStore:
     def _drop_results(self, now: int, count_max: int) -> int:
         expired: list[Job] = []
         for job in self._finished.values():
-            kept = result_ms_of(job)
+            kept = result_ms_of(job.terms)
             if kept is None:
                 kept = self._retention.result_ms
             if kept is None or job.result is None or job.finished_at is None:
@@ -348,7 +351,7 @@ class MemoryStore:
     def facts(self) -> dict[str, str | int]:
         return {
             "kind": "memory",
-            "unfinished_jobs": len(self.live.jobs),
+            "unfinished_jobs": self.live.jobs_count(),
             "finished_jobs": len(self._finished),
             "events": len(self._events),
         }

@@ -6,11 +6,12 @@ or writes: when the server takes over, it loads everything from the database ins
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, Job, State, Unnotified
+from manyhands.model.plain import Plain, job_of
 from manyhands.model.reasons import as_detail
 from manyhands.model.receipts import read_receipt, write_receipt
 from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFIX, Batch
@@ -38,8 +39,8 @@ class Mirror:
                 index.put_queue(queue)
             else:
                 index.forget_queue(name)
-        for job in _in_order(batch.jobs):
-            index.put(job)
+        for job in _in_order(batch.values.values()):
+            index.put(job_of(job))
         for table in ("limits", "schedules"):
             for name, value in batch.rows_of(table).items():
                 index.put_setting(table, name, value)
@@ -65,17 +66,17 @@ class Mirror:
 
     def applied(self, number: int) -> None:
         """The records of all batches up to this one can be read: finished jobs leave memory."""
-        jobs = self._index.jobs
+        values = self._index.values
         while self._unapplied and self._unapplied[0].number <= number:
-            for job_id, job in self._unapplied.popleft().jobs.items():
-                if job.state in FINISHED and jobs.get(job_id) is job:
+            for job_id, job in self._unapplied.popleft().values.items():
+                if isinstance(job, Job) and job.state in FINISHED and values.get(job_id) is job:
                     self._index.forget(job)
 
     def end(self, graphs: Mapping[str, int]) -> None:
         """All that the other server knew when it began has come. These graphs are open there."""
         index = self._index
         index.namespaces.restore(graphs)
-        for job in [job for job in index.jobs.values() if job.state in FINISHED]:
+        for job in [job for job in index.rare_jobs() if job.state in FINISHED]:
             index.forget(job)  # unless its graph is open
         index.namespaces.count_again()
 
@@ -115,11 +116,11 @@ class Original:
         for key, receipt in index.oldest_receipts(len(index.queues) + 1_000_000):
             first.mark(RECEIPT_PREFIX + key, receipt.at, write_receipt(receipt))
         yield first
-        ids = iter([job.job_id for job in _in_order(index.jobs)])
+        ids = iter([job.job_id for job in _in_order(index.values.values())])
         while part_ids := list(islice(ids, jobs_max)):
             part = Batch(0)
-            jobs = (index.jobs.get(job_id) for job_id in part_ids)
-            part.jobs = {job.job_id: job for job in jobs if job is not None}
+            jobs = (index.value(job_id) for job_id in part_ids)
+            part.values = {job.job_id: job for job in jobs if job is not None}
             yield part
 
     def counts(
@@ -143,12 +144,12 @@ class Original:
         return found
 
 
-def _in_order(jobs: Mapping[str, Job]) -> Sequence[Job]:
+def _in_order(jobs: Collection[Job | Plain]) -> Sequence[Job | Plain]:
     """As they can be put into an index one by one: dependants are notified in order of arrival, and
     ready jobs are handed out by position.
     """
-    ready = [job for job in jobs.values() if job.state is State.READY]
-    others = [job for job in jobs.values() if job.state is not State.READY]
+    ready = [job for job in jobs if job.state is State.READY]
+    others = [job for job in jobs if job.state is not State.READY]
     others.sort(key=lambda job: job.serial)
     ready.sort(key=entry_order)
     return others + ready

@@ -36,7 +36,7 @@ class Endings:
         waiting = self._naps
         if not waiting:
             return
-        jobs = batch.jobs
+        jobs = batch.values
         fewer, more = (waiting, jobs) if len(waiting) < len(jobs) else (jobs, waiting)
         for job_id in fewer:
             if job_id in more and jobs[job_id].state in FINISHED:

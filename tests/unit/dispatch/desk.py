@@ -33,13 +33,21 @@ class Told:
 class Desk:
     """The parts, and short words for what tests do with them."""
 
-    def __init__(self, disk: Disk | None = None, time: Time | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        time: Time | None = None,
+        payload_bytes_max: int = 0,
+        **options: Any,
+    ) -> None:
         self.time = time or Time()
         self.loop = ServerLoop(self.time)
         self.clock = VirtualClock(self.time)
         self.disk = disk or Disk()
         commit_us = COMMIT_MS * 1000
-        self.store = FaultyStore(self.disk, self.loop, Steady(1), (commit_us, commit_us))
+        self.store = FaultyStore(
+            self.disk, self.loop, Steady(1), (commit_us, commit_us), payload_bytes_max
+        )
         self.failures: list[str] = []
         self.dispatcher = Dispatcher(
             self.store, self.clock, self.loop, on_failure=self.failures.append, **options

@@ -18,7 +18,7 @@ def a_desk() -> Desk:
 
 def corrupt(desk: Desk, job: Job, **fields) -> None:
     """A defect of the server's own has put this into memory."""
-    desk.store.live.jobs[job.job_id] = replace(job, **fields)
+    desk.store.live.values[job.job_id] = replace(job, **fields)
 
 
 def assert_ended(desk: Desk, *words: str) -> None:

@@ -9,6 +9,7 @@ from manyhands.engine import graph, timers
 from manyhands.model import limits
 from manyhands.model.commands import (
     Attach,
+    ByConnection,
     ByToken,
     Cancel,
     Conclude,
@@ -559,8 +560,82 @@ def test_rule_22_news_of_a_job_that_only_its_waiters_want_need_not_wait_for_the_
     desk.tell(desk.a_complete(job))
 
     assert heard == ["ended"]
-    desk.run(TWO_COMMITS_MS)
+    desk.run(50 + COMMIT_MS)
     assert desk.disk.job(job.job_id).state is State.COMPLETED
+
+
+def a_foreground_life(desk: Desk) -> str:
+    """A job that only its waiter wants, from its submit to its end."""
+    command = desk.a_submit(waiter="c/1", durable_interest=False)
+    desk.dispatcher.ask(replace(command, early=True), lambda _: None)
+    job_id = command.items[0].job_id
+    holder = Holder("gearman", "w", "")
+    desk.time.run(2_000)
+    desk.dispatcher.claim_at_once(command.items[0].queue, holder, "t", "w/1")
+    desk.time.run(2_000)
+    assert desk.dispatcher.complete_at_once(job_id, ByConnection("w/1"), b"r")
+    return job_id
+
+
+def test_rule_22_a_job_that_only_its_waiters_want_is_written_once_for_its_whole_life():
+    desk = Desk(ride_ms=5.0, long_ride_ms=50.0)
+    desk.submit()  # the queue is known
+    desk.claim()
+    desk.run(50)
+    began_ms, before = desk.now_ms, len(desk.batches)
+
+    job_id = a_foreground_life(desk)
+    desk.run(45)
+    assert len(desk.batches) == before
+    desk.run(1 + COMMIT_MS)
+
+    (batch,) = desk.batches[before:]
+    assert [job.state for job in batch.jobs.values()] == [State.COMPLETED]
+    assert [(event.state, event.at) for event in batch.events] == [
+        (State.READY, desk.clock.now() - (desk.now_ms - began_ms)),
+        (State.LEASED, desk.clock.now() - (desk.now_ms - began_ms) + 2),
+        (State.COMPLETED, desk.clock.now() - (desk.now_ms - began_ms) + 4),
+    ]
+    assert desk.disk.job(job_id).state is State.COMPLETED
+
+
+def test_rule_22_such_a_job_is_written_after_50_ms_at_the_latest():
+    desk = Desk(ride_ms=5.0, long_ride_ms=50.0)
+    desk.submit()
+    desk.claim()
+    desk.run(50)
+    command = desk.a_submit(waiter="c/1", durable_interest=False)
+
+    desk.dispatcher.ask(replace(command, early=True), lambda _: None)
+    desk.run(50 + COMMIT_MS)
+
+    assert desk.disk.job(command.items[0].job_id).state is State.READY
+
+
+def test_rule_22_whoever_watches_events_does_not_wait_for_the_end_of_such_a_job():
+    desk = Desk(ride_ms=5.0, long_ride_ms=50.0)
+    desk.submit()
+    desk.claim()
+    desk.run(50)
+    desk.dispatcher.events.watch(lambda: None)
+
+    job_id = a_foreground_life(desk)
+    desk.run(2 + COMMIT_MS)
+
+    assert desk.disk.job(job_id) is not None
+
+
+def test_rule_22_such_a_job_rides_no_longer_than_what_it_shares_the_commit_with():
+    desk = Desk(ride_ms=5.0, long_ride_ms=50.0)
+    desk.submit()
+    job = desk.claim()
+    desk.run(50)
+
+    job_id = a_foreground_life(desk)
+    desk.tell(desk.a_complete(job))
+    desk.run(5 + COMMIT_MS)
+
+    assert desk.disk.job(job_id).state is State.COMPLETED
 
 
 def test_what_is_asked_on_hearing_early_news_goes_into_a_batch_of_its_own_right():

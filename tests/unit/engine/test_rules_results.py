@@ -206,7 +206,7 @@ def test_rule_21_a_jobs_own_wish_for_its_result_goes_before_its_fronts():
     own = world.submit(terms=Terms(defaults=DEFAULTS["draft"], result_ms=0))
     fronts = world.submit(terms=TERMS["draft"])
 
-    wishes = (result_ms_of(own), result_ms_of(fronts))
+    wishes = (result_ms_of(own.terms), result_ms_of(fronts.terms))
 
     assert wishes == (0, HOUR)
     world.check()

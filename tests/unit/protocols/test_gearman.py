@@ -1,6 +1,7 @@
 """The shipped protocol, packet by packet. G… are clauses of docs/protocols/gearman.md."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -329,6 +330,7 @@ def test_background_jobs_of_different_functions_that_arrive_together_are_decided
     asked = []
     ask = client.ask
     client.ask = lambda command, *rest: (asked.append(command), ask(command, *rest))[1]
+    client.shortcut = SimpleNamespace(submit_at_once=lambda *_, **__: False)
 
     functions = (b"f", b"f", b"g", b"f")
     client.give(in_one_go(*((wire.SUBMIT_JOB_BG, name, b"", b"") for name in functions)))

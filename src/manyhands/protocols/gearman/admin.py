@@ -9,6 +9,7 @@ from manyhands.dispatch.session import Peer
 from manyhands.model.commands import Cancel, ForgetQueue, LookByKey, SetQueue
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
+from manyhands.model.plain import PlainReady
 from manyhands.model.policy import DEFAULTS, QueuePolicy, terms_of
 from manyhands.model.replies import Refusal, Reply, Why
 from manyhands.protocols.gearman import codec as wire
@@ -99,14 +100,13 @@ class Hall:
         if self.on_error is not None:
             self.on_error(peer, code, sentence)
 
-    def handle_of(self, job: Job) -> bytes:
+    def handle_of(self, job: Job | PlainReady) -> bytes:
         """The handle: the same in both dialects, valid as long as the job is stored."""
         job_id = job.job_id
         return self._prefix + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
 
-    def job_created(self, job: Job) -> bytes:
+    def job_created(self, job_id: str) -> bytes:
         """JOB_CREATED with the handle."""
-        job_id = job.job_id
         return self._created + (job_id if len(job_id) == 32 else uid_of(job_id)).encode()
 
     def job_id_of(self, handle: bytes) -> str | None:
@@ -354,7 +354,7 @@ def _refused(refusal: Refusal, sentence: bytes) -> bytes:
     return wire.encode_refusal(ERROR_CODES[refusal.why], sentence)
 
 
-def shown_unique(job: Job) -> bytes:
+def shown_unique(job: Job | PlainReady) -> bytes:
     """The unique as peers see it: empty if it cannot be written, a dash if the data itself was the
     unique.
     """

@@ -40,6 +40,7 @@ from manyhands.model.job import (
     State,
     failure_from_bytes,
 )
+from manyhands.model.plain import PlainLeased, PlainReady
 from manyhands.model.reasons import LOST_CODE, Outcome
 from manyhands.model.replies import Claimed, Found, Refusal, Reply, Submitted, SubmittedMany, Why
 from manyhands.protocols.gearman import codec as wire
@@ -345,16 +346,23 @@ class GearmanSession:
     def _submit(self, items: list[NewJob], *, early: bool = False) -> None:
         if items:
             count = len(items)
-            slot = self._replies.reserve(count)
-            command = Submit(tuple(items), early=early, requests_count=count)
-            self.peer.ask(command, partial(self._created, slot))
+            settle = partial(self._created, self._replies.reserve(count))
+            if not self.peer.shortcut.submit_at_once(items, settle, early=early):
+                command = Submit(tuple(items), early=early, requests_count=count)
+                self.peer.ask(command, settle)
 
-    def _created(self, slot: Slot, reply: Reply) -> None:
+    def _created(self, slot: Slot, reply: Reply | list[str]) -> None:
+        if type(reply) is list:
+            created = self.hall.job_created
+            packets = [created(job_id) for job_id in reply]
+            self._replies.fill(slot, packets[0] if len(packets) == 1 else b"".join(packets))
+            return
+        assert not isinstance(reply, list)
         answers = reply.items if type(reply) is SubmittedMany else (reply,) * slot.count
-        packets: list[bytes] = []
+        packets = []
         for answer in answers:
             if type(answer) is Submitted:
-                packets.append(self.hall.job_created(answer.job))
+                packets.append(self.hall.job_created(answer.job.job_id))
             else:
                 assert isinstance(answer, Refusal)
                 packets.append(self._error(answer))
@@ -466,7 +474,9 @@ class GearmanSession:
                 queues[0], self._holder, peer.token(), peer.connection
             )
             if job is not None:
-                self._replies.say(self._assignment(kind, job))
+                self._replies.say(
+                    self._assignment(kind, job.ready if isinstance(job, PlainLeased) else job)
+                )
                 return
         claim = Claim(
             queues=queues,
@@ -493,7 +503,7 @@ class GearmanSession:
             return
         self._replies.fill(slot, self._assignment(kind, job))
 
-    def _assignment(self, kind: int, job: Job) -> bytes:
+    def _assignment(self, kind: int, job: Job | PlainReady) -> bytes:
         """The packet that hands a job out."""
         self._handed_out = job.job_id
         self._handle = handle = self.hall.handle_of(job)
@@ -503,7 +513,9 @@ class GearmanSession:
         if kind == wire.GRAB_JOB:
             return wire.encode_job_assign(handle, function, job.payload)
         unique = shown_unique(job)
-        reducer = _reducer(job) if kind == wire.GRAB_JOB_ALL and job.metadata else b""
+        reducer = b""
+        if kind == wire.GRAB_JOB_ALL and isinstance(job, Job) and job.metadata:
+            reducer = _reducer(job)
         if reducer:
             return wire.encode_response(
                 wire.JOB_ASSIGN_ALL, handle, function, unique, reducer, job.payload

@@ -17,6 +17,7 @@ from manyhands.dispatch.session import Settle
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
+from manyhands.model.plain import job_of
 from manyhands.model.replies import Refusal
 from manyhands.net.tcp import Connection
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
@@ -95,18 +96,18 @@ class StreamRoutes:
     # Commits.
 
     def _note(self, batch: Batch, _elapsed_ms: float) -> None:
-        jobs = batch.jobs
-        for job_id in _common(self._holders, jobs):
-            worker, lease = self._holders[job_id], jobs[job_id].lease
-            if lease is None or lease.number != worker.held[job_id]:
-                worker.lose(jobs[job_id])
+        values = batch.values
+        for job_id in _common(self._holders, values):
+            worker, job = self._holders[job_id], job_of(values[job_id])
+            if job.lease is None or job.lease.number != worker.held[job_id]:
+                worker.lose(job)
         if self._followers:
             self._report_news(batch)
-        for job_id in _common(self._watchers, jobs):
-            if jobs[job_id].state in FINISHED:
-                self._end(job_id, jobs[job_id])
+        for job_id in _common(self._watchers, values):
+            if values[job_id].state in FINISHED:
+                self._end(job_id, job_of(values[job_id]))
         if self._surplus and self._surplus_timer is None:
-            for event in batch.events:
+            for event in batch.entries:
                 if event.state is _READY and event.queue in self._surplus:
                     self._look_later(_SURPLUS_SECONDS)
                     break
@@ -115,9 +116,10 @@ class StreamRoutes:
         pieces: dict[str, list[Piece]] = {}
         for piece in batch.rows_of("partials").values():
             pieces.setdefault(piece.job_id, []).append(piece)
-        for job_id in _common(self._followers, batch.jobs):
+        for job_id in _common(self._followers, batch.values):
+            job = job_of(batch.values[job_id])
             for watcher in tuple(self._followers[job_id]):
-                watcher.see_news(batch.jobs[job_id], pieces.get(job_id, ()))
+                watcher.see_news(job, pieces.get(job_id, ()))
 
     def _look_later(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from manyhands.model.events import Event
+from manyhands.model.plain import PlainCompleted, PlainLeased
 from manyhands.observe.fold import Fold
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -113,10 +114,10 @@ class Statistics:
         if earlier is not None:
             earlier.failed -= 1
 
-    def _started(self, event: Event) -> None:
+    def _started(self, event: Event | PlainLeased) -> None:
         self._at(event, event.queue).wait.add(event.lasted_ms)
 
-    def _completed(self, event: Event) -> None:
+    def _completed(self, event: Event | PlainCompleted) -> None:
         if event.holder is not None:
             self._at(event, event.queue).run.add(event.lasted_ms)
 
@@ -132,7 +133,7 @@ class Statistics:
         day.failed += 1
         self._failed[event.job_id] = day
 
-    def _at(self, event: Event, queue: str) -> Day:
+    def _at(self, event: Event | PlainLeased | PlainCompleted, queue: str) -> Day:
         key = (event.at // DAY_MS, queue)
         found = self._days.get(key)
         if found is None:

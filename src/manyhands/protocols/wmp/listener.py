@@ -14,6 +14,7 @@ from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
 from manyhands.model.job import Holder, State
+from manyhands.model.plain import event_of
 from manyhands.model.roles import ANYBODY
 from manyhands.net.backplane import Backplane
 from manyhands.net.zeromq import Places, RouterSocket
@@ -90,10 +91,10 @@ class WmpListener:
 
     def _on_batch(self, batch: Batch, _elapsed_ms: float) -> None:
         with_work = self._with_work
-        for event in batch.events:
+        for event in batch.entries:
             if event.state is _READY:
                 with_work[event.queue] = None
-        self._session.committed(batch.events)
+        self._session.committed(map(event_of, batch.entries))
 
     # The session's side.
 

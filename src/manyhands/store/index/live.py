@@ -2,6 +2,10 @@
 
 An index answers the engine's queries (``engine/view.py``) and takes in its effects. It holds no
 rules: everything in it can be computed again from the jobs themselves.
+
+Plain jobs are kept as their values (``model/plain.py``); whoever looks at one gets an ordinary job,
+made on the spot, one at a time. A change other than the steps of plain jobs replaces the value by
+the changed job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +21,7 @@ from manyhands.model import limits
 from manyhands.model.events import Cursor
 from manyhands.model.identity import is_job_id, name_key, uid_of
 from manyhands.model.job import FINISHED, Holder, Job, Schedule, State, Unnotified
+from manyhands.model.plain import Plain, PlainCompleted, PlainLeased, PlainReady, job_of
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.receipts import Receipt
 from manyhands.store.index.due import Due
@@ -36,15 +41,16 @@ _JOB_BYTES: Final = limits.JOB_BYTES
 class QueueIndex:
     """One queue: settings, ready jobs and counts."""
 
-    __slots__ = ("counts", "first_ready", "key_holder", "keys", "queue", "ready")
+    __slots__ = ("all_ready", "counts", "first_ready", "key_holder", "keys", "queue", "ready")
 
-    def __init__(self, queue: Queue, current: Callable[[str], Job | None]) -> None:
+    def __init__(self, queue: Queue, current: Callable[[str], Job | Plain | None]) -> None:
         self.queue = queue
         self.ready = ReadyQueue(queue.name, current)
         self.counts: dict[State, int] = dict.fromkeys(State, 0)  # all on record, finished too
         self.keys = Keys()
         self.key_holder = self.keys.get
         self.first_ready = self.ready.first
+        self.all_ready = self.ready.__iter__
 
     @property
     def ready_count(self) -> int:
@@ -74,7 +80,7 @@ class Index:
     """All unfinished jobs, and finished ones while something still needs them in memory."""
 
     def __init__(self, read_finished: Callable[[str], Job | None]) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.values: dict[str, Job | Plain] = {}
         self.queues: dict[str, QueueIndex] = {}
         # Settings by table and name.
         self.settings: dict[str, dict[str, Any]] = {}
@@ -91,17 +97,17 @@ class Index:
         self.unfinished_bytes = 0  # of unfinished jobs, with their payloads
         self.finished_bytes = 0  # payloads and results of all finished jobs on record
         self._read_finished = read_finished
-        self._get = self.live_job = self.jobs.get
+        self.value = self.values.get
         self.known_queue = self.queues.get
         self._dependants: Table[str] = {}
         self._odd_uids: dict[str, str] = {}
         self._by_waiter: Table[str] = {}
         self._unwanted: dict[str, None] = {}  # jobs without durable interest
         self._answers: dict[str, bool] = {}  # cached answers to queries about many jobs
-        self.namespaces = Namespaces(self._get, self._drop)
+        self.namespaces = Namespaces(self.live_job, self._drop)
         self._names = self.namespaces.names
         self.leases = Leases()
-        self.due_times = Due(self._get)
+        self.due_times = Due(self.live_job)
         self.retrying = Retrying()
         self._put_lease = self.leases.put
         self._begin_lease = self.leases.begin
@@ -117,7 +123,7 @@ class Index:
         for rows in self.settings.values():
             rows.clear()
         for table in (
-            self.jobs,
+            self.values,
             self.queues,
             self._receipts,
             self.unnotified,
@@ -138,12 +144,16 @@ class Index:
 
     # Queries of the engine.
 
+    def live_job(self, job_id: str) -> Job | None:
+        value = self.value(job_id)
+        return value if value is None else job_of(value)
+
     def job(self, job_id: str) -> Job | None:
-        job = self._get(job_id)
+        job = self.live_job(job_id)
         if job is not None:
             return job
         if job_id in self._odd_uids:
-            return self._get(self._odd_uids[job_id])
+            return self.live_job(self._odd_uids[job_id])
         if "\0" in job_id:
             return self._job_by_name(job_id)
         return self._read_finished(job_id)
@@ -154,7 +164,7 @@ class Index:
         names = self._names.get(namespace)
         job_id = names.get(name) if names is not None else None
         if job_id is not None:
-            return self._get(job_id) or self.job(job_id)
+            return self.live_job(job_id) or self.job(job_id)
         return self.job(name) if is_job_id(name) else None
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
@@ -183,6 +193,9 @@ class Index:
             name is not None and name_key(job.namespace or "", name) in table
         )
 
+    def has_dependants(self, job_id: str) -> bool:
+        return job_id in self._dependants
+
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
         return tuple(found) if found is not None else ()
@@ -194,10 +207,11 @@ class Index:
         return self.serial
 
     def first_ready(self, queue: str) -> Job | None:
-        return self.queues[queue].ready.first()
+        entry = self.queues[queue].ready.first()
+        return entry if entry is None else job_of(entry)
 
     def ready(self, queue: str) -> Iterator[Job]:
-        return iter(self.queues[queue].ready)
+        return map(job_of, self.queues[queue].ready)
 
     def queue(self, name: str) -> Queue | None:
         found = self.queues.get(name)
@@ -215,7 +229,7 @@ class Index:
         return found.counts[State.BLOCKED] if found is not None else 0
 
     def blocked(self, queue: str) -> Iterator[Job]:
-        for job in self.jobs.values():
+        for job in self.rare_jobs():
             if job.state is State.BLOCKED and job.queue == queue:
                 yield job
 
@@ -296,16 +310,25 @@ class Index:
     def graph_losses(self, namespace: str) -> dict[str, State]:
         return self.namespaces.lost.get(namespace, {})
 
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """All live jobs by id: a copy."""
+        return {job_id: job_of(value) for job_id, value in self.values.items()}
+
     def live_jobs(self) -> Iterable[Job]:
-        return self.jobs.values()
+        return map(job_of, self.values.values())
+
+    def rare_jobs(self) -> Iterator[Job]:
+        """The live jobs that are not plain: all with a delay or dependencies, and others."""
+        return (job for job in self.values.values() if isinstance(job, Job))
 
     def jobs_count(self) -> int:
-        return len(self.jobs)
+        return len(self.values)
 
     def job_by_uid(self, uid: str) -> Job | None:
         """An unfinished job whose own id is not 32 digits long."""
         job_id = self._odd_uids.get(uid)
-        return self._get(job_id) if job_id is not None else None
+        return self.live_job(job_id) if job_id is not None else None
 
     # Taking in effects.
 
@@ -320,7 +343,7 @@ class Index:
         """Keeps a finished job that is already counted. Its name refers to it again, unless a later
         job has taken the name.
         """
-        self.jobs[job.job_id] = job
+        self.values[job.job_id] = job
         if job.name is not None:
             self.namespaces.point(job, job.name)
         if len(job.job_id) != 32:
@@ -370,7 +393,7 @@ class Index:
         """Sets the settings of a queue."""
         found = self.queues.get(queue.name)
         if found is None:
-            found = self.queues[queue.name] = QueueIndex(queue, self._get)
+            found = self.queues[queue.name] = QueueIndex(queue, self.value)
             found.counts.update(self._forgotten_counts.pop(queue.name, {}))
         else:
             found.queue = queue
@@ -382,12 +405,12 @@ class Index:
 
     def put(self, job: Job) -> None:
         """Sets the value of a job, replacing the one before."""
-        self.change(self._get(job.job_id), job)
+        self.change(self.live_job(job.job_id), job)
 
     def change(self, old: Job | None, job: Job) -> None:  # noqa: C901, PLR0912 - the hot path
         """Like ``put``, when the previous value is known."""
         job_id = job.job_id
-        self.jobs[job_id] = job
+        self.values[job_id] = job
         if self._answers:
             self._answers.clear()
         queue = self.queues.get(job.queue) or self._revive(job.queue)
@@ -443,17 +466,24 @@ class Index:
         if self.due_entries and job_id in self.due_entries:
             self.due_times.drop(job_id)
 
-    # The steps of plain jobs (``engine/plain.py``): what ``change`` would do, and no more.
+    # The steps of the short way (``engine/plain.py``): what ``change`` would do, and no more.
 
-    def add_plain(self, job: Job) -> None:
+    def add_plain(self, job: Job | PlainReady) -> None:
         """Adds a new job, which is ready."""
-        self.serial = serial = self.serial + 1
+        serial = self.serial + 1
+        if serial == job.position:
+            serial = job.position  # mostly: then one number in memory serves as both
+        self.serial = serial
         force_setattr(job, "serial", serial)  # not shared yet
+        self.put_plain(job)
+
+    def put_plain(self, job: Job | PlainReady) -> None:
+        """Adds a ready job without rarities, behind all others of its priority."""
         job_id, key = job.job_id, job.unique_key
-        self.jobs[job_id] = job
+        self.values[job_id] = job
         if self._answers:
             self._answers.clear()
-        queue = self.queues[job.queue]
+        queue = self.queues.get(job.queue) or self._revive(job.queue)
         queue.counts[_READY] += 1
         queue.ready.append(job)
         if key is not None:
@@ -462,13 +492,13 @@ class Index:
             self._odd_uids[uid_of(job_id)] = job_id
         self.unfinished_bytes += len(job.payload) + _JOB_BYTES
         if job.waiters or not job.durable_interest:
-            self._put_waiters(None, job)
+            self._add_waiters(job_id, job.waiters, is_wanted=job.durable_interest)
 
-    def lease_plain(self, before: Job, job: Job) -> None:
+    def lease_plain(self, before: Job | PlainReady, after: Job | PlainLeased) -> None:
         """Replaces a ready job that had no lease by its leased value."""
-        job_id, queue, lease = job.job_id, self.queues[job.queue], job.lease
+        job_id, queue, lease = before.job_id, self.queues[before.queue], after.lease
         assert lease is not None
-        self.jobs[job_id] = job
+        self.values[job_id] = after
         if self._answers:
             self._answers.clear()
         counts = queue.counts
@@ -477,15 +507,39 @@ class Index:
         queue.ready.leave(before)
         self._begin_lease(job_id, lease)
         if lease.expires_at is not None or lease.cutoff_at is not None:
-            instant = due_at(job)
+            instant = due_at(job_of(after))
             assert instant is not None
             self.due_times.put(instant, job_id)
 
-    def complete_plain(self, before: Job, job: Job) -> None:
+    def complete_plain(self, before: PlainLeased, after: PlainCompleted) -> None:
         """Replaces a leased job by its completed value."""
+        ready, result = before.ready, after.result
+        job_id, key = ready.job_id, ready.unique_key
+        self.values[job_id] = after
+        if self._answers:
+            self._answers.clear()
+        queue = self.queues[ready.queue]
+        counts = queue.counts
+        counts[_LEASED] -= 1
+        counts[_COMPLETED] += 1
+        if key is not None:
+            queue.keys.drop(key, job_id)
+        size = len(ready.payload)
+        self.finished_bytes += size if result is None else size + len(result)
+        self.unfinished_bytes -= size + _JOB_BYTES
+        self._end_lease(job_id, before.lease)
+        if ready.waiters or not ready.durable_interest:
+            for waiter in ready.waiters:
+                discard(self._by_waiter, waiter, job_id)
+            self._unwanted.pop(job_id, None)
+        if self.due_entries and job_id in self.due_entries:
+            self.due_times.drop(job_id)
+
+    def complete_job(self, before: Job, job: Job) -> None:
+        """The same for an ordinary job."""
         job_id, queue, lease = job.job_id, self.queues[job.queue], before.lease
         assert lease is not None
-        self.jobs[job_id] = job
+        self.values[job_id] = job
         if self._answers:
             self._answers.clear()
         counts = queue.counts
@@ -516,15 +570,15 @@ class Index:
         """Drops a payload that is on record with this value of the job. If the job has finished
         meanwhile, all of it is dropped.
         """
-        old = self._get(stored.job_id)
-        if old is None or old.payload is not stored.payload:
+        old = self.value(stored.job_id)
+        if not isinstance(old, Job) or old.payload is not stored.payload:
             return
         if old.finished_at is not None and old is not stored:
             return
         job = replace(old, payload=b"", stored_bytes=len(old.payload))
         self._weigh(old, -1)
         self._weigh(job, 1)
-        self.jobs[job.job_id] = job
+        self.values[job.job_id] = job
         if job.state is _READY:
             self.queues[job.queue].ready.swap(old, job)
 
@@ -606,6 +660,9 @@ class Index:
             add(self._dependants, key, job.job_id)
 
     def _put_waiters(self, old: Job | None, job: Job) -> None:
+        if old is None and job.state not in FINISHED:
+            self._add_waiters(job.job_id, job.waiters, is_wanted=job.durable_interest)
+            return
         before = old.waiters if old is not None else ()
         after = job.waiters
         if before is not after:
@@ -625,6 +682,19 @@ class Index:
         else:
             self._unwanted[job.job_id] = None
 
+    def _add_waiters(self, job_id: str, waiters: Sequence[str], *, is_wanted: bool) -> None:
+        """Notes those who wait for a new job, and whether it is wanted without them."""
+        for waiter in waiters:
+            add(self._by_waiter, waiter, job_id)
+        if not is_wanted:
+            self._unwanted[job_id] = None
+
+    def forget_plain(self, job_id: str) -> None:
+        """Drops a completed plain job that is on record."""
+        del self.values[job_id]
+        if len(job_id) != 32:
+            self._odd_uids.pop(uid_of(job_id), None)
+
     def forget(self, job: Job) -> None:
         """Drops a finished job that is on record. Names of an open graph stay, with their outcome,
         until the last job of the graph has finished.
@@ -633,10 +703,10 @@ class Index:
             self._drop(job.job_id)
 
     def _drop(self, job_id: str) -> None:
-        job = self._get(job_id)
-        if job is None or job.state not in FINISHED:
+        job = self.value(job_id)
+        if not isinstance(job, Job) or job.state not in FINISHED:
             return
-        del self.jobs[job_id]
+        del self.values[job_id]
         if job.name is not None:
             self.namespaces.forget(job)
         if len(job_id) != 32:
@@ -670,7 +740,7 @@ class Index:
         """Workers that hold leases, by realm and name, with the jobs they hold."""
         found: dict[tuple[str, str | None], list[Job]] = {}
         for job_id in self.leased():
-            job = self.jobs[job_id]
+            job = job_of(self.values[job_id])
             assert job.lease is not None
             holder = job.lease.holder
             found.setdefault((holder.realm, holder.name), []).append(job)
@@ -683,7 +753,7 @@ class Index:
         """
         found: list[tuple[Holder, int, list[Job]]] = []
         for count, ids in self.leases.some(workers_max, jobs_max):
-            jobs = [self.jobs[job_id] for job_id in ids]
+            jobs = [job_of(self.values[job_id]) for job_id in ids]
             lease = jobs[0].lease
             assert lease is not None
             found.append((lease.holder, count, jobs))
@@ -703,4 +773,4 @@ class Index:
 
     def retried_jobs(self, count_max: int) -> list[Job]:
         """Jobs that failed and are tried again, at most so many."""
-        return [self.jobs[job_id] for job_id in islice(self.retrying.ids(), count_max)]
+        return [job_of(self.values[job_id]) for job_id in islice(self.retrying.ids(), count_max)]

@@ -2,16 +2,20 @@
 
 The order is a rule of the engine: higher priority first, then lower position. This module only
 makes it cheap, with a level per priority and three deques in it for the three ranges of positions.
-Entries whose job has moved on are skipped and swept.
+Entries whose job has moved on are skipped and swept. An entry is a job, or the
+value of a plain one.
 """
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from manyhands.model.job import Job, State
+from manyhands.model.plain import Plain, PlainReady
+
+Entry: TypeAlias = Job | PlainReady
 
 _READY: Final = State.READY
 _position = attrgetter("position")
@@ -24,9 +28,9 @@ class _Level:
     __slots__ = ("ahead", "front", "tail")
 
     def __init__(self) -> None:
-        self.ahead: deque[Job] = deque()
-        self.front: deque[Job] = deque()
-        self.tail: deque[Job] = deque()
+        self.ahead: deque[Entry] = deque()
+        self.front: deque[Entry] = deque()
+        self.tail: deque[Entry] = deque()
 
 
 class ReadyQueue:
@@ -34,7 +38,7 @@ class ReadyQueue:
 
     __slots__ = ("_current", "_entries", "_lanes", "_only", "_order", "_usual", "count", "name")
 
-    def __init__(self, name: str, current: Callable[[str], Job | None]) -> None:
+    def __init__(self, name: str, current: Callable[[str], Job | Plain | None]) -> None:
         self.name = name
         self.count = 0  # ready jobs; there may be more entries while stale ones remain
         self._current = current
@@ -65,13 +69,12 @@ class ReadyQueue:
         if self._entries > 64 and self._entries > 2 * self.count:
             self._sweep()
 
-    def append(self, job: Job) -> None:
-        """Adds a new job, which is behind all others of its priority."""
+    def append(self, job: Entry) -> None:
+        """Adds a new job without named limits, which is behind all others of its priority."""
         self.count += 1
         level = self._only
         if level is None or job.priority != self._usual:
-            self.add(job)
-            return
+            level = self._level((), job.priority)
         level.tail.append(job)
         self._entries += 1
         if self._entries > 64 and self._entries > 2 * self.count:
@@ -85,7 +88,7 @@ class ReadyQueue:
             if start < len(entries) and entries[start] is old:
                 entries[start] = job
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: Entry) -> None:
         """Removes a job that is no longer ready: at once if it is first, else when it is met."""
         self.count -= 1
         only = self._only
@@ -107,7 +110,7 @@ class ReadyQueue:
             self._usual = priority
         return level
 
-    def first(self) -> Job | None:
+    def first(self) -> Entry | None:
         """The next job, regardless of its named limits."""
         only = self._only
         if only is not None:
@@ -117,14 +120,14 @@ class ReadyQueue:
                 if self._current(entry.job_id) is entry:
                     return entry
             return self._head(only)
-        best: Job | None = None
+        best: Entry | None = None
         for limits in list(self._lanes):
             job = self._first_of_lane(limits)
             if job is not None and (best is None or _goes_before(job, best)):
                 best = job
         return best
 
-    def _first_of_lane(self, limits: tuple[str, ...]) -> Job | None:
+    def _first_of_lane(self, limits: tuple[str, ...]) -> Entry | None:
         lane = self._lanes[limits]
         for priority in list(self._order[limits]):
             job = self._head(lane[priority])
@@ -146,14 +149,14 @@ class ReadyQueue:
         if len(self._lanes) == 1 and () in self._lanes and len(self._lanes[()]) == 1:
             ((self._usual, self._only),) = self._lanes[()].items()
 
-    def _head(self, level: _Level) -> Job | None:
+    def _head(self, level: _Level) -> Entry | None:
         for entries in (level.ahead, level.front, level.tail):
             job = self._first_fresh(entries)
             if job is not None:
                 return job
         return None
 
-    def _first_fresh(self, entries: deque[Job]) -> Job | None:
+    def _first_fresh(self, entries: deque[Entry]) -> Entry | None:
         """The first entry whose job is still there. Those before it are dropped, so that they are
         met only once.
         """
@@ -165,13 +168,13 @@ class ReadyQueue:
             self._entries -= 1
         return None
 
-    def _fresh(self, entry: Job) -> Job | None:
+    def _fresh(self, entry: Entry) -> Entry | None:
         """The present value of an entry's job, if it is still where the entry says."""
         job = self._current(entry.job_id)
         if job is entry:
-            return job
+            return entry
         if (
-            job is not None
+            isinstance(job, Job)
             and job.state is _READY
             and job.position == entry.position
             and job.priority == entry.priority
@@ -219,7 +222,7 @@ class ReadyQueue:
                 counts[priority] = counts.get(priority, 0) + entries
         return counts
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[Entry]:
         """All ready jobs in order. Jobs may be claimed during the iteration."""
         self.first()  # drops stale entries at the heads, so that they are not walked each time
         lanes = [self._iterate_lane(limits) for limits in self._lanes]
@@ -241,7 +244,7 @@ class ReadyQueue:
             yield chosen
             heads[best] = next(lanes[best], None)
 
-    def _iterate_lane(self, limits: tuple[str, ...]) -> Iterator[Job]:
+    def _iterate_lane(self, limits: tuple[str, ...]) -> Iterator[Entry]:
         lane = self._lanes[limits]
         for priority in self._order[limits]:
             level = lane[priority]
@@ -265,7 +268,7 @@ class ReadyQueue:
                     self._drop_level(limits, priority)
 
 
-def entry_order(job: Job) -> int:
+def entry_order(job: Job | Plain) -> int:
     """The sort key by which ready jobs can be added one by one to an empty queue: at the front, the
     last to arrive is the first.
     """
@@ -273,13 +276,13 @@ def entry_order(job: Job) -> int:
     return position if position > 0 or position <= _AHEAD_MAX else -position
 
 
-def _goes_before(job: Job, other: Job) -> bool:
+def _goes_before(job: Entry, other: Entry) -> bool:
     if job.priority != other.priority:
         return job.priority > other.priority
     return job.position < other.position
 
 
-def _insert(entries: deque[Job], job: Job) -> None:
+def _insert(entries: deque[Entry], job: Entry) -> None:
     """Inserts a job in its place, which is nearly always the last: one command may assign positions
     to several jobs and change them in another order.
     """

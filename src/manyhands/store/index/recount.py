@@ -10,6 +10,7 @@ from manyhands.engine.invariants import check_job
 from manyhands.engine.timers import due_at
 from manyhands.model import limits
 from manyhands.model.job import FINISHED, Job, State
+from manyhands.model.plain import job_of
 from manyhands.store.index.live import Index, QueueIndex
 from manyhands.store.index.retrying import is_retried
 from manyhands.store.index.tables import Table
@@ -22,7 +23,8 @@ def check_index(index: Index) -> None:
     """Asserts that the index agrees with a recount."""
     live: dict[str, Job] = {}
     by_queue: dict[str, list[Job]] = {name: [] for name in index.queues}
-    for job_id, job in index.jobs.items():
+    for job_id, value in index.values.items():
+        job = job_of(value)
         check_job(job)
         assert job.job_id == job_id, f"{job.job_id} is kept as {job_id}"
         if job.state not in FINISHED:
@@ -52,7 +54,8 @@ def _check_queue(name: str, queue: QueueIndex, jobs: list[Job]) -> None:
     assert order == [job.job_id for job in ready], f"queue {name} is out of order"
     assert queue.ready.count == len(ready), f"queue {name} miscounts its ready jobs"
     first = queue.ready.first()
-    assert first is (ready[0] if ready else None), f"queue {name} begins with another job"
+    begins = None if first is None else job_of(first)
+    assert begins == (ready[0] if ready else None), f"queue {name} begins with another job"
 
 
 def _check_tables(index: Index, live: Mapping[str, Job]) -> None:

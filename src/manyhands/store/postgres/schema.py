@@ -156,9 +156,13 @@ class Migration(Struct, frozen=True):
 
 
 # Entries are added, never changed.
-MIGRATIONS: Final = (Migration(_FIRST),)
+MIGRATIONS: Final = (
+    Migration(_FIRST),
+    # From here on frames and events may tell of plain jobs in few words.
+    Migration("UPDATE {schema}.facts SET value = '2' WHERE key = 'frames'"),
+)
 VERSION: Final = len(MIGRATIONS)
-FRAMES: Final = 1  # the version of the frames in the journal
+FRAMES: Final = 2  # the version of the frames in the journal
 
 
 def statements(schema: str) -> str:

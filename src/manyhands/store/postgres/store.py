@@ -30,6 +30,7 @@ from manyhands.model.commands import Command
 from manyhands.model.filter import Filter
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
+from manyhands.model.plain import event_of
 from manyhands.store.batch import Batch
 from manyhands.store.collector import Collector
 from manyhands.store.contract import (
@@ -404,7 +405,7 @@ class PostgresStore:
         found = list(self.past_events(seq, count_max))
         for batch in tuple(self._collector.unapplied):
             start = max(seq - batch.events_after, 0)
-            some = batch.events[start : start + count_max - len(found)]
+            some = map(event_of, batch.entries[start : start + count_max - len(found)])
             first = batch.events_after + start + 1
             found += [StoredEvent(number, event) for number, event in enumerate(some, first)]
         return found
@@ -448,8 +449,8 @@ class PostgresStore:
         the copy.
         """
         for batch in reversed(tuple(self._collector.unapplied)):
-            if job_id in batch.jobs:
-                return batch.jobs[job_id]
+            if job_id in batch.values:
+                return batch.job(job_id)
         return None
 
     def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from manyhands.store.records.frames import ReceivedFrame
+from manyhands.store.records.frames import NewRow, PlainRow, ReceivedFrame
+from manyhands.store.records.rows import plain_record
 from manyhands.store.records.tables import (
     EVENTS,
     JOBS,
@@ -116,16 +117,17 @@ class Window:
     """Frames that are written together."""
 
     __slots__ = (
+        "_inserted",
+        "_plain",
+        "_updated",
         "counters",
         "dropped",
         "dropped_results",
         "events",
         "events_after",
         "events_dropped_to",
-        "inserted",
         "replaced",
         "tables",
-        "updated",
     )
 
     def __init__(self) -> None:
@@ -134,8 +136,10 @@ class Window:
         self.dropped: dict[int, None] = {}  # jobs with everything that belongs to them
         self.replaced: dict[int, None] = {}  # jobs with the rows that are written again with them
         self.dropped_results: dict[int, None] = {}  # of jobs that are not written otherwise
-        self.inserted: dict[int, list[Any]] = {}
-        self.updated: dict[int, list[Any]] = {}
+        self._inserted: dict[int, list[Any]] = {}
+        self._updated: dict[int, list[Any]] = {}
+        # Plain jobs that were only submitted, claimed or completed: what is new, and the last row.
+        self._plain: dict[int, tuple[NewRow | None, PlainRow]] = {}
         self.events_after = 0  # the number before the first event's
         self.events: list[Raw] = []
         self.events_dropped_to = 0
@@ -143,6 +147,18 @@ class Window:
             name: Changes(table) if table.is_removed_singly() else GroupedChanges(table)
             for name, table in TABLES.items()
         }
+
+    @property
+    def inserted(self) -> dict[int, list[Any]]:
+        """Whole rows of jobs to write."""
+        self._settle_all()
+        return self._inserted
+
+    @property
+    def updated(self) -> dict[int, list[Any]]:
+        """What changed in rows of jobs that are there."""
+        self._settle_all()
+        return self._updated
 
     def is_closed(self) -> bool:
         """Whether nothing can be added, because the last removal depends on what was there
@@ -160,12 +176,15 @@ class Window:
             else:
                 for key, _ in rows:
                     self._drop(name, key[0])
-        inserted, updated = self.inserted, self.updated
+        inserted, updated, plain = self._inserted, self._updated, self._plain
         for row in frame.inserted:
             inserted[row[0]] = row
             updated.pop(row[0], None)
+            plain.pop(row[0], None)
         for row in frame.updated:
             serial = row[0]
+            if serial in plain:
+                self._settle(*plain.pop(serial))
             job = inserted.get(serial)
             if job is None:
                 updated[serial] = row
@@ -173,11 +192,57 @@ class Window:
                 job[_PLACE] = row[1:_UPDATE_RECORD]
                 job[_RECORD] = row[_UPDATE_RECORD]
                 job[_RESULT] = row[_UPDATE_RESULT]
+        for step in frame.plain:
+            serial, new = step.serial, step.new
+            if new is None and serial in plain:
+                new = plain[serial][0]
+            plain[serial] = (new, step)
         if frame.events:
             if not self.events:
                 self.events_after = frame.events_after
             assert frame.events_after == self.events_after + len(self.events)
             self.events += frame.events
+
+    def _settle_all(self) -> None:
+        for new, step in self._plain.values():
+            self._settle(new, step)
+        self._plain.clear()
+
+    def _settle(self, new: NewRow | None, step: PlainRow) -> None:
+        """Makes the row of a plain job."""
+        serial, end = step.serial, step.end
+        state, finished_at, record = plain_record(step)
+        result = until = None
+        if end is not None:
+            result, until = end.result, end.result_until
+        if new is not None:
+            self._inserted[serial] = [
+                serial,
+                new.job_id,
+                new.uid,
+                step.queue,
+                state,
+                finished_at,
+                until,
+                None,
+                None,
+                new.terms_id,
+                new.submitted_at,
+                new.unique_key,
+                new.realm,
+                new.name,
+                new.address,
+                record,
+                new.payload,
+                result,
+            ]
+            return
+        job = self._inserted.get(serial)
+        if job is None:
+            self._updated[serial] = [serial, step.queue, state, finished_at, until, record, result]
+        else:
+            job[_PLACE] = (step.queue, state, finished_at, until)
+            job[_RECORD], job[_RESULT] = record, result
 
     def _drop(self, name: str, value: int) -> None:
         """Adds a removal from a hot collection."""
@@ -187,17 +252,20 @@ class Window:
             self._drop_result(value)
         else:
             assert name in (JOBS, REPLACED)
-            self.inserted.pop(value, None)
-            self.updated.pop(value, None)
+            self._inserted.pop(value, None)
+            self._updated.pop(value, None)
+            self._plain.pop(value, None)
             for table in OF_JOB if name == JOBS else OF_ROW:
                 self.tables[table.name].drop(value)
             (self.dropped if name == JOBS else self.replaced)[value] = None
 
     def _drop_result(self, serial: int) -> None:
-        if serial in self.inserted:
-            self.inserted[serial][_RESULT] = self.inserted[serial][_RESULT_UNTIL] = None
-        elif serial in self.updated:
-            row = self.updated[serial]
+        if serial in self._plain:
+            self._settle(*self._plain.pop(serial))
+        if serial in self._inserted:
+            self._inserted[serial][_RESULT] = self._inserted[serial][_RESULT_UNTIL] = None
+        elif serial in self._updated:
+            row = self._updated[serial]
             row[_UPDATE_RESULT] = row[_UPDATE_RESULT_UNTIL] = None
         else:
             self.dropped_results[serial] = None

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from manyhands.model.events import Event
+from manyhands.model.job import Lease
+from manyhands.model.payload import Encoding
 from manyhands.store.records.tables import Rows
 
 _HEAD: Final = struct.Struct("<QQ")  # a batch of large payloads may exceed 4 GiB
@@ -38,6 +39,48 @@ class Counters(Struct, frozen=True, omit_defaults=True):
     behind_ms: int = 0  # how far the ages of records lag behind ``alive_at``
 
 
+class NewRow(Struct, frozen=True, gc=False, array_like=True):
+    """What is written once of a plain job."""
+
+    job_id: str
+    uid: str | None
+    terms_id: int
+    submitted_at: int
+    unique_key: bytes | None
+    realm: str
+    name: str
+    address: str
+    payload: bytes
+
+
+class PlainEnd(Struct, frozen=True, gc=False, array_like=True):
+    """The completion of a plain job."""
+
+    at: int
+    result: bytes | None
+    result_encoding: Encoding
+    result_until: int | None
+
+
+class PlainRow(Struct, frozen=True, gc=False, array_like=True):
+    """What became of a plain job (``model/plain.py``) in a batch. Its row is made from that when a
+    window is written, once for each job; the server has no time for it. Whatever changes in the row
+    of a job is in each of these.
+    """
+
+    serial: int
+    queue: str
+    encoding: Encoding
+    priority: float
+    position: int
+    submitted_at: int  # by the server's clock
+    durable_interest: bool
+    waiters: tuple[str, ...]
+    new: NewRow | None
+    lease: Lease | None = None
+    end: PlainEnd | None = None
+
+
 class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     """One batch. Jobs and events, which nearly every batch has, are lists of their own: as rows
     with table and key, jobs would cost 8 % more to pack and 4 % more to apply.
@@ -50,10 +93,11 @@ class Frame(Struct, Generic[Body], frozen=True, array_like=True, kw_only=True):
     events_after: int = 0  # the number before the first event's; there are no gaps
     events: list[Body] = []
     rows: Rows = {}  # everything else, by table; applied before the jobs of the frame
+    plain: list[PlainRow] = []  # jobs that are in neither list above
 
 
 # A received event stays encoded: that is how it is stored.
-SentFrame = Frame[Event]
+SentFrame = Frame[Any]
 ReceivedFrame = Frame[msgspec.Raw]
 
 

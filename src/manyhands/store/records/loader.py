@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from manyhands.model import limits
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, UNKNOWN_ORIGIN, Job, Origin, State, Unnotified
+from manyhands.model.plain import plain_ready
 from manyhands.model.reasons import as_detail
 from manyhands.model.receipts import Receipt, read_receipt
 from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFIX
@@ -145,7 +146,11 @@ class Loader:
         for job in others:
             put(job)
         for job in ready:
-            put(job)
+            plain = plain_ready(job)
+            if plain is None:
+                put(job)
+            else:
+                self._index.put_plain(plain)
 
     def _put_named(self, graphs: dict[str, int]) -> None:
         """Loads the finished jobs of open graphs, because their names keep their outcome."""

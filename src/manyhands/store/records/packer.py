@@ -1,18 +1,20 @@
 """Packs batches into frames: a row per job, its terms by number, everything else by table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from manyhands.engine.endings import result_ms_of
+from manyhands.model.events import Event
 from manyhands.model.failures import group_of_job
 from manyhands.model.identity import uid_of
 from manyhands.model.job import Job, State
+from manyhands.model.plain import Plain, PlainCompleted, PlainLeased, PlainReady
 from manyhands.model.policy import Terms
 from manyhands.store.batch import Batch
 from manyhands.store.records.frames import Counters, Frame, pack
-from manyhands.store.records.rows import decode_terms, encode_record, encode_terms
+from manyhands.store.records.rows import decode_terms, encode_record, encode_terms, plain_event
 from manyhands.store.records.tables import EVENTS, JOBS, REPLACED, RESULTS, TABLES, Row, Rows, Table
 
 _FAILED: Final = State.FAILED
@@ -155,7 +157,12 @@ class Packer:
         updated: list[Any] = []
         last_serial, result_until = self._serial, self._result_until
         plain = not batch.rows and removals.is_empty()
-        for job in batch.jobs.values():
+        steps: list[Any] = []  # `PlainRow`, as tuples: they are quicker to make
+        full = batch.full
+        for job in batch.values.values():
+            if type(job) is not Job:
+                steps.append(self._plain(job, full))  # type: ignore[arg-type]
+                continue
             serial, state, result = job.serial, job.state, job.result
             record = encode_record(job)
             if state is _FAILED or state is _CANCELLED or job.incarnation:
@@ -176,8 +183,12 @@ class Packer:
             inserted=inserted,
             updated=updated,
             events_after=batch.events_after,
-            events=batch.events,
+            events=[
+                entry if type(entry) is Event else plain_event(entry)  # type: ignore[arg-type]
+                for entry in batch.entries
+            ],
             rows={} if plain else self._rows(batch, removals, last_serial),
+            plain=steps,
         )
         packed = pack(frame)
         self._terms.fresh = []
@@ -193,7 +204,9 @@ class Packer:
         tags: list[Row] = []
         failures: list[Row] = []
         groups: list[Row] = []
-        for job in batch.jobs.values():
+        for job in batch.values.values():
+            if not isinstance(job, Job):
+                continue
             serial, state = job.serial, job.state
             is_new = serial > last_serial
             if is_new or job.job_id in batch.full:
@@ -217,6 +230,48 @@ class Packer:
             found = rows.setdefault(name, [])
             _add_changed(found, TABLES[name], changed)
         return {name: found for name, found in rows.items() if found}
+
+    def _plain(self, value: Plain, full: Collection[str]) -> tuple[Any, ...]:
+        lease = end = None
+        if type(value) is PlainReady:
+            ready = value
+        elif type(value) is PlainLeased:
+            ready, lease = value.ready, value.lease
+        else:
+            assert isinstance(value, PlainCompleted)
+            ready, lease = value.leased.ready, value.leased.lease
+            until = None
+            if value.result is not None:
+                until = self._until(ready.terms, value.at)
+            end = (value.at, value.result, value.result_encoding, until)
+        new = None
+        job_id = ready.job_id
+        if job_id in full:
+            origin = ready.origin
+            new = (
+                job_id,
+                None if len(job_id) == 32 else uid_of(job_id),
+                self._terms.number_of(ready.terms),
+                ready.submitted_at,
+                ready.unique_key,
+                origin.realm,
+                origin.name,
+                origin.address,
+                ready.payload,
+            )
+        return (
+            ready.serial,
+            ready.queue,
+            ready.encoding,
+            ready.priority,
+            ready.position,
+            ready.at,
+            ready.durable_interest,
+            ready.waiters,
+            new,
+            lease,
+            end,
+        )
 
     def _row(self, job: Job, record: bytes) -> tuple[Any, ...]:
         job_id = job.job_id
@@ -244,12 +299,13 @@ class Packer:
 
     def _result_until(self, job: Job) -> int | None:
         """When the result expires, if there is one."""
-        if job.finished_at is None:
-            return None
-        kept = result_ms_of(job)
+        return None if job.finished_at is None else self._until(job.terms, job.finished_at)
+
+    def _until(self, terms: Terms, finished_at: int) -> int | None:
+        kept = result_ms_of(terms)
         if kept is None:
             kept = self._result_ms
-        return None if kept is None else job.finished_at + kept
+        return None if kept is None else finished_at + kept
 
 
 def _add_changed(rows: list[Row], table: Table, changed: Mapping[Any, Any]) -> None:

@@ -221,7 +221,7 @@ class Pruner:
         """Whether a record is needed: by a job that depends on it, by its graph, or because it is
         about to change.
         """
-        return job_id in self._index.jobs or bool(self._index.dependants(job_id))
+        return job_id in self._index.values or bool(self._index.dependants(job_id))
 
     def _prune_results(self, now: int, count_max: int, removals: Removals) -> Steps:
         if count_max <= 0:

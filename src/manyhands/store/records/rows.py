@@ -9,13 +9,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from manyhands.model.events import Event
-from manyhands.model.job import UNKNOWN_ORIGIN, Job, State
+from manyhands.model.job import UNKNOWN_ORIGIN, Attempt, Holder, Job, Origin, State
+from manyhands.model.payload import Encoding
+from manyhands.model.plain import (
+    Plain,
+    PlainCompleted,
+    PlainLeased,
+    PlainReady,
+    attempts_max_of,
+    completing_attempt,
+)
 from manyhands.model.policy import TERMS, Terms
-from manyhands.model.reasons import read_reason
+from manyhands.model.reasons import Reason, read_reason
+from manyhands.store.records.frames import PlainRow
 
 _DEFAULT_TERMS: Final = TERMS["native"]
 _EVENTS_A_ROW: Final = 128
@@ -43,6 +53,35 @@ def encode_record(job: Job) -> bytes:
         stored_bytes=0,
     )
     return _encode(kept)
+
+
+def plain_record(row: PlainRow) -> tuple[State, int | None, bytes]:
+    """The state of a plain job, when it finished, and its record."""
+    lease, end = row.lease, row.end
+    attempts: tuple[Attempt, ...] = ()
+    if lease is None:
+        state, entered_at, finished_at = State.READY, row.submitted_at, None
+    elif end is None:
+        state, entered_at, finished_at = State.LEASED, lease.claimed_at, None
+    else:
+        state, entered_at, finished_at = State.COMPLETED, end.at, end.at
+        attempts = (completing_attempt(lease, end.at),)
+    kept = Job(
+        job_id="",
+        queue="",
+        state=state,
+        encoding=row.encoding,
+        priority=row.priority,
+        position=row.position,
+        entered_at=entered_at,
+        lease_number=0 if lease is None else 1,
+        lease=None if end is not None else lease,
+        attempts=attempts,
+        durable_interest=row.durable_interest,
+        waiters=() if end is not None else row.waiters,
+        result_encoding=Encoding.BINARY if end is None else end.result_encoding,
+    )
+    return state, finished_at, _encode(kept)
 
 
 def decode_job(record: bytes | str) -> Job:
@@ -86,8 +125,87 @@ def split_events(count: int, bodies: bytes) -> list[Raw]:
     return _split(b"\xdd" + count.to_bytes(4) + bodies)  # after the head of an array
 
 
+def plain_event(value: Plain) -> tuple[Any, ...]:
+    """What is stored of an event of a plain job: what cannot be told from its kind."""
+    if type(value) is PlainReady:
+        return (
+            _SUBMITTED,
+            value.at,
+            value.job_id,
+            value.queue,
+            attempts_max_of(value.terms),
+            value.priority,
+            value.submitted_at,
+            value.origin,
+        )
+    if type(value) is PlainLeased:
+        ready, kind, expires_at = value.ready, _CLAIMED, value.lease.expires_at
+    else:
+        assert isinstance(value, PlainCompleted)
+        ready, kind, expires_at = value.leased.ready, _COMPLETED, None
+    return (
+        kind,
+        value.at,
+        ready.job_id,
+        ready.queue,
+        attempts_max_of(ready.terms),
+        ready.priority,
+        ready.submitted_at,
+        ready.origin,
+        value.lasted_ms,
+        value.holder,
+        expires_at,
+    )
+
+
+class _PlainEvent(Struct, frozen=True, gc=False, array_like=True):
+    kind: int
+    at: int
+    job_id: str
+    queue: str
+    attempts_max: int
+    priority: float
+    submitted_at: int
+    origin: Origin
+    lasted_ms: int = 0
+    holder: Holder | None = None
+    expires_at: int | None = None
+
+    def event(self) -> Event:
+        state = _STATES[self.kind]
+        return Event(
+            self.at,
+            state,
+            self.job_id,
+            self.queue,
+            Reason.NONE,
+            0,
+            0 if state is State.READY else 1,
+            0,
+            self.attempts_max,
+            self.holder,
+            self.expires_at,
+            self.priority,
+            self.submitted_at,
+            None,
+            self.origin,
+            self.lasted_ms,
+        )
+
+
+_SUBMITTED: Final = 0
+_CLAIMED: Final = 1
+_COMPLETED: Final = 2
+_STATES: Final = (State.READY, State.LEASED, State.COMPLETED)
+# The head of an array of up to 15 values; an `Event` has more.
+_SHORT_ARRAY_MAX: Final = 0x9F
+_decode_plain_event = msgspec.msgpack.Decoder(_PlainEvent).decode
+
+
 def decode_event(body: Raw) -> Event:
     """Decodes an event."""
+    if memoryview(body)[0] <= _SHORT_ARRAY_MAX:
+        return _decode_plain_event(body).event()
     try:
         return _decode_event(body)
     except msgspec.ValidationError:

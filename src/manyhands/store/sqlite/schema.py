@@ -235,6 +235,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     # From here on journal frames hold rows by table and key, which an older program would not
     # understand. The tables are the same.
     rename,
+    # From here on frames and events may tell of plain jobs in few words, which an older program
+    # would not understand. The tables are the same.
+    "",
 )
 VERSION: Final = len(MIGRATIONS)
 # The oldest version whose journal is still applied; its frames are translated first.

@@ -23,6 +23,7 @@ from manyhands.model.commands import Command
 from manyhands.model.filter import Filter
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
+from manyhands.model.plain import event_of
 from manyhands.store.batch import Batch
 from manyhands.store.collector import Collector
 from manyhands.store.contract import (
@@ -210,7 +211,7 @@ class SqliteStore:
             found = _events_until(self._reader, seq, count_max, applied_seq)
         for batch in self._collector.unapplied:
             start = max(seq - batch.events_after, 0)
-            some = batch.events[start : start + count_max - len(found)]
+            some = map(event_of, batch.entries[start : start + count_max - len(found)])
             first = batch.events_after + start + 1
             found += [StoredEvent(number, event) for number, event in enumerate(some, first)]
         return found
@@ -254,8 +255,8 @@ class SqliteStore:
         the copy.
         """
         for batch in reversed(tuple(self._collector.unapplied)):
-            if job_id in batch.jobs:
-                return batch.jobs[job_id]
+            if job_id in batch.values:
+                return batch.job(job_id)
         return None
 
     def find_ended(self, namespace: str, names: Sequence[str]) -> dict[str, Job]:
