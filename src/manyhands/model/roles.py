@@ -73,7 +73,10 @@ class Caller(Struct, frozen=True):
         """The name under which a job that it submits is stored: ``@`` and its own name, so that it
         may look at the job later, and what the protocol knows the submitter by.
         """
-        return f"@{self.name} {submitter}" if submitter else f"@{self.name}"
+        mark = f"@{self.name}"
+        if submitter == mark or submitter.startswith(f"{mark} "):
+            return submitter  # already
+        return f"{mark} {submitter}" if submitter else mark
 
 
 # Without an access file, callers on this machine are trusted.

@@ -21,14 +21,15 @@ from manyhands.model.commands import (
     LookByKey,
     Move,
     NewJob,
+    Resume,
     SetLimit,
     SetQueue,
     Submit,
     Tick,
 )
-from manyhands.model.job import Holder
+from manyhands.model.job import Holder, Origin
 from manyhands.model.replies import Claimed, Found, Refusal, SubmittedMany, Why
-from manyhands.model.roles import ANYBODY, Caller, Right, Role
+from manyhands.model.roles import ANYBODY, RIGHTS, Caller, Right, Role
 from manyhands.testing.engine import Engine
 
 HOLDER = Holder("native", "w")
@@ -265,3 +266,35 @@ def test_what_people_chose_is_not_even_said_to_exist(engine):
 
     assert talk(LookByKey(b"key")) == Found(None)
     assert talk(Look("b1")).why is Why.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_is_asked_as_it_is_is_what_the_table_allows(engine, role):
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    free = gate.guard(Caller("x", role, ()), "", "test")
+    some = gate.guard(Caller("x", role, ("mail.*",)), "", "test")
+
+    if role is Role.OPERATE:
+        assert free is None
+    else:
+        assert {TABLE[kind].right for kind in free._free} <= RIGHTS[role]
+        assert not free._free & {Submit, Resume}  # they are signed
+        assert (Attach in free._free) is (role is Role.READ)
+    assert some._free == frozenset()
+
+
+def test_each_job_is_signed_once_with_the_name_of_its_caller(engine):
+    asked = []
+    talk = Talk(engine, Caller("x", Role.WORKER))
+    items = tuple(
+        NewJob(job_id=f"a{n}", queue="q", origin=Origin("native", name, ""))
+        for n, name in enumerate(["", "host", "host", "", "@ada"])
+    )
+
+    reply = talk(Submit(items))
+    again = talk(Submit(items))
+    asked = [engine.dispatcher.store.live.job(f"a{n}").origin.name for n in range(5)]
+
+    assert isinstance(reply, SubmittedMany)
+    assert not isinstance(again, Refusal)
+    assert asked == ["@x", "@x host", "@x host", "@x", "@x @ada"]
