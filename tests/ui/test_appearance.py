@@ -159,3 +159,14 @@ def test_a_queue_takes_little_room_on_a_telephone(browser, full):
     name, button = row.locator("a.name").bounding_box(), row.locator("button").bounding_box()
     assert name["x"] + name["width"] < button["x"]
     window.close()
+
+
+def test_a_screen_between_a_telephone_and_a_desktop_hides_no_number_of_a_queue(browser, full):
+    window = Looking(browser, full.url, viewport={"width": 768, "height": 900})
+    page = window.at("queues?q=work")
+
+    name = page.locator(".flows tbody th").first
+    expect(name).to_contain_text("1 completed")
+    window.page.set_viewport_size({"width": 1440, "height": 900})
+    expect(name.locator(".middle-only")).to_be_hidden()
+    window.close()

@@ -170,3 +170,24 @@ def test_a_page_without_anything_leaves_out_a_listener_that_is_off(tmp_path):
             assert "<pre" in text
             assert "gearman -" not in text
         client.close()
+
+
+def test_charts_and_their_numbers_say_when_the_server_started(http, api):
+    api.results("submit", queue="charted", payload=1)
+    started = api.get("about")["started_at"]
+
+    page = http.get("/ui/").text
+
+    marks = {int(mark) for mark in re.findall(r'data-started="(\d+)"', page)}
+    assert marks == {started // 1000}
+    assert page.count("server started") == page.count('class="plot"')
+
+
+def test_the_settings_of_a_queue_say_what_a_bound_would_meet(http, api):
+    api.results("submit", items=[{"queue": "bound-to-be", "payload": n} for n in range(3)])
+    api.results("claim", queue="bound-to-be", worker="w", term_ms=3_600_000)
+
+    page = text_of(http.get("/ui/queue", params={"name": "bound-to-be", "tab": "settings"}))
+
+    assert "maximum number of running jobs; 1 now" in page
+    assert "a submit above this is refused; 3 now" in page

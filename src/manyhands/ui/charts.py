@@ -100,6 +100,11 @@ class Chart(Struct, frozen=True):
             return words.NOTHING
         return words.duration(value) if self.unit == "ms" else words.number(round(value, 1))
 
+    def holds(self, step_at: int, at: int) -> bool:
+        """Whether an instant is in the step that begins at the first one."""
+        steps = self.instants
+        return len(steps) > 1 and step_at <= at < step_at + steps[1] - steps[0]
+
     def rows(self) -> list[tuple[int, list[str]]]:
         """The newest steps, newest first."""
         count = len(self.instants)

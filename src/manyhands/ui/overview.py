@@ -43,6 +43,7 @@ class Overview(Page):
         values = {
             "totals": totals,
             "retrying": retrying,
+            "started_at": self.sources.condition.started_at,
             "queues": len(self.live.queues),
             "paused": sum(known.queue.paused for known in self.live.queues.values()),
             "notes": lines(notes),

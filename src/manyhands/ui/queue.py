@@ -6,7 +6,7 @@ from typing import Any, Final
 from manyhands.model.commands import ForgetQueue
 from manyhands.model.filter import Filter, Order
 from manyhands.model.history import BOUNDS_MS, merged, quantile
-from manyhands.model.job import State
+from manyhands.model.job import FINISHED, State
 from manyhands.observe.history import RANGES
 from manyhands.store.contract import QueueFacts
 from manyhands.ui import listings, words
@@ -54,7 +54,7 @@ class QueuePage(Page):
         if tab == "stats":
             values |= await self._stats(visit, known)
         elif tab == "settings":
-            values |= self._settings(shown_policy(known.queue.policy))
+            values |= self._settings(known, shown_policy(known.queue.policy))
         elif tab != "recurring":
             values |= await self._jobs(visit, known, tab)
         return self._shown(known, values)
@@ -133,6 +133,7 @@ class QueuePage(Page):
                 (url("queue", name=name, range=word), word, None, word == span) for word in RANGES
             ],
             "charts": [throughput(frame), latency(frame), backlog(frame)],
+            "started_at": self.sources.condition.started_at,
             "total": total,
             "durations": [_spread("Wait", total.wait), _spread("Run", total.run)],
         }
@@ -142,13 +143,19 @@ class QueuePage(Page):
             return sum(self.live.retrying_counts(known.queue.name).values())
         return known.counts[State(tab)]
 
-    def _settings(self, given: dict[str, str]) -> dict[str, Any]:
+    def _settings(self, known: QueueFacts, given: dict[str, str]) -> dict[str, Any]:
         config = self.sources.config
         usual = {
             "record_ms": words.duration(config.retention_days * _DAY_MS),
             "records_max": words.number(config.retention_count),
         }
-        return {"groups": GROUPS, "given": given, "usual": usual}
+        unfinished = sum(known.counts[state] for state in State if state not in FINISHED)
+        # What a bound would meet, in the words of its hint.
+        now = {
+            "concurrency_max": f"{words.number(known.counts[State.LEASED])} now",
+            "jobs_max": f"{words.number(unfinished)} now",
+        }
+        return {"groups": GROUPS, "given": given, "usual": usual, "now_there": now}
 
     # Actions.
 
@@ -188,7 +195,7 @@ class QueuePage(Page):
                 visit, command, f"The settings of queue {words.shown(name)} are changed.", to
             )
         given = {field.name: form.text(field.name) for field in FIELDS}
-        values = self._values(known, "settings") | self._settings(given)
+        values = self._values(known, "settings") | self._settings(known, given)
         return self._shown(known, values)
 
 

@@ -81,6 +81,27 @@
     return found;
   };
 
+  // Where the server started: before that line it was stopped, or ran as another process.
+  const markStart = (plot) => {
+    const started = Number(plot.root.closest(".plot")?.dataset.started);
+    const { left, top, width, height } = plot.bbox;
+    const at = Math.round(plot.valToPos(started, "x", true));
+    if (!(started > plot.scales.x.min && at < left + width)) return;
+    const pen = plot.ctx;
+    pen.save();
+    pen.strokeStyle = pen.fillStyle = colour("dim");
+    pen.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    pen.beginPath();
+    pen.moveTo(at, top);
+    pen.lineTo(at, top + height);
+    pen.stroke();
+    pen.font = `${11 * devicePixelRatio}px system-ui`;
+    pen.textBaseline = "top";
+    pen.textAlign = at > left + width / 2 ? "right" : "left";
+    pen.fillText(" start ", at, top + 2 * devicePixelRatio);
+    pen.restore();
+  };
+
   const options = (numbers, width) => {
     const shown = numbers.unit === "ms" ? duration : count;
     const line = colour("line");
@@ -95,7 +116,7 @@
       width, height: HEIGHT,
       cursor: { y: false, points: { size: 6 } },
       legend: { show: false },
-      hooks: { setCursor: [(plot) => plot.manyhands && follow(plot)] },
+      hooks: { setCursor: [(plot) => plot.manyhands && follow(plot)], draw: [markStart] },
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), isLocal() ? Intl.DateTimeFormat().resolvedOptions().timeZone : "Etc/UTC"),
       scales: { y: scale },
       axes: [
@@ -133,6 +154,7 @@
           const numbers = event.detail.dataset.numbers;
           if (numbers === place.dataset.numbers) return;
           place.dataset.numbers = numbers;
+          place.dataset.started = event.detail.dataset.started;
           const fresh = JSON.parse(numbers);
           const plot = drawn.get(place);
           const same = (one) => JSON.stringify([one.unit, one.open, one.lines.map((line) => line.name)]);
