@@ -219,10 +219,10 @@ def test_a_schedule_is_made_and_run_from_its_page(looking, api, queue):
 def test_a_limit_is_set_and_removed(looking, api, queue):
     page = looking.at("limits")
     page.get_by_label("Name").fill(queue)
-    page.get_by_label("At most").fill("lots")
+    page.get_by_label("Concurrency").fill("lots")
     page.get_by_role("button", name="Set the limit").click()
     expect(page.get_by_text("This must be a whole number.")).to_be_visible()
-    page.get_by_label("At most").fill("4")
+    page.get_by_label("Concurrency").fill("4")
     page.get_by_role("button", name="Set the limit").click()
     expect(page.locator(".toast")).to_contain_text("At most 4 jobs")
 

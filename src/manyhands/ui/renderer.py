@@ -1,6 +1,7 @@
 """Templates, and the words and drawings that they may use."""
 
 import functools
+import gc
 import hashlib
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,8 @@ from manyhands.ui.query import quoted, state_word
 from manyhands.ui.visit import Visit
 
 _FOLDER: Final = Path(__file__).parent / "templates"
+# So many objects may wait for the garbage collector when a page has been made.
+_YOUNG_MAX: Final = 5_000
 
 
 class Renderer:
@@ -96,7 +99,12 @@ class Renderer:
             **shown.values,
         }
         values["layout"] = "part.html" if visit.is_part else "layout.html"
-        return template.render(values)
+        text = template.render(values)
+        # Templates and the macros that they import refer to each other. The collector of a server
+        # looks rarely, and so would find the cycles of hundreds of pages in one long pause.
+        if gc.get_count()[0] > _YOUNG_MAX:
+            gc.collect(0)
+        return text
 
 
 def anchor(text: str) -> str:
