@@ -36,8 +36,8 @@ from manyhands.net.backplane import Backplane
 from manyhands.net.mutual_tls import MutualTls
 from manyhands.net.tcp import TcpListener, raise_open_files_limit
 from manyhands.net.tls import Tls, TlsDoor
-from manyhands.observe.attention import Attention
-from manyhands.observe.database import database_metrics
+from manyhands.observe.attention import Attention, Note
+from manyhands.observe.database import database_metrics, database_notes
 from manyhands.observe.facts import Facts
 from manyhands.observe.history import History
 from manyhands.observe.incidents import Incidents
@@ -222,6 +222,10 @@ class Server:
         self.metrics.sources.append(endpoint.metrics)
         return endpoint
 
+    def _more_notes(self) -> Iterator[Note]:
+        if isinstance(self.config.store, DatabaseAddress):
+            yield from database_notes(cast("PostgresStore", self.store))
+
     def _amqp_homes(self) -> Homes | None:
         """Which server serves which durable queue, if there are several."""
         if self.seat is None:
@@ -242,7 +246,9 @@ class Server:
             self.audit,
             self.bulk,
             self.history,
-            Attention(self.dispatcher, self.history, store, self.dispatcher.sleepers),
+            Attention(
+                self.dispatcher, self.history, store, self.dispatcher.sleepers, self._more_notes
+            ),
             self.traffic,
             self.worker_books.by_realm,
             self.past,

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import closing
 from itertools import pairwise
 
 import httpx
@@ -378,3 +379,22 @@ def test_readers_are_told_when_the_database_is_away(tmp_path):
             submit(api, "q", 1)
             assert len(api.get("jobs?queue=q")) == 2
             api.close()
+
+
+def test_a_window_that_the_tables_refuse_ends_the_server_and_is_applied_later(tmp_path, postgresql):
+    """S16: the journal still holds it."""
+    schema = postgresql.new_schema()
+    url = postgresql.url(schema)
+    with serving(tmp_path, "--store", url) as served, closing(Api(served)) as api:
+        with postgresql.connect() as connection:
+            table = f"{schema}.jobs"
+            connection.execute(f"ALTER TABLE {table} ADD CONSTRAINT odd CHECK (queue <> 'bad')")
+        job_id = api.results("submit", queue="bad")["id"]
+
+        assert served.process.wait(90) == 1
+        assert "the tables refused what is in the journal" in served.log()
+    with postgresql.connect() as connection:
+        connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT odd")
+    served.ready_file.unlink(missing_ok=True)
+    with serving(tmp_path, "--store", url) as served, closing(Api(served)) as api:
+        assert api.get(f"jobs/{job_id}")["state"] == "ready"

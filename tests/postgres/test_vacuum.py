@@ -1,9 +1,12 @@
 """What keeps a real PostgreSQL from removing dead rows is measured, and reported in time."""
 
+from types import SimpleNamespace
+
 import httpx
 import pytest
 
 from manyhands.config.database import read_address
+from manyhands.observe.database import database_notes
 from manyhands.store.postgres import vacuum
 from manyhands.store.postgres.reader import ReaderPool
 from manyhands.store.postgres.vacuum import VacuumWatch
@@ -49,6 +52,17 @@ def test_an_open_transaction_is_warned_about_once_when_it_gets_old(watch, postgr
 
     assert watch.found.oldest_transaction_seconds == 0
     assert len(logs) == 1
+
+
+def test_an_old_transaction_needs_attention():
+    """S56: it is on the overview, and in what the command line shows."""
+    store = SimpleNamespace(hindrance=lambda: vacuum.Hindrance(oldest_transaction_seconds=700.0))
+
+    (note,) = database_notes(store)
+
+    assert "a transaction in the database has been open for 11m40s" in note.detail()
+    store.hindrance = vacuum.Hindrance
+    assert not list(database_notes(store))
 
 
 def test_dead_rows_are_counted_by_table(watch, postgresql):

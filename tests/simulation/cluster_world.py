@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from manyhands.cluster.clock import STEP_MS, DatabaseClock
 from manyhands.cluster.contract import ANOTHER, REFUSED, FencedError
-from manyhands.cluster.link import Hello, Link, LinkError, Message, OtherServerError
+from manyhands.cluster.link import Hello, Link, LinkError, OtherServerError, Sent
 from manyhands.cluster.member import Member
 from manyhands.cluster.membership import Beat, Tenure
 from manyhands.cluster.router import Router
@@ -360,7 +360,7 @@ class End:
         assert self.link.peer is not None
         return self.link.peer
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Sent) -> None:
         self.link.send(message)
         self.flush()
 
@@ -527,7 +527,9 @@ class Node:
             self.store.write_again(tail)
 
     def stall(self, seconds: float) -> None:
-        self.loop.stalled_until_us = self.world.time.now_us + int(seconds * 1e6)
+        until_us = self.world.time.now_us + int(seconds * 1e6)
+        # Never shorter than before: what came later would overtake what waits.
+        self.loop.stalled_until_us = max(self.loop.stalled_until_us, until_us)
 
 
 class Cluster:

@@ -5,7 +5,7 @@ return at once, and call back in the event loop.
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from manyhands.cluster.link import Hello, Message
+from manyhands.cluster.link import Hello, Message, Sent
 from manyhands.cluster.membership import Beat, Tenure
 
 REFUSED: Final = "refused"
@@ -53,7 +53,7 @@ class Peer(Protocol):
     def hello(self) -> Hello:
         """Who it is."""
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Sent) -> None:
         """Sends a message, with whatever else is sent in this turn."""
 
     def close(self, sentence: str) -> None:

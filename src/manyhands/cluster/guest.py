@@ -14,8 +14,9 @@ from manyhands.cluster.link import (
     End,
     LinkError,
     Message,
-    News,
+    Packed,
     Ping,
+    Sent,
     Signals,
     Undecided,
     Wake,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 # Jobs of the owner's index that are sent before others get their turn: about 5 ms.
 _PART_JOBS: Final = 2_000
-Send = Callable[[Message], None]
+Send = Callable[[Sent], None]
 TOO_LARGE: Final = Refusal(
     Why.BATCH_TOO_LARGE,
     "it was done, but the answer is too large to be passed on by another server",
@@ -53,7 +54,7 @@ class Guest:
         self._unconfirmed: dict[int, Reply] = {}
         self._answers: list[tuple[int, Reply]] = []
         self._signals: list[Signal] = []
-        self._news: list[News] = []
+        self._news: list[Packed] = []
         self._wakes: dict[str, int] = {}
         self._hands = FarHands(router.sleepers, self._wake)
         self._parts: Iterator[Batch] | None = None  # of what it does not know yet
@@ -175,7 +176,7 @@ class Guest:
 
     # What it is told.
 
-    def publish(self, news: Sequence[News]) -> None:
+    def publish(self, news: Sequence[Packed]) -> None:
         """What was committed. In a turn it goes before the answers, so that whoever has an answer
         sees what it is about.
         """

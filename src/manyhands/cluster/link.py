@@ -254,6 +254,25 @@ def frames(message: Message) -> list[bytes]:
     return parts
 
 
+class Packed:
+    """A message that goes over several links, and is packed once."""
+
+    __slots__ = ("_frames", "_message")
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._frames: list[bytes] | None = None
+
+    def frames(self) -> list[bytes]:
+        """As it travels."""
+        if self._frames is None:
+            self._frames = frames(self._message)
+        return self._frames
+
+
+Sent = Message | Packed
+
+
 class Link:
     """One end of a link. ``feed`` returns what the peer said, once it has proved who it is; what
     ``take`` returns is to be sent.
@@ -276,9 +295,9 @@ class Link:
         unsent, self._unsent = self._unsent, []
         return b"".join(unsent)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Sent) -> None:
         """Puts a message behind what is to be sent. Raises LinkError if it is too large."""
-        self._unsent += frames(message)
+        self._unsent += message.frames() if isinstance(message, Packed) else frames(message)
 
     def feed(self, data: bytes) -> list[Message]:
         """Takes bytes as they arrived; returns the messages that are complete. Raises LinkError if

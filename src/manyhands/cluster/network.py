@@ -10,7 +10,15 @@ from typing import Any, Final, Protocol, cast
 from msgspec.structs import replace
 
 from manyhands.cluster.contract import ANOTHER, REFUSED, Peer
-from manyhands.cluster.link import Goodbye, Hello, Link, LinkError, Message, OtherServerError
+from manyhands.cluster.link import (
+    Goodbye,
+    Hello,
+    Link,
+    LinkError,
+    Message,
+    OtherServerError,
+    Sent,
+)
 from manyhands.config import Address
 
 _GREETING_SECONDS: Final = 2.0  # for TLS, and once more for the proof
@@ -117,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._reason = str(exc) or self._reason
         self._on_lost(self if self.is_proved else None, self._reason)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: Sent) -> None:
         """Sends it with whatever else is sent in this turn. Raises LinkError if it is too large."""
         self._link.send(message)
         if not self._soon:

@@ -25,6 +25,8 @@ from manyhands.cluster.link import (
     LinkError,
     Message,
     News,
+    Packed,
+    Sent,
     Signals,
     Undecided,
     Wake,
@@ -44,6 +46,7 @@ from manyhands.model.commands import (
     Conclude,
     Fire,
     FollowClock,
+    Look,
     NewJob,
     NotifyDependants,
     Prolong,
@@ -68,6 +71,7 @@ _OWNERLESS_MS_MAX: Final = 10_000
 _OWN: Final = frozenset({Fire, FollowClock, NotifyDependants, Prolong, Recover, Tick})
 _NEW_WORK: Final = frozenset({Submit, Claim, Resume})
 _NEVER: Final = float("inf")
+_NO_JOB: Final = "0" * 32
 # Why nothing falls due.
 _PAUSED: Final = "this server may have been taken over"
 _ELSEWHERE: Final = "another server decides"
@@ -170,7 +174,7 @@ class Router(Dispatcher):
         self._paused: deque[_Waiting] = deque()  # until this server goes on
         # The front's side.
         self.is_mirrored = False  # all that the owner knows has come
-        self._host: Callable[[Message], None] | None = None
+        self._host: Callable[[Sent], None] | None = None
         self._waiting: dict[int, _Waiting] = {}  # by number, in order
         self._waiting_bytes = 0
         self._number = 0
@@ -316,7 +320,7 @@ class Router(Dispatcher):
         if changes:
             host(Want(changes))
 
-    def _send_some(self, host: Callable[[Message], None], asks: list[Ask]) -> None:
+    def _send_some(self, host: Callable[[Sent], None], asks: list[Ask]) -> None:
         assert self.owner is not None
         try:
             host(Asks(tuple(asks), self.confirmed()))
@@ -345,7 +349,7 @@ class Router(Dispatcher):
         """All commands below this number are answered."""
         return next(iter(self._waiting), self._number + 1)
 
-    def take(self, incarnation: str, send: Callable[[Message], None], message: Message) -> None:
+    def take(self, incarnation: str, send: Callable[[Sent], None], message: Message) -> None:
         """Takes a message of a server that was called."""
         if isinstance(message, Begin):
             self._begin(incarnation, send, message)
@@ -373,7 +377,7 @@ class Router(Dispatcher):
             self.mirror.end(message.graphs)
             self.is_mirrored = True
 
-    def _begin(self, incarnation: str, send: Callable[[Message], None], begin: Begin) -> None:
+    def _begin(self, incarnation: str, send: Callable[[Sent], None], begin: Begin) -> None:
         """A server announces that it decides."""
         if self.decides or begin.epoch < self.epoch:
             return
@@ -412,7 +416,7 @@ class Router(Dispatcher):
         for waiting in unknown:
             self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
 
-    def lose_host(self, send: Callable[[Message], None], since_ms: float) -> None:
+    def lose_host(self, send: Callable[[Sent], None], since_ms: float) -> None:
         """A link to another server broke; it was silent since that instant."""
         if self._host == send:
             self._host = None
@@ -579,13 +583,16 @@ class Router(Dispatcher):
         earlier = earlier_answer(command, self.store.live)
         if earlier is None:
             self.ask(repeated(command), settle, refused)
+        elif settle is not None and (self._held or self.is_suspended):
+            # In its turn: earlier ones wait for a record, or for this server to go on.
+            self.ask(Look(_NO_JOB, brief=True), lambda _found: settle(earlier))
         elif settle is not None:
             # After what was decided before.
             self._open.answers.append((settle, earlier))
             self._open.urgent = True
             self._arm_flush()
 
-    def greet(self, incarnation: str, send: Callable[[Message], None]) -> None:
+    def greet(self, incarnation: str, send: Callable[[Sent], None]) -> None:
         """A front has called."""
         guest = self.guests.get(incarnation)
         if guest is None:
@@ -608,7 +615,7 @@ class Router(Dispatcher):
         else:
             guest.decline(message)
 
-    def lose_guest(self, incarnation: str, send: Callable[[Message], None]) -> None:
+    def lose_guest(self, incarnation: str, send: Callable[[Sent], None]) -> None:
         """A link of a front broke; it may come back, or have called again already."""
         guest = self.guests.get(incarnation)
         if guest is not None and guest.is_linked_by(send):
@@ -635,7 +642,7 @@ class Router(Dispatcher):
         for listener in self.on_own:
             listener(batch, elapsed_ms)
         if self.guests:
-            news = list(news_of(batch, self))
+            news = [Packed(each) for each in news_of(batch, self)]
             for guest in self.guests.values():
                 guest.publish(news)
 

@@ -65,13 +65,17 @@ class Attention:
         history: History | SeenHistory,
         store: Store,
         sleepers: Sleepers,
+        more: Callable[[], Iterator[Note]] = lambda: iter(()),
     ) -> None:
-        """``history``, ``store`` and ``sleepers`` may be those that one caller sees."""
+        """``history``, ``store`` and ``sleepers`` may be those that one caller sees. ``more``: what
+        else needs attention.
+        """
         self._dispatcher = dispatcher
         self._history = history
         self._store = store
         self._live = store.live
         self._sleepers = sleepers
+        self._more = more
         self.recent: Mapping[str, Sample] = {}  # of each queue, in the last minutes
         self._worked: frozenset[str] = frozenset()  # queues that had a claim in the last minute
         self._failing: list[Note] = []
@@ -141,6 +145,7 @@ class Attention:
             yield Note(level="bad", what="disk full", sentence=sentence)
         if self._dispatcher.draining:
             yield Note(level="warn", what="draining", sentence="the server is stopping")
+        yield from self._more()
 
     def _queue_notes(self, now: int) -> Iterator[Note]:
         sleepers = self._sleepers

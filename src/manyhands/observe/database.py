@@ -11,8 +11,23 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from manyhands.observe.attention import Note
+
 if TYPE_CHECKING:
     from manyhands.store.postgres.store import PostgresStore
+
+
+def database_notes(store: "PostgresStore") -> Iterator[Note]:
+    """What needs attention."""
+    found = store.hindrance()
+    if found.is_long:
+        yield Note(
+            level="warn",
+            what="old transaction",
+            sentence="a transaction in the database has been open for {span}; until it ends, every"
+            " job costs more",
+            span_ms=int(found.oldest_transaction_seconds * 1000),
+        )
 
 
 def database_metrics(store: "PostgresStore") -> Iterator[Metric]:

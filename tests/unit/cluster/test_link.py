@@ -17,6 +17,7 @@ from manyhands.cluster.link import (
     Link,
     LinkError,
     OtherServerError,
+    Packed,
     Ping,
 )
 from manyhands.model.commands import Command, NewJob, Submit
@@ -212,6 +213,23 @@ def test_a_stranger_may_not_send_in_several_frames() -> None:
     called = Link(hello(2), SECRET, calling=False)
     with pytest.raises(LinkError, match="at most 4096"):
         called.feed((10 | 1 << 31).to_bytes(4, "big"))
+
+
+def test_what_goes_over_several_links_is_packed_once(monkeypatch) -> None:
+    pairs = [pair() for _ in range(3)]
+    packed, packings = Packed(Ping(7)), []
+    pack = wire._encode
+
+    def count(message: object) -> bytes:
+        packings.append(message)
+        return pack(message)
+
+    monkeypatch.setattr(wire, "_encode", count)
+    for caller, called in pairs:
+        caller.send(packed)
+        assert called.feed(caller.take()) == [Ping(7)]
+
+    assert packings == [Ping(7)]
 
 
 def test_a_message_that_is_too_large_is_not_sent(monkeypatch) -> None:

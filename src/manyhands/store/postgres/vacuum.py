@@ -32,6 +32,11 @@ class Hindrance(Struct, frozen=True):
     oldest_transaction_seconds: float = 0.0
     dead_rows: dict[str, int] = field(default_factory=dict)  # by table
 
+    @property
+    def is_long(self) -> bool:
+        """Whether the oldest transaction is so old that somebody should look at it."""
+        return self.oldest_transaction_seconds > LONG_SECONDS
+
 
 class VacuumWatch:
     """Looks in a thread of its own, from the start to ``end``."""
@@ -61,13 +66,12 @@ class VacuumWatch:
         """Looks once. Raises StoreError or psycopg.Error."""
         with self._pool.borrow() as reader:
             self.found = _read(reader, self._schema)
-        oldest = self.found.oldest_transaction_seconds
-        is_long = oldest > LONG_SECONDS
+        is_long = self.found.is_long
         if is_long and not self._is_long:
             _log.warning(
                 "a transaction in the database has been open for long; until it ends, PostgreSQL "
                 "cannot remove dead rows, and every job costs more (see pg_stat_activity)",
-                minutes=int(oldest // 60),
+                minutes=int(self.found.oldest_transaction_seconds // 60),
             )
         self._is_long = is_long
 
