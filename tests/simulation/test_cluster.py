@@ -85,3 +85,30 @@ def test_a_front_is_not_kept_busy_by_what_only_the_owner_may_decide() -> None:
     front.loop.call_later = count
     world.run(5.0)
     assert 5 <= calls < 200
+
+
+def test_a_clock_that_is_set_while_a_server_is_suspended_moves_its_leases() -> None:
+    """S20 and S22: what it asks of itself meanwhile is not lost."""
+    world = Cluster(1)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    job_id = ledger.submit(owner)
+    ledger.claim(owner, "q", 1, lambda _: None)
+    world.run(0.5)
+    before = _left_ms(owner, job_id)
+    owner.router.suspended_ms = owner.clock.monotonic_ms()
+    world.time.wall_ms -= 3_600_000
+    owner.clock.follow(-3_600_000)
+    owner.router.prolong(-3_600_000)
+    owner.router.suspend_from(owner.clock.monotonic_ms() + 3_500)
+    world.run(0.5)
+    assert _left_ms(owner, job_id) == pytest.approx(before, abs=1_000)
+
+
+def _left_ms(owner, job_id: str) -> int:
+    """What is left of the lease of a job."""
+    job = owner.store.live.live_job(job_id)
+    assert job.lease is not None
+    return job.lease.expires_at - owner.clock.now()

@@ -69,6 +69,7 @@ WAITING_COUNT_MAX: Final = 10_000
 _OWNERLESS_MS_MAX: Final = 10_000
 # What a server asks of itself. A front has nothing to do then: the owner asks the same.
 _OWN: Final = frozenset({Fire, FollowClock, NotifyDependants, Prolong, Recover, Tick})
+_ASKED_AGAIN: Final = frozenset({Fire, NotifyDependants, Tick})  # when time goes on
 _NEW_WORK: Final = frozenset({Submit, Claim, Resume})
 _NEVER: Final = float("inf")
 _NO_JOB: Final = "0" * 32
@@ -172,6 +173,7 @@ class Router(Dispatcher):
         # From this instant on, by the monotonic clock, nothing may be decided.
         self.suspended_ms = _NEVER
         self._paused: deque[_Waiting] = deque()  # until this server goes on
+        self._own_paused: list[_Waiting] = []  # what it asked of itself meanwhile
         # The front's side.
         self.is_mirrored = False  # all that the owner knows has come
         self._host: Callable[[Sent], None] | None = None
@@ -224,12 +226,15 @@ class Router(Dispatcher):
         """
         if not self._paused:
             self.hold_time(_PAUSED)
-        if type(command) in _OWN:
-            return  # asked again when time goes on
-        if len(self._paused) >= WAITING_COUNT_MAX:
-            self._refuse(_CROWDED, settle, refused)
+        if type(command) in _ASKED_AGAIN:
             return
-        self._paused.append(_Waiting(command, settle, refused, self.clock.monotonic_ms()))
+        waiting = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        if type(command) in _OWN:
+            self._own_paused.append(waiting)
+        elif len(self._paused) >= WAITING_COUNT_MAX:
+            self._refuse(_CROWDED, settle, refused)
+        else:
+            self._paused.append(waiting)
 
     def suspend_from(self, instant_ms: float) -> None:
         """A beat succeeded: until this instant nobody takes over."""
@@ -242,7 +247,9 @@ class Router(Dispatcher):
         )
         self.prolong(int(now_ms - was_ms))
         self.release_time(_PAUSED)
-        paused, self._paused = self._paused, deque()
+        paused = [*self._own_paused, *self._paused]
+        self._own_paused.clear()
+        self._paused.clear()
         for each in paused:
             self.ask(each.command, each.settle, each.refused)
 
@@ -552,7 +559,9 @@ class Router(Dispatcher):
         self._ownerless_ms = self.clock.monotonic_ms()
         self.hold_time(_ELSEWHERE)
         self.release_time(_PAUSED)
-        paused, self._paused = self._paused, deque()
+        paused = [*self._own_paused, *self._paused]
+        self._own_paused.clear()
+        self._paused.clear()
         for each in paused:
             self._forward(each.command, each.settle, each.refused)
 
