@@ -241,11 +241,12 @@ def test_a_path_that_is_no_directory_is_an_error(tmp_path):
 
 
 FORKED = """
-import os, sys
+import os, sys, warnings
 from manyhands.embedding import EmbeddedError, embedded
 
 place = embedded()
 place.start()
+warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork, as of Python 3.12
 if os.fork() == 0:
     try:
         place.open()
