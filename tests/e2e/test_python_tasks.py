@@ -560,6 +560,8 @@ def test_p19_outputs_that_cannot_be_are_refused_at_submit(app, served, queue):
         add.submit(silent.submit(1).output)
     with pytest.raises(ValueError, match="another server"):
         add.submit(other.handle(new_id()).output)
+    with pytest.raises(TypeError, match=r"argument a: <Handle .* give its \.output$"):
+        add.submit([add.submit(1)])
 
 
 def test_p20_a_failed_dependency_cancels_with_its_cause(app, queue):

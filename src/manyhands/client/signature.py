@@ -58,6 +58,8 @@ class Hooks:
             raise _OutputsFound
         if hasattr(type(value), "model_validate"):
             return value.model_dump(mode="json")
+        if hasattr(type(value), "output") and hasattr(type(value), "aresult"):
+            raise TypeError(f"{value!r} is not its result: give its .output")
         if self._encode is not None:
             return self._encode(value)
         raise NotImplementedError
@@ -232,9 +234,9 @@ class Arguments:
                 msgspec.json.encode(value, enc_hook=_naming(self._hooks))
                 _check_numbers(value, _naming(self._hooks))
             except _UNFIT as problem:
-                text = str(problem) or f"objects of type {_kind(value)} have no JSON form"
                 advice = "pass App(encode=…, decode=…) for types that JSON has no form for"
-                return TypeError(f"{self._name}: argument {parameter.name}: {text}; {advice}")
+                text = str(problem) or f"objects of type {_kind(value)} have no JSON form; {advice}"
+                return TypeError(f"{self._name}: argument {parameter.name}: {text}")
         return TypeError(f"{self._name}: {error}")
 
     def value_of(self, bound: Struct, name: str) -> Any:  # noqa: ANN401
