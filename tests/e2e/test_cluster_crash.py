@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.databases import Replicated, replicated
-from tests.e2e.cluster import Cluster, running
+from tests.e2e.cluster import Cluster, is_ready, running
 from tests.e2e.cluster_clients import (
     DWORK_QUEUE,
     QUEUE,
@@ -60,10 +60,21 @@ class Faults:
         self.happened[name] += 1
         began = time.monotonic()
         getattr(self, name)()
+        wait_until(self._all_are_ready)
+        self.seconds[name] += time.monotonic() - began
+
+    def _all_are_ready(self) -> bool:
+        """Starts again what has ended. Where the machine stands still for longer than a lease, so
+        may be a server that nobody stopped.
+        """
+        for name, server in list(self.cluster.servers.items()):
+            if server.process.poll() == FENCED:
+                self.happened["fenced by the way"] += 1
+                del self.cluster.servers[name]
+                self.cluster.unwire(name)
         with ThreadPoolExecutor() as pool:
             list(pool.map(self.cluster.start, set(NAMES) - self.cluster.servers.keys()))
-        self.cluster.until_ready()
-        self.seconds[name] += time.monotonic() - began
+        return all(is_ready(server) for server in self.cluster.servers.values())
 
     def _one(self) -> str:
         return self.rng.choice(NAMES)
