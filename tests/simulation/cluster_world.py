@@ -325,8 +325,8 @@ class Shared:
         base = self._base
 
         def work() -> bool:
-            if base.owner != self.tenure:
-                return False
+            if base.owner != self.tenure or self._server.store.has_lost_touch:
+                return False  # it lacks some of what was decided
             base.give(to if to in base.rows else None)
             if leaves:
                 base.rows[self.tenure]["state"] = "leaving"

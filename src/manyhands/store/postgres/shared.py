@@ -205,6 +205,10 @@ class SharedStore(PostgresStore):
     def applied_number(self) -> int:
         return self._applied
 
+    def applied_record(self) -> int:
+        """The last record of the journal that is known to be applied."""
+        return self._link.record
+
     def hurry(self) -> int:
         """Has everything durable applied soon; returns the number of its last batch."""
         if self._applied < self._durable:
@@ -435,15 +439,18 @@ class Seats:
             return bool(changed.rowcount)
 
     def hand_over(self, to: int | None, *, leaves: bool) -> bool:
-        """Makes another server the owner. What this one decided is applied."""
+        """Makes another server the owner. What this one decided is applied; not if the database has
+        failed over since, and lacks some of it: that is about to be written again.
+        """
         name = self._name
         with self._connected() as connection, connection.transaction():
             number = tenure.turn_directory(connection, name)
             changed = connection.execute(
                 f"UPDATE {name}.families SET epoch = epoch + 1, version = %s, tenure = (SELECT"
                 f" tenure FROM {name}.tenures WHERE tenure = %s AND state = 'serving')"
-                " WHERE family = 1 AND tenure = %s",
-                (number, to, self._tenure),
+                " WHERE family = 1 AND tenure = %s"
+                f" AND (SELECT applied FROM {name}.progress WHERE tenure = %s) >= %s",
+                (number, to, self._tenure, self._tenure, self._store.applied_record()),
             )
             if leaves:
                 connection.execute(
