@@ -83,6 +83,7 @@ def pair(three, connection, submitter, worker):
 
 @every_pair
 def test_a_job_is_submitted_here_worked_there_and_watched_elsewhere(pair):
+    """S36 and S47."""
     sample = SAMPLES[2]
     payload, watch = pair.submit(sample)
 
@@ -98,6 +99,7 @@ def test_a_job_is_submitted_here_worked_there_and_watched_elsewhere(pair):
 
 @every_pair
 def test_a_failure_reported_there_reaches_the_submitter_here(pair):
+    """S47."""
     _, watch = pair.submit(SAMPLES[1])
 
     pair.worker.claim()
@@ -112,6 +114,7 @@ def test_a_failure_reported_there_reaches_the_submitter_here(pair):
 
 
 def test_all_servers_show_the_same_queues_and_jobs(three):
+    """S43."""
     job_id = submit(three.servers["b"], queue="shown")
     for server in three.servers.values():
         assert wait_until(lambda server=server: state(server, job_id)) == "ready"
@@ -121,6 +124,7 @@ def test_all_servers_show_the_same_queues_and_jobs(three):
 
 
 def test_the_servers_are_listed_with_the_one_that_decides(three):
+    """S64."""
     for name in three.servers:
         seen = three.servers_seen(name)
         assert {row["name"] for row in seen} == {"a", "b", "c"}
@@ -162,6 +166,7 @@ def numbers(server) -> dict[str, float]:
 
 
 def test_metrics_tell_who_decides_and_what_was_passed_on(three):
+    """S65."""
     owner = three.decider()
     fronts = [server for name, server in three.servers.items() if name != owner]
     for front in fronts:
@@ -259,6 +264,7 @@ def test_a_search_beside_a_silent_owner_says_that_it_may_be_incomplete(two):
 
 
 def test_a_worker_that_waits_at_one_server_is_woken_by_a_job_at_another(three):
+    """S46."""
     with (
         httpx.Client(base_url=three.servers["c"].url, timeout=60.0) as waiting,
         ExitStack() as stack,
@@ -288,6 +294,7 @@ def test_a_worker_that_waits_at_one_server_is_woken_by_a_job_at_another(three):
 
 
 def test_when_the_server_that_decides_is_killed_another_takes_over_and_nothing_is_lost(two):
+    """S31, S39 and S66."""
     owner = two.decider()
     (front,) = (name for name in two.servers if name != owner)
     server = two.servers[front]
@@ -309,6 +316,7 @@ def test_when_the_server_that_decides_is_killed_another_takes_over_and_nothing_i
 
 
 def test_a_front_that_is_killed_disturbs_nobody(two):
+    """S66."""
     owner = two.decider()
     (front,) = (name for name in two.servers if name != owner)
     job_id = submit(two.servers[front])
@@ -319,6 +327,7 @@ def test_a_front_that_is_killed_disturbs_nobody(two):
 
 
 def test_a_stopped_server_hands_over_without_a_refusal(two):
+    """S23 and S30."""
     owner = two.decider()
     (front,) = (name for name in two.servers if name != owner)
     ids = [submit(two.servers[front], str(number)) for number in range(5)]
@@ -329,6 +338,7 @@ def test_a_stopped_server_hands_over_without_a_refusal(two):
 
 
 def test_a_server_that_slept_through_its_takeover_ends_with_code_4(two):
+    """S67."""
     owner = two.decider()
     (front,) = (name for name in two.servers if name != owner)
     sleeper = two.servers.pop(owner)
@@ -343,6 +353,7 @@ def test_a_server_that_slept_through_its_takeover_ends_with_code_4(two):
 
 
 def test_a_restart_of_the_database_kills_nobody(two, postgresql):
+    """S19 and S68."""
     owner = two.decider()
     before = {row["tenure"] if "tenure" in row else row["since"] for row in two.servers_seen(owner)}
     ids = [submit(server) for server in two.servers.values()]
@@ -383,6 +394,7 @@ def test_a_server_is_drained_by_way_of_another_one_and_that_is_on_record(two):
 
 
 def test_a_server_with_another_secret_is_refused_by_the_others(two, tmp_path):
+    """S45."""
     secret = tmp_path / "another.secret"
     secret.write_text("another secret than the others have")
     secret.chmod(0o600)
@@ -404,6 +416,7 @@ def test_a_server_with_another_secret_is_refused_by_the_others(two, tmp_path):
 
 
 def test_two_servers_of_one_name_are_refused(two):
+    """S76."""
     url = two.database.url(two.schema)
     ended = run(
         "serve", "--store", url, "--cluster", "127.0.0.1:0", "--server-name", "a", "--http", "off"
@@ -413,6 +426,7 @@ def test_two_servers_of_one_name_are_refused(two):
 
 
 def test_a_server_without_a_cluster_address_is_refused_beside_others(two):
+    """S17."""
     ended = run("serve", "--store", two.database.url(two.schema), "--http", "off")
     assert ended.returncode == 1
     assert "has to be alone" in ended.stderr

@@ -83,6 +83,7 @@ def journal(postgresql):
 
 
 def test_frames_that_gather_during_an_append_are_one_record(journal):
+    """S4."""
     for number in range(5):
         journal.append(b"%d" % number)
     journal.settle()
@@ -92,6 +93,7 @@ def test_frames_that_gather_during_an_append_are_one_record(journal):
 
 
 def test_a_large_frame_is_a_record_of_its_own(journal):
+    """S4."""
     large = b"x" * (5 * 1024 * 1024)
     for body in (b"a", b"b", large, b"c"):
         journal.append(body)
@@ -101,6 +103,7 @@ def test_a_large_frame_is_a_record_of_its_own(journal):
 
 
 def test_a_cut_connection_is_made_again_and_nothing_is_lost_or_doubled(journal, postgresql):
+    """S6."""
     for number in range(20):
         journal.append(b"%d," % number)
         postgresql.terminate()
@@ -116,6 +119,7 @@ def test_a_cut_connection_is_made_again_and_nothing_is_lost_or_doubled(journal, 
 
 
 def test_an_append_in_doubt_that_had_happened_counts_as_durable(journal, postgresql):
+    """S6."""
     journal.append(b"first")
     journal.settle()
     journal.run("INSERT INTO {s}.journal VALUES(%s, 2, 0, 'second')", journal.tenure)
@@ -128,6 +132,7 @@ def test_an_append_in_doubt_that_had_happened_counts_as_durable(journal, postgre
 
 
 def test_a_closing_record_ends_the_journal_for_good(journal):
+    """S8."""
     journal.append(b"mine")
     journal.settle()
     with connect(journal.address) as connection:
@@ -142,6 +147,7 @@ def test_a_closing_record_ends_the_journal_for_good(journal):
 
 
 def test_a_server_that_slept_through_its_takeover_is_fenced_also_later(journal):
+    """S9."""
     journal.append(b"mine")
     journal.settle()
     with connect(journal.address) as connection:
@@ -157,6 +163,7 @@ def test_a_server_that_slept_through_its_takeover_is_fenced_also_later(journal):
 
 
 def test_a_fenced_server_notices_when_it_connects_again(journal, postgresql):
+    """S8."""
     with connect(journal.address) as connection:
         (dead,) = tenure.others(connection, journal.address.schema)
         assert tenure.begin_closing(connection, journal.address.schema, dead, 99)
@@ -169,6 +176,7 @@ def test_a_fenced_server_notices_when_it_connects_again(journal, postgresql):
 
 
 def test_a_database_that_lost_its_tail_gets_it_again(journal, postgresql):
+    """S11 and S55."""
     for number in range(3):
         journal.append(b"%d" % number)
         journal.settle()
@@ -182,6 +190,7 @@ def test_a_database_that_lost_its_tail_gets_it_again(journal, postgresql):
 
 
 def test_a_database_that_went_back_beyond_what_is_kept_ends_the_server(journal, postgresql):
+    """S55."""
     for number in range(3):
         journal.append(b"%d" % number)
         journal.settle()
@@ -195,6 +204,7 @@ def test_a_database_that_went_back_beyond_what_is_kept_ends_the_server(journal, 
 
 
 def test_a_restored_backup_that_does_not_know_the_server_ends_it(journal, postgresql):
+    """S55 and S77."""
     journal.run("DELETE FROM {s}.tenures")
     postgresql.terminate()
     journal.append(b"late")
@@ -218,6 +228,7 @@ def test_a_database_that_says_that_another_server_decides_has_gone_back(journal,
 
 
 def test_everything_acknowledged_survives_immediate_restarts():
+    """S79."""
     with database(durable=True) as one:
         journal = Journal(one.url())
         for number in range(3):
@@ -238,6 +249,7 @@ def test_everything_acknowledged_survives_immediate_restarts():
 
 
 def test_a_full_database_is_tried_again_and_says_so(journal):
+    """S57."""
     journal.appender._lose("no room", is_full=True)
     assert journal.appender.is_full
     journal.append(b"later")

@@ -60,6 +60,7 @@ def metric(api: Api, name: str) -> float:
 
 
 def test_an_address_with_several_hosts_leads_to_the_one_that_can_be_written_to(synchronous):
+    """S7."""
     address = read_address(synchronous.url())
     with connect(address) as connection:
         assert connection.info.port == synchronous.primary.port
@@ -73,6 +74,7 @@ def test_an_address_with_several_hosts_leads_to_the_one_that_can_be_written_to(s
 def test_nothing_is_lost_or_repeated_when_a_synchronous_standby_is_promoted(
     tmp_path, synchronous, opened
 ):
+    """S55 and S69."""
     api = opened(tmp_path, "--store", synchronous.url())
     ids = submit(api, 50)
     for _ in range(2):
@@ -88,6 +90,7 @@ def test_nothing_is_lost_or_repeated_when_a_synchronous_standby_is_promoted(
 
 
 def test_what_a_promoted_standby_lacks_is_written_again(tmp_path, asynchronous, opened):
+    """S55 and S69."""
     api = opened(tmp_path, "--store", asynchronous.url())
     ids = submit(api, 20)
     wait_until(lambda: has_caught_up(asynchronous))
@@ -116,6 +119,7 @@ def test_what_a_promoted_standby_lacks_is_written_again(tmp_path, asynchronous, 
 def test_a_server_that_the_promoted_standby_never_knew_ends_with_the_numbers(
     tmp_path, asynchronous, opened
 ):
+    """S77."""
     before = opened(tmp_path / "before", "--store", asynchronous.url())
     assert before.served.stop() == 0
     wait_until(lambda: has_caught_up(asynchronous))
@@ -132,6 +136,7 @@ def test_a_server_that_the_promoted_standby_never_knew_ends_with_the_numbers(
 def test_a_database_that_forgot_who_decides_ends_the_server_with_the_numbers(
     tmp_path, asynchronous, opened
 ):
+    """S55."""
     api = opened(tmp_path, "--store", asynchronous.url())
     submit(api, 5)
     with asynchronous.connect() as connection:
@@ -148,7 +153,7 @@ def test_a_database_that_forgot_who_decides_ends_the_server_with_the_numbers(
 
 
 def test_a_backup_that_is_restored_under_a_live_server_ends_it(tmp_path, asynchronous, opened):
-    """The server finds another one under its own number, and does not take it for itself."""
+    """S77: the server finds another one under its own number, and does not take it for itself."""
     assert opened(tmp_path / "before", "--store", asynchronous.url()).served.stop() == 0
     wait_until(lambda: has_caught_up(asynchronous))
     asynchronous.part()  # the backup

@@ -73,6 +73,7 @@ def test_jobs_events_and_settings_survive_a_stop_and_a_start(tmp_path, store):
 
 
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(tmp_path, store):
+    """S66."""
     ids: list[str] = []
     worked: list[str] = []
     for _ in range(4):
@@ -97,6 +98,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
 
 
 def test_clients_wait_while_the_database_restarts_and_nothing_is_lost(tmp_path):
+    """S7 and S68."""
     with database(durable=True) as one:
         (tmp_path / "server").mkdir()
         with serving(tmp_path / "server", "--store", one.url()) as served:
@@ -115,6 +117,7 @@ def test_clients_wait_while_the_database_restarts_and_nothing_is_lost(tmp_path):
 
 
 def test_a_second_server_is_refused_while_the_first_lives(tmp_path, store):
+    """S17."""
     with serving(tmp_path, "--store", store, "--server-name", "first"):
         code, text = failed_start(tmp_path, "--store", store)
 
@@ -124,6 +127,7 @@ def test_a_second_server_is_refused_while_the_first_lives(tmp_path, store):
 
 
 def test_a_server_that_was_taken_over_ends_with_code_4(tmp_path, postgresql):
+    """S8."""
     schema = postgresql.new_schema()
     with serving(tmp_path, "--store", postgresql.url(schema)) as served:
         api = Api(served)
@@ -140,6 +144,7 @@ def test_a_server_that_was_taken_over_ends_with_code_4(tmp_path, postgresql):
 
 
 def test_a_stopped_server_is_replaced_and_fenced_when_it_wakes(tmp_path, store):
+    """S67."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     sleeper = start(tmp_path / "a", "--store", store)
@@ -163,6 +168,7 @@ def test_a_stopped_server_is_replaced_and_fenced_when_it_wakes(tmp_path, store):
 
 
 def test_a_finished_job_is_found_and_run_again_although_it_has_left_memory(tmp_path, store):
+    """S38."""
     with serving(tmp_path, "--store", store) as served:
         api = Api(served)
         (job_id,) = submit(api, "q", 1, id="c0ffee")
@@ -176,6 +182,7 @@ def test_a_finished_job_is_found_and_run_again_although_it_has_left_memory(tmp_p
 
 
 def test_a_wrong_password_is_refused_and_not_shown(tmp_path, postgresql):
+    """S62."""
     with postgresql.connect() as connection:
         connection.execute("DROP ROLE IF EXISTS guarded")
         connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
@@ -198,6 +205,7 @@ def test_a_wrong_password_is_refused_and_not_shown(tmp_path, postgresql):
 
 
 def test_a_role_without_rights_is_told_what_it_needs(tmp_path, postgresql):
+    """S3."""
     schema = postgresql.new_schema()
     with postgresql.connect() as connection:
         connection.execute("DROP ROLE IF EXISTS poor")
@@ -219,6 +227,7 @@ def test_a_role_without_rights_is_told_what_it_needs(tmp_path, postgresql):
     ],
 )
 def test_a_database_that_cannot_keep_a_promise_is_refused(tmp_path, postgresql, prepare, sentence):
+    """S5 and S7."""
     with postgresql.connect() as connection:
         connection.execute("DROP ROLE IF EXISTS odd")
         connection.execute("CREATE ROLE odd LOGIN SUPERUSER")
@@ -230,6 +239,7 @@ def test_a_database_that_cannot_keep_a_promise_is_refused(tmp_path, postgresql, 
 
 
 def test_tables_of_a_newer_version_are_refused(tmp_path, postgresql):
+    """S60."""
     schema = postgresql.new_schema()
     run("migrate", "--store", postgresql.url(schema))
     with postgresql.connect() as connection:
@@ -248,6 +258,7 @@ def test_a_database_that_is_not_there_is_named(tmp_path):
 
 
 def test_the_printed_statements_make_the_tables(tmp_path, postgresql):
+    """S3."""
     schema = postgresql.new_schema()
     printed = run("migrate", "--store", postgresql.url(schema), "--print")
     with postgresql.connect() as connection:
@@ -262,6 +273,7 @@ def test_the_printed_statements_make_the_tables(tmp_path, postgresql):
 
 
 def test_an_export_moves_jobs_from_sqlite_to_postgresql_and_back(tmp_path, store):
+    """S58."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with serving(tmp_path / "a") as served:
@@ -296,6 +308,7 @@ def test_an_export_moves_jobs_from_sqlite_to_postgresql_and_back(tmp_path, store
 
 
 def test_commands_on_files_say_that_the_database_does_it(store):
+    """S58."""
     env = environment() | {"MANYHANDS_STORE": store}
     for words in (("backup", "x"), ("check",), ("compact",)):
         ended = subprocess.run(
@@ -306,6 +319,7 @@ def test_commands_on_files_say_that_the_database_does_it(store):
 
 
 def test_pgbouncer_in_transaction_mode_may_stand_between(tmp_path, postgresql):
+    """S53."""
     program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         if os.environ.get("CI"):

@@ -35,6 +35,7 @@ def watch(postgresql):
 
 
 def test_an_open_transaction_is_warned_about_once_when_it_gets_old(watch, postgresql, monkeypatch):
+    """S56."""
     monkeypatch.setattr(vacuum, "LONG_SECONDS", 0.0)  # instead of ten minutes
     with capture_logs() as logs, postgresql.connect() as other:
         watch.look()
@@ -66,6 +67,7 @@ def test_an_old_transaction_needs_attention():
 
 
 def test_dead_rows_are_counted_by_table(watch, postgresql):
+    """S56."""
     with postgresql.connect() as other:
         other.execute("CREATE TABLE IF NOT EXISTS public.worn(i int) WITH (autovacuum_enabled=off)")
         other.execute("INSERT INTO public.worn SELECT generate_series(1, 50)")
@@ -79,6 +81,7 @@ def test_dead_rows_are_counted_by_table(watch, postgresql):
 
 
 def test_the_metrics_of_the_store_are_all_there(tmp_path, postgresql):
+    """S65."""
     with serving(tmp_path, "--store", postgresql.url(postgresql.new_schema())) as served:
         api = Api(served)
         api.results("submit", queue="q", payload=1)

@@ -36,6 +36,7 @@ def test_a_job_is_submitted_at_one_front_and_completed_at_another() -> None:
 
 
 def test_a_killed_owner_is_taken_over_within_a_second_and_nothing_is_lost() -> None:
+    """S21 and S31."""
     world = Cluster(3)
     ledger = Ledger(world)
     world.until(world.is_settled)
@@ -54,6 +55,7 @@ def test_a_killed_owner_is_taken_over_within_a_second_and_nothing_is_lost() -> N
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
+    """S80."""
     with silence():
         Story(seed).tell()
 

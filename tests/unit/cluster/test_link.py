@@ -122,6 +122,7 @@ def test_jobs_of_several_submits_share_equal_terms() -> None:
 
 
 def test_a_peer_with_another_secret_is_refused_and_learns_nothing() -> None:
+    """S45."""
     caller = Link(hello(1), b"another", calling=True)
     called = Link(hello(2), SECRET, calling=False)
     called.feed(caller.take())
@@ -134,7 +135,7 @@ def test_a_peer_with_another_secret_is_refused_and_learns_nothing() -> None:
 
 
 def test_a_proof_is_of_no_use_in_the_other_direction() -> None:
-    """A stranger that sends back what it hears proves nothing."""
+    """S45: a stranger that sends back what it hears proves nothing."""
     called = Link(hello(2), SECRET, calling=False)
     greeting = called.take()
     with pytest.raises(LinkError, match="well formed"):
@@ -155,12 +156,14 @@ def test_a_proof_is_of_no_use_in_the_other_direction() -> None:
     ],
 )
 def test_a_stranger_is_refused_with_a_sentence(changes: dict[str, object], sentence: str) -> None:
+    """S45 and S61."""
     called = Link(hello(2), SECRET, calling=False)
     with pytest.raises(LinkError, match=sentence):
         called.feed(b"".join(wire.frames(hello(1, **changes))))
 
 
 def test_a_server_that_has_the_address_of_another_is_recognised_by_both() -> None:
+    """S21."""
     caller = Link(hello(1, wanted="the one before"), SECRET, calling=True)
     called = Link(hello(2), SECRET, calling=False)
     called.feed(caller.take())
@@ -172,6 +175,7 @@ def test_a_server_that_has_the_address_of_another_is_recognised_by_both() -> Non
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_or_waited_for_but_never_believed(data: bytes) -> None:
+    """S45."""
     called = Link(hello(2), SECRET, calling=False)
     with contextlib.suppress(LinkError):
         assert called.feed(data) == []
@@ -179,6 +183,7 @@ def test_garbage_is_refused_or_waited_for_but_never_believed(data: bytes) -> Non
 
 
 def test_an_endless_frame_is_refused_before_it_is_read() -> None:
+    """S45."""
     called = Link(hello(2), SECRET, calling=False)
     with pytest.raises(LinkError, match="at most 4096"):
         called.feed((5000).to_bytes(4, "big"))
@@ -201,6 +206,7 @@ def test_a_large_message_travels_in_several_frames_and_arrives_whole(monkeypatch
 
 
 def test_a_message_that_never_ends_is_refused_before_it_fills_the_memory(monkeypatch) -> None:
+    """S45."""
     monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 100)
     monkeypatch.setattr(wire, "MESSAGE_BYTES_MAX", 1_000)
     _, called = pair()
@@ -210,6 +216,7 @@ def test_a_message_that_never_ends_is_refused_before_it_fills_the_memory(monkeyp
 
 
 def test_a_stranger_may_not_send_in_several_frames() -> None:
+    """S45."""
     called = Link(hello(2), SECRET, calling=False)
     with pytest.raises(LinkError, match="at most 4096"):
         called.feed((10 | 1 << 31).to_bytes(4, "big"))
@@ -244,12 +251,14 @@ def test_a_message_that_is_too_large_is_not_sent(monkeypatch) -> None:
 
 
 def test_garbage_after_the_greeting_ends_the_link_with_a_sentence() -> None:
+    """S45."""
     _, called = pair()
     with pytest.raises(LinkError, match="no message of a link"):
         called.feed((3).to_bytes(4, "big") + b"abc")
 
 
 def test_what_a_peer_says_before_its_proof_is_not_heard() -> None:
+    """S45."""
     called = Link(hello(2), SECRET, calling=False)
     called.feed(b"".join(wire.frames(hello(1))))
     with pytest.raises(LinkError):

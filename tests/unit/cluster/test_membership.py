@@ -35,6 +35,7 @@ def test_a_server_that_beats_lives() -> None:
 
 
 def test_a_server_whose_beats_stand_still_for_a_lease_is_dead() -> None:
+    """S19."""
     observer = Observer()
     observer.beat()
     for _ in range(4):
@@ -46,7 +47,7 @@ def test_a_server_whose_beats_stand_still_for_a_lease_is_dead() -> None:
 
 
 def test_nobody_is_dead_for_a_server_that_has_hardly_beaten_itself() -> None:
-    """It stood still: that others did not beat in this time is not known."""
+    """S19: it stood still: that others did not beat in this time is not known."""
     observer = Observer()
     observer.beat()
     observer.beat(after_ms=20_000, other_lives=False)
@@ -58,6 +59,7 @@ def test_nobody_is_dead_for_a_server_that_has_hardly_beaten_itself() -> None:
 
 
 def test_an_outage_of_the_database_kills_nobody() -> None:
+    """S19."""
     observer = Observer()
     observer.beat()
     for _ in range(10):
@@ -72,6 +74,7 @@ def test_an_outage_of_the_database_kills_nobody() -> None:
 
 
 def test_a_certain_death_is_believed_at_once_until_it_beats_again() -> None:
+    """S21."""
     observer = Observer()
     observer.beat()
     observer.membership.make_certain(2)
@@ -81,6 +84,7 @@ def test_a_certain_death_is_believed_at_once_until_it_beats_again() -> None:
 
 
 def test_a_server_never_declares_itself_dead() -> None:
+    """S19."""
     observer = Observer()
     for _ in range(20):
         observer.beat(other_lives=True)
@@ -88,6 +92,7 @@ def test_a_server_never_declares_itself_dead() -> None:
 
 
 def test_a_server_is_suspended_well_before_others_may_call_it_dead() -> None:
+    """S20."""
     observer = Observer()
     observer.beat()
     assert observer.membership.suspended_ms() == observer.now_ms + 3_500
@@ -104,6 +109,7 @@ def test_a_closed_server_is_forgotten() -> None:
 
 
 def test_the_time_of_the_database_is_taken_from_the_quickest_round_trip() -> None:
+    """S22."""
     observer = Observer()
     assert observer.membership.offset_ms() is None
     observer.beat(took_ms=900)
@@ -113,6 +119,7 @@ def test_the_time_of_the_database_is_taken_from_the_quickest_round_trip() -> Non
 
 
 def test_time_is_followed_without_a_jump() -> None:
+    """S22."""
     assert slewed(300.0, 1_000.0) == 10.0
     assert slewed(-300.0, 1_000.0) == -10.0
     assert slewed(3.0, 1_000.0) == 3.0
