@@ -13,6 +13,7 @@ import httpx
 import psycopg
 import pytest
 
+from manyhands.store.postgres.schema import VERSION
 from tests.databases import database, own_folder
 from tests.e2e.serving import Api, command, environment, own_port, run, serving, start, wait_until
 
@@ -412,3 +413,24 @@ def test_a_window_that_the_tables_refuse_ends_the_server_and_is_applied_later(tm
     served.ready_file.unlink(missing_ok=True)
     with serving(tmp_path, "--store", url) as served, closing(Api(served)) as api:
         assert api.get(f"jobs/{job_id}")["state"] == "ready"
+
+
+def test_tables_are_not_changed_under_a_server_of_the_version_before(tmp_path, postgresql):
+    """S60, S75: once that one is gone they are, however it ended."""
+    schema = postgresql.new_schema()
+    url = postgresql.url(schema)
+    after = tmp_path / "after"
+    after.mkdir()
+    with serving(tmp_path, "--store", url) as before, postgresql.connect() as connection:
+        last = f"UPDATE {schema}.facts SET value = '{VERSION - 1}' WHERE key = 'schema'"
+        connection.execute(last)
+        refused = run("serve", "--store", url, "--http", "off")
+
+        assert refused.returncode == 1
+        assert "has to wait until it has stopped" in refused.stderr
+        before.process.kill()
+        before.process.wait()
+        with serving(after, "--store", url) as served:
+            assert served.stop() == 0
+        version = connection.execute(f"SELECT value FROM {schema}.facts WHERE key = 'schema'")
+        assert version.fetchone() == (str(VERSION),)

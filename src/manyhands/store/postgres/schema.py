@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from manyhands.config.database import DatabaseAddress
 from manyhands.store.contract import StoreError
+from manyhands.store.postgres.processes import is_surely_gone
 from manyhands.store.postgres.sessions import unusable
 
 _Connection = psycopg.Connection[tuple[Any, ...]]
@@ -254,15 +255,17 @@ def _run(connection: _Connection, schema: str, number: int) -> None:
 
 def _refuse_beside(connection: _Connection, schema: str, version: int) -> None:
     """Raises StoreError while a server of an older version is up."""
-    row = connection.execute(
-        f"SELECT server, address FROM {schema}.tenures WHERE state <> 'closed'"
-        " AND beat_at > clock_timestamp() - interval '1 minute' LIMIT 1"
-    ).fetchone()
-    if row is not None:
-        raise StoreError(
-            f"the tables have version {version} and server {row[0]} still uses them; the change to "
-            f"version {version + 1} has to wait until it has stopped. Stop it, then start this one."
-        )
+    rows = connection.execute(
+        f"SELECT server, process FROM {schema}.tenures WHERE state <> 'closed'"
+        " AND beat_at > clock_timestamp() - interval '1 minute'"
+    ).fetchall()
+    for server, process in rows:
+        if not is_surely_gone(str(process)):
+            raise StoreError(
+                f"the tables have version {version} and server {server} used them a moment ago; the"
+                f" change to version {version + 1} has to wait until it has stopped, or has been"
+                " silent for a minute. Stop it, then start this one."
+            )
 
 
 def require(connection: _Connection, address: DatabaseAddress) -> None:

@@ -22,6 +22,7 @@ from manyhands.store.index.live import Index
 from manyhands.store.mirror import Mirror, Original
 from manyhands.store.postgres import schema, tenure
 from manyhands.store.postgres.journal import take_over
+from manyhands.store.postgres.processes import is_surely_gone
 from manyhands.store.postgres.reader import Reader
 from manyhands.store.postgres.serials import first_serial, second_at, second_of
 from manyhands.store.postgres.sessions import check_server, connect
@@ -167,7 +168,7 @@ class SharedStore(PostgresStore):
             for one in tenure.others(connection, self._address.schema)
             if (one.server == joining.server or ":" not in one.address)
             and one.address != joining.address  # bound by this process: it is gone
-            and not tenure.is_surely_gone(one.process)
+            and not is_surely_gone(one.process)
         ]
 
     @property
