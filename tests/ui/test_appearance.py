@@ -170,3 +170,12 @@ def test_a_screen_between_a_telephone_and_a_desktop_hides_no_number_of_a_queue(b
     window.page.set_viewport_size({"width": 1440, "height": 900})
     expect(name.locator(".middle-only")).to_be_hidden()
     window.close()
+
+
+@pytest.mark.parametrize(("width", "height_max"), [(1440, 70), (360, 210)])
+def test_the_search_of_the_audit_log_leaves_room_for_the_log(browser, full, width, height_max):
+    window = Looking(browser, full.url, viewport={"width": width, "height": 900})
+    page = window.at("audit")
+
+    assert page.locator(".filters").bounding_box()["height"] < height_max
+    window.close()

@@ -230,3 +230,16 @@ def test_the_end_of_a_lease_and_the_last_error_are_two_words_apart(http, api):
     page = http.get("/ui/jobs", params={"q": f"queue:{queue} state:running"}).text
 
     assert '</span> <span class="bad">after Wobbly' in page
+
+
+def test_what_is_being_retried_is_not_offered_to_be_retried(http, api):
+    queue = "tries-by-itself"
+    fail(api, queue, 1, code="Wobbly", message=queue, delay_ms=3_600_000)
+
+    page = http.get("/ui/jobs", params={"q": f"is:retrying queue:{queue}"}).text
+
+    assert re.findall(r'<option value="(retry|cancel|move|priority)"', page) == [
+        "cancel",
+        "move",
+        "priority",
+    ]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from manyhands.model.failures import headline
 from manyhands.model.filter import Filter, Order
-from manyhands.model.job import State
+from manyhands.model.job import FINISHED, State
 from manyhands.operate.bulk import POSSIBLE, BulkError, usual_states
 from manyhands.store.bulk import Bulk, BulkAction, BulkState
 from manyhands.store.contract import FailureQuestion
@@ -39,6 +39,8 @@ _DONE: Final = {
 def choices(query: Query) -> list[BulkAction]:
     """The actions for jobs in the states of the search."""
     states = query.filter.states
+    if query.filter.retrying and not states:
+        states = tuple(state for state in State if state not in FINISHED)
     if not states:
         return list(_ACTIONS)
     return [action for action in _ACTIONS if set(states) & set(POSSIBLE[action])]
