@@ -53,7 +53,11 @@ def test_a_killed_owner_is_taken_over_within_a_second_and_nothing_is_lost() -> N
     ledger.check()
 
 
-@pytest.mark.parametrize("seed", range(60))
+# The first ones, and those that have failed once.
+SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_nothing_acknowledged_is_lost(seed: int) -> None:
     """S80."""
     with silence():

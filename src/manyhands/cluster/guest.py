@@ -72,13 +72,16 @@ class Guest:
         if self._link is None:
             return
         send = self._send = self._link
-        self._answers.clear()  # it asks again for what it lacks
+        # It asks again for what it lacks; that may come later than the answers to what it asked
+        # afterwards, so all that it has not confirmed goes first.
+        self._answers = list(self._unconfirmed.items())
         self._news.clear()
         self._wakes.clear()
         self._signals.clear()
         send(Begin(self._router.epoch, self._router.events.last_seq))
         self._parts = self._router.original.parts(_PART_JOBS)
         self._send_part()
+        self._flush_soon()
 
     def detach(self) -> None:
         """The link broke. Signals meanwhile are lost, as they are on any broken connection."""
