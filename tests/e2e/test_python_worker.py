@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from manyhands import App, JobFailed
-from tests.e2e.serving import SECONDS_MAX, command, environment, is_gone, own_address
+from tests.e2e.cutting_proxy import cutting
+from tests.e2e.serving import (
+    SECONDS_MAX,
+    command,
+    environment,
+    is_gone,
+    own_address,
+    serving,
+)
 from tests.e2e.working import until, working, write_module
 
 TASKS = """
@@ -590,12 +598,53 @@ def test_p65_lines_are_json_if_asked_for(served, tasks, tmp_path):
         assert f'"job_id": "{handle.id}"' in found.log()
 
 
-def test_a_refused_worker_says_why_and_keeps_trying(tmp_path, tasks):
-    """A server that is away: the worker waits for it."""
+def test_p40_a_worker_without_a_server_says_why_once_and_keeps_trying(tmp_path, tasks):
     with working("http://127.0.0.1:1", tmp_path, code=tasks.code, ready=0) as found:
         found.wait_for("ready:")
+        found.wait_for("no connection to the server, another is tried: http://127.0.0.1:1: ")
         found.send(signal.SIGTERM)
         assert found.wait() == 0
+        assert found.log().count("another is tried") == 1
+
+
+def test_p40_a_refused_worker_says_why_once_and_keeps_trying(tmp_path, tasks):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("operator:ada:s3cret-horse-battery-staple\n")
+    tokens.chmod(0o600)
+    arguments = ("--store", "memory", "--tokens-file", str(tokens), "--log-format", "json")
+    with (
+        serving(tmp_path, *arguments) as server,
+        cutting(server.addresses["http"]) as (address, cuts),
+        working(
+            f"http://{address}",
+            tmp_path,
+            code=tasks.code,
+            ready=0,
+            MANYHANDS_TOKEN="wrong-horse-battery-staple",
+        ) as found,
+    ):
+        found.wait_for("the server refuses this worker: ")
+        until(lambda: cuts.connections_count > 10, found.log)
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+        assert found.log().count("the server refuses this worker: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--name", "x" * 300), "a worker's name has at most 200 bytes"),
+        (("--name", "a\nb"), "no control characters"),
+        (("--metrics", "nonsense"), "manyhands: metrics cannot be served at 'nonsense'"),
+    ],
+)
+def test_p42_what_cannot_be_is_named(tasks, tmp_path, flags, sentence):
+    write_module(tmp_path, tasks.code)
+    found = run_in(tmp_path, "worker", "tasks:app", *flags, url="http://127.0.0.1:1")
+
+    assert found.returncode != 0
+    assert sentence in " ".join(found.stderr.split())
+    assert "Traceback" not in found.stderr
 
 
 def test_the_worker_imports_nothing_of_the_server():

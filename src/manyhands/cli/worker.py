@@ -88,6 +88,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
 
       DJANGO_SETTINGS_MODULE=shop.settings manyhands worker --django
     """
+    from manyhands.client.worker.names import check_name
     from manyhands.client.worker.options import ORDERS, SupervisorOptions
 
     # For the child processes, which load the app.
@@ -96,6 +97,10 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     _require(log_format in ("text", "json"), "--log-format is text or json")
     levels = ("debug", "info", "warning", "error")
     _require(log_level.lower() in levels, f"--log-level is one of {', '.join(levels)}")
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     count = (os.cpu_count() or 1) if processes == "auto" else _number(processes)
     framework = _DJANGO if django else None
     if target is None:

@@ -51,7 +51,9 @@ class Listener(Protocol):
         """A note other than an answer."""
 
     def lost(self, why: str) -> None:
-        """The connection is gone; another one is on its way if one is needed."""
+        """The connection is gone, or one could not be made; another one is on its way if one is
+        needed.
+        """
 
     def refused(self, error: Exception) -> None:
         """The server refuses this client, or cannot be started: nothing will change by itself."""
@@ -210,6 +212,7 @@ class Stream:
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
                 self.problem = f"{place.name}: {str(error) or type(error).__name__}"
                 _log.debug("no connection to %s", self.problem)
+                self._listener.lost(self.problem)
             except RuntimeError as error:  # an embedded server that cannot be started
                 self.problem = f"{place.name}: {error}"
                 self._refuse(error)

@@ -49,7 +49,7 @@ class Worker(Protocol):
         """There is a connection, the first or another one: give all the credit anew."""
 
     def lost(self, why: str) -> None:
-        """The connection is gone. Leases and unanswered reports stay."""
+        """The connection is gone, or one could not be made. Leases and unanswered reports stay."""
 
     def closing(self, seconds: float) -> None:
         """The server is about to stop: no more work comes until the next ``resumed``."""

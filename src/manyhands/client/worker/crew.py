@@ -94,6 +94,7 @@ class Crew:
         self._was_connected = False
         self._is_proceeding = False
         self._is_closing = False
+        self._problems: set[str] = set()  # those that were logged since there was a connection
         self._is_nudge_due = False
         self._context = contextvars.copy_context()  # not that of a job
 
@@ -228,18 +229,25 @@ class Crew:
         if self._was_connected:
             self.tallies.reconnects += 1
         self._was_connected = True
+        self._problems.clear()
         _log.info("connected to the server")
         self._credit = [0, 0]
         self._top_up()
         self._show()
 
     def lost(self, why: str) -> None:
-        """The connection is gone."""
+        """There is no connection."""
         self._credit = [0, 0]
         if self._is_closing:
             return
-        _log.warning("the connection is lost, another one is tried: %s", why)
+        self._tell_once(logging.WARNING, "no connection to the server, another is tried: %s", why)
         self._show()
+
+    def _tell_once(self, level: int, text: str, why: str) -> None:
+        """Until there is a connection, each problem is logged once."""
+        if why not in self._problems:
+            self._problems.add(why)
+            _log.log(level, text, why)
 
     def closing(self, seconds: float) -> None:
         """The server stops."""
@@ -248,7 +256,7 @@ class Crew:
     def refused(self, error: Refused) -> None:
         """The server does not want this worker."""
         if not self._is_closing:
-            _log.error("the server refuses this worker: %s", error)
+            self._tell_once(logging.ERROR, "the server refuses this worker: %s", str(error))
 
     # Running.
 

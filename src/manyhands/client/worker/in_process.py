@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from manyhands.client.app import App
 from manyhands.client.worker.crew import Crew
-from manyhands.client.worker.names import drawn_name
+from manyhands.client.worker.names import check_name, drawn_name
 from manyhands.client.worker.options import CrewOptions
 from manyhands.client.worker.records import name_jobs_in_records
 from manyhands.client.worker.voucher import VouchingThread
@@ -29,6 +29,7 @@ class InProcessWorker:
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency is 1 or more, not {concurrency!r}")
+        check_name(name)
         self._app = app
         self._grace = grace
         self._options = CrewOptions(

@@ -76,7 +76,11 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._on_signal)
         endpoint = Endpoint(self) if self._options.metrics is not None else None
         if endpoint is not None:
-            await endpoint.open(self._options.metrics or "")
+            try:
+                await endpoint.open(self._options.metrics or "")
+            except ValueError as error:
+                sys.stderr.write(f"manyhands: {error}\n")
+                return 1
         view = (
             LiveView(self) if sys.stderr.isatty() and self._options.log_format == "text" else None
         )
