@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from manyhands.access.gate import Guard
+from manyhands.model.roles import ANYBODY, Caller
 from manyhands.web.envelope import Problem
 from manyhands.web.exchange import status_line
 
@@ -24,13 +25,14 @@ Headers = tuple[tuple[bytes, bytes], ...]
 class Head:
     """The head of a request. Requests with the same head share it."""
 
-    __slots__ = ("guard", "headers", "is_allowed", "method", "path", "peer", "query")
+    __slots__ = ("caller", "guard", "headers", "is_allowed", "method", "path", "peer", "query")
 
     def __init__(self, method: str, url: tuple[bytes, bytes], headers: dict[bytes, bytes]) -> None:
         self.method = method
         self.path, self.query = url
         self.headers = headers
         self.is_allowed = False  # until it was checked
+        self.caller: Caller = ANYBODY  # once it was checked
         self.guard: Guard | None = None  # what its commands have to pass, if they come
         self.peer = ""  # from this address
 

@@ -45,9 +45,9 @@ class Answering:
             request.started_ms = self._monotonic_ms()
             try:
                 head = request.head
-                if head.is_allowed and (
-                    head.guard is None or head.peer == request.connection.connection.address
-                ):
+                connection = request.connection.connection
+                if head.is_allowed and (head.guard is None or head.peer == connection.address):
+                    connection.caller = head.caller  # whose end is that of the connection
                     serve(request)
                 else:
                     self._let_in(request, serve)
@@ -71,7 +71,9 @@ class Answering:
                 return
             try:
                 self._admit(head, near.address or "", caller_of)
-                head.peer = request.connection.connection.address
+                connection = request.connection.connection
+                connection.caller = head.caller
+                head.peer = connection.address
                 serve(request)
             except Problem as found:
                 self.fail(request, found)
@@ -90,6 +92,7 @@ class Answering:
             sent = f"{head.method} {path}"
             self._admission.record(found, caller, address, "qless", "work", sent)
             raise
+        head.caller = caller
         head.guard = self._admission.guard(caller, address, "qless")
         # A head says who sends it only if it has credentials.
         head.is_allowed = self._admission.is_said_by(head.headers)
