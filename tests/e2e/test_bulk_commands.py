@@ -44,6 +44,20 @@ def test_a_dry_run_tells_the_number_and_does_nothing(served, api, queue):
     assert counts(api, queue) == {"ready": 2}
 
 
+def test_a_state_may_be_named_as_lists_name_it_or_as_the_api_does(served, api, queue):
+    fill(api, queue, 2)
+    api.results("claim", queue=queue, term_ms=3_600_000)
+
+    lists, of_api, wrong = (
+        talk(served, "cancel", "--queue", queue, "--state", word, "--dry-run")
+        for word in ("running", "leased", "busy")
+    )
+
+    assert lists.stdout == of_api.stdout == "1 job would be cancelled.\n"
+    assert wrong.returncode == 2
+    assert "a state is one of blocked, delayed, ready, running" in wrong.stderr
+
+
 def test_a_refusal_is_told_and_ends_with_one(served, api, queue):
     (job_id,) = fill(api, queue, 1)
 
@@ -125,7 +139,7 @@ def test_what_can_be_no_token_is_told_in_a_sentence(served, tmp_path, token):
     [
         (("cancel", "--queue", "{queue}", "--tag", ""), "--tag is empty"),
         (("cancel", "--queue", "{queue}", "--state", ""), "--state"),
-        (("cancel", "--queue", "{queue}", "--state", "nope"), "'ready'"),
+        (("cancel", "--queue", "{queue}", "--state", "nope"), "delayed, ready, running"),
         (("cancel", "--queue", "{queue}", "--older-than", "inf"), "--older-than"),
         (("cancel", "--queue", "{queue}", "--older-than", "nan"), "--older-than"),
         (("retry", "--queue", "{queue}", "--into", ""), "--into is empty"),

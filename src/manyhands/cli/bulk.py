@@ -16,6 +16,7 @@ from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.identity import full_ids
 from manyhands.cli.numbers import finite
+from manyhands.cli.output import STATE_WORDS
 from manyhands.cli.stores import AsJson, fail, progress
 from manyhands.model.job import State
 
@@ -39,6 +40,17 @@ def _condition(flag: str, metavar: str, text: str, **more: Any) -> Any:  # noqa:
     return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_FILTER, **more)
 
 
+# States in the words of lists and pages; the API's own word is understood as well.
+_STATES = {STATE_WORDS.get(state, state.value): state for state in State}
+
+
+def _state(word: str) -> State:
+    try:
+        return _STATES.get(word) or State(word)
+    except ValueError:
+        raise typer.BadParameter(f"a state is one of {', '.join(_STATES)}; not “{word}”.") from None
+
+
 # The filter: key of the API's filter, and the annotation of the flag.
 _CONDITIONS: dict[str, tuple[str, Any]] = {
     "queue": (
@@ -52,7 +64,9 @@ _CONDITIONS: dict[str, tuple[str, Any]] = {
             _condition(
                 "--state",
                 "STATE",
-                f"Only jobs in this state; may be repeated: {', '.join(State)}.",
+                f"Only jobs in this state; may be repeated: {', '.join(_STATES)}.",
+                parser=_state,
+                autocompletion=lambda: list(_STATES),
             ),
         ],
     ),
