@@ -340,7 +340,7 @@ class Results:
                 raise BadResult(f"a raw task returns bytes, str or None, not {_kind(value)}")
         try:
             result = self._encoder.encode(value)
-            if _NULL in result:
+            if value is not None and _NULL in result:
                 _check_numbers(value, self._hook)
         except _UNFIT as error:
             text = str(error) or f"objects of type {_kind(value)} have no JSON form"
