@@ -187,8 +187,9 @@ def test_what_a_shared_session_is_called_back_with_asks_as_its_peer(engine):
     replies = []
     claim = Claim(queues=("mail.out",), holder=HOLDER, tokens=("t",))
 
-    with askers.speaking(gate.guard(Caller("x", Role.READ), "", "test")):
-        later = askers.bind(lambda: askers.ask(claim, replies.append))
+    askers.enter(gate.guard(Caller("x", Role.READ), "", "test"))
+    later = askers.bind(lambda: askers.ask(claim, replies.append))
+    askers.enter(None)
     askers.ask(claim, replies.append)
     later()
     engine._run()
