@@ -409,9 +409,8 @@ class Server:
             if where is None and where_tls is None and where_curve is None:
                 continue
             listener = make(where)
-            if isinstance(listener, Relay) and isinstance(self.dispatcher, Router):
-                self.listeners.append(listener)
-                await self._relay_while_deciding(listener, self.dispatcher)
+            if isinstance(listener, Relay) and not self.dispatcher.decides:
+                self._relay_later(listener)
                 continue
             self.condition.addresses[name] = await listener.start()
             self.listeners.append(listener)
@@ -424,16 +423,15 @@ class Server:
                 self.condition.addresses[f"{name}_tls"] = await door.start()
                 self.listeners.append(door)
 
-    async def _relay_while_deciding(self, relay: Relay, router: Router) -> None:
+    def _relay_later(self, relay: Relay) -> None:
         """Only the server that decides relays, or each message would be sent several times."""
 
         def start() -> None:
+            self.listeners.append(relay)
             self._starting = asyncio.create_task(self._start_relay(relay))
 
-        router.on_deciding.append(start)
-        router.on_yielding.append(relay.stop)
-        if router.decides:
-            await self._start_relay(relay)
+        assert isinstance(self.dispatcher, Router)
+        self.dispatcher.on_deciding.append(start)
 
     async def _start_relay(self, relay: Relay) -> None:
         self.condition.addresses["amqp_relay"] = await relay.start()

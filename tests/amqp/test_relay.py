@@ -1,7 +1,5 @@
 """The relay against a real RabbitMQ: through its absence, its death, its alarms."""
 
-import json
-
 import httpx
 import pytest
 
@@ -14,8 +12,7 @@ from tests.amqp.watching import (
     run_jobs,
     until,
 )
-from tests.e2e.cluster import running
-from tests.e2e.serving import own_address, serving, start, wait_until
+from tests.e2e.serving import own_address, serving, start
 
 WINDOW = 2_000  # messages that may come twice after a failure
 
@@ -318,29 +315,3 @@ def test_an_exchange_that_is_something_else_is_told_once_and_hurts_nobody(broker
 
     told = [line for line in served.log().splitlines() if "no broker to relay to" in line]
     assert len([line for line in told if "406" in line]) == 1
-
-
-def test_of_several_servers_the_one_that_decides_relays_and_the_next_one_goes_on(
-    broker, tmp_path, postgresql
-):
-    """S50: it goes on where the other one stopped, not where it was itself started."""
-    with connect(broker.url) as connection:
-        channel = connection.channel()
-        bind_all(channel, "all", durable=True)
-        with running(tmp_path, postgresql, "a", "b", amqp_relay=broker.url) as cluster:
-            cluster.until_ready()
-            run_jobs(cluster.servers["b"], "relayed", 50)
-            before = collect_count(channel, "all", 150)
-            wait_until(lambda: kept(cluster) == before[-1][1].message_id)
-            assert cluster.stop("a") == 0
-            run_jobs(cluster.servers["b"], "relayed", 50)
-            after = collect_count(channel, "all", 150)
-
-    assert check_complete([*before, *after], 300) == 0
-
-
-def kept(cluster) -> str | None:
-    """The position that the relay has kept."""
-    with cluster.database.connect() as connection:
-        rows = connection.execute(f"SELECT record FROM {cluster.schema}.cursors").fetchall()
-    return next((str(json.loads(row[0])["seq"]) for row in rows), None)

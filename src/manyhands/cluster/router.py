@@ -163,7 +163,6 @@ class Router(Dispatcher):
         self.epoch_ms = 0.0  # when this server learnt of it
         self.owner: str | None = None  # its incarnation, if it has announced itself
         self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
-        self.on_yielding: list[Callable[[], None]] = []  # and when it ceases to
         # Called with the incarnations that are left, where this server decides and others are gone.
         self.on_gone: list[Callable[[tuple[str, ...]], None]] = []
         # Called with each commit of this server, and with each that another one announces.
@@ -560,8 +559,6 @@ class Router(Dispatcher):
         self._ownerless_ms = self.clock.monotonic_ms()
         self.hold_time(_ELSEWHERE)
         self.release_time(_PAUSED)
-        for callback in self.on_yielding:
-            callback()
         paused = [*self._own_paused, *self._paused]
         self._own_paused.clear()
         self._paused.clear()

@@ -592,7 +592,14 @@ class Dispatcher:
         elif in_flight or self._flush_soon:
             if waiting >= self._awaited_count:
                 self._flush_now()
-        elif gathering.urgent or self._flush_timer is None or self._rides_long:
+        elif (
+            gathering.urgent
+            or self._flush_timer is None
+            or (
+                self._rides_long
+                and not (gathering.fleeting and gathering.steps_count < _FLEETING_COUNT_MAX)
+            )
+        ):
             self._arm_flush()
         if signals and self.failed is None:
             self._listeners.deliver_fleeting(signals)

@@ -145,32 +145,21 @@ class Relay:
 
     async def start(self) -> str:
         """Starts connecting, whether or not there is a broker."""
-        # Another server may have relayed since this one was made.
-        self._confirmed = self._stored = self._position = self._first_position()
         # So that events before the first confirm are relayed too, even after a crash.
         self._dispatcher.ask(SetCursor(Cursor(self._name, self._confirmed)))
         self._events.watch(self.pump_soon)
         self._running = asyncio.create_task(self._run())
         return str(self._broker)
 
-    def stop(self) -> None:
-        """Another server relays from now on, from the position that was kept last."""
-        self._events.unwatch(self.pump_soon)
-        for task in (self._running, self._pumping):
-            if task is not None:
-                task.cancel()
-        self._running = self._pumping = None
-
     async def drain(self) -> None:
         """Sends what is left, if the broker is connected."""
-        if self._running is None:
-            return  # it was stopped
         if self.is_connected and self.backlog_count:
             self._caught_up.clear()
             self.pump_soon()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._caught_up.wait(), _DRAIN_SECONDS)
         self._events.unwatch(self.pump_soon)
+        assert self._running is not None
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running

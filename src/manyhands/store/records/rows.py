@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from manyhands.model.events import Event
-from manyhands.model.job import UNKNOWN_ORIGIN, Attempt, Holder, Job, Origin, State
+from manyhands.model.job import UNKNOWN_ORIGIN, Attempt, Holder, Job, Lease, Origin, State
 from manyhands.model.payload import Encoding
 from manyhands.model.plain import (
     Plain,
@@ -55,33 +55,56 @@ def encode_record(job: Job) -> bytes:
     return _encode(kept)
 
 
+class _PlainRecord(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The record of a plain job: those fields of a `Job`, in its order, that may have a value. They
+    are given by position, which takes a fifth less time.
+    """
+
+    job_id: str
+    queue: str
+    state: State
+    encoding: Encoding = Encoding.BINARY
+    priority: float = -1.0  # always written, as that of a job is
+    position: int = 0
+    entered_at: int = 0
+    lease_number: int = 0
+    lease: Lease | None = None
+    attempts: tuple[Attempt, ...] = ()
+    durable_interest: bool = True
+    waiters: tuple[str, ...] = ()
+    result_encoding: Encoding = Encoding.BINARY
+
+
 def plain_record(row: PlainRow) -> tuple[State, int | None, bytes]:
     """The state of a plain job, when it finished, and its record."""
     lease, end = row.lease, row.end
-    attempts: tuple[Attempt, ...] = ()
     if lease is None:
-        state, entered_at, finished_at = State.READY, row.submitted_at, None
-    elif end is None:
-        state, entered_at, finished_at = State.LEASED, lease.claimed_at, None
+        state, entered_at, number = State.READY, row.submitted_at, 0
     else:
+        state, entered_at, number = State.LEASED, lease.claimed_at, 1
+    waiters, finished_at, result_encoding = row.waiters, None, Encoding.BINARY
+    attempts: tuple[Attempt, ...] = ()
+    if end is not None:
+        assert lease is not None
         state, entered_at, finished_at = State.COMPLETED, end.at, end.at
         attempts = (completing_attempt(lease, end.at),)
-    kept = Job(
-        job_id="",
-        queue="",
-        state=state,
-        encoding=row.encoding,
-        priority=row.priority,
-        position=row.position,
-        entered_at=entered_at,
-        lease_number=0 if lease is None else 1,
-        lease=None if end is not None else lease,
-        attempts=attempts,
-        durable_interest=row.durable_interest,
-        waiters=() if end is not None else row.waiters,
-        result_encoding=Encoding.BINARY if end is None else end.result_encoding,
+        waiters, lease, result_encoding = (), None, end.result_encoding
+    record = _PlainRecord(
+        "",
+        "",
+        state,
+        row.encoding,
+        row.priority,
+        row.position,
+        entered_at,
+        number,
+        lease,
+        attempts,
+        row.durable_interest,
+        waiters,
+        result_encoding,
     )
-    return state, finished_at, _encode(kept)
+    return state, finished_at, _encode(record)
 
 
 def decode_job(record: bytes | str) -> Job:
