@@ -19,7 +19,7 @@ import manyhands
 from manyhands.access.rights import TABLE
 from manyhands.model import commands
 from manyhands.model.roles import RIGHTS, Right, Role
-from manyhands.protocols.dwork.codec import Kind, Query
+from manyhands.protocols.dwork.codec import Kind, Query, Task
 from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.wmp.codec import Command as Wmp
 from tests.e2e import stream_talk, wmp_talk
@@ -372,3 +372,14 @@ def test_a_role_may_do_what_the_table_says_over_every_protocol(world, protocol, 
         if said is not (TABLE[BY_NAME[name]].right not in RIGHTS[role])
     }
     assert not wrong
+
+
+@pytest.mark.parametrize("role", [Role.WORKER, Role.OPERATE])
+def test_a_task_comes_back_with_the_origin_that_its_creator_chose(world, role):
+    chosen = {f"from-{role.value}-{n}": text for n, text in enumerate(("vm", f"@{role.value} vm"))}
+    with PlainDwork(world, role) as talk:
+        made = talk.ask(Kind.CREATE, *(Task(name=n, origin=text) for n, text in chosen.items()))
+        assert made.kind is Kind.OK
+        found = [talk.ask(Kind.LOOKUP, name=name).tasks[0] for name in chosen]
+
+    assert {task.name: task.origin for task in found} == chosen

@@ -1,9 +1,18 @@
 """`manyhands completion`: what a shell needs to complete command lines."""
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+# zsh runs a file of its fpath in place of the function, at the first Tab: that has to complete too.
+_ZSH_REGISTERS: Final = "compdef _manyhands_completion manyhands"
+_ZSH_COMPLETES: Final = f"""\
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+  _manyhands_completion "$@"
+else
+  {_ZSH_REGISTERS}
+fi"""
 
 
 class Shell(enum.StrEnum):
@@ -33,8 +42,7 @@ def completion(
 
     from manyhands.cli import COMPLETION_VARIABLE
 
-    typer.echo(
-        get_completion_script(
-            prog_name="manyhands", complete_var=COMPLETION_VARIABLE, shell=shell.value
-        )
+    script = get_completion_script(
+        prog_name="manyhands", complete_var=COMPLETION_VARIABLE, shell=shell.value
     )
+    typer.echo(script.replace(_ZSH_REGISTERS, _ZSH_COMPLETES))

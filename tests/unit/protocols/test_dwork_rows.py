@@ -1,9 +1,12 @@
 """The edge cases of dwork, one test for each, by the numbers of the table they come from."""
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from manyhands.model import limits
+from manyhands.model.commands import Submit
 from manyhands.model.job import State
+from manyhands.model.roles import Caller, Role
 from manyhands.protocols.dwork.codec import Dep, Kind, LogEntry, Phase, Task
 from tests.unit.protocols.dwork_desk import START, Desk, a_task
 
@@ -192,6 +195,44 @@ def test_row_15_log_and_places_of_predecessors_are_kept(desk):
     (shown,) = desk.query(Kind.LOOKUP, name="a").tasks
     assert shown.log[0] == entry
     assert shown.preds == (Dep("p", "tcp://far"),)
+
+
+ORIGINS = ("vm", "", " ", "two words", "@", "@ada", "@ada vm", "@x vm", " @x vm", "  @x", "dwork")
+
+
+class Signing(Desk):
+    """A desk whose peer is a caller of an access file, as the gate has it."""
+
+    def ask(self, command, settle=None, refused=None) -> None:
+        for item in command.items if isinstance(command, Submit) else ():
+            signed = replace(item.origin, name=Caller("x", Role.WORKER).signed(item.origin.name))
+            force_setattr(item, "origin", signed)
+        super().ask(command, settle, refused)
+
+
+@pytest.mark.parametrize("kind_of_desk", [Desk, Signing])
+def test_row_15_a_task_comes_back_with_the_origin_that_its_creator_chose(kind_of_desk):
+    """D14"""
+    desk = kind_of_desk()
+    tasks = [Task(name=f"t{n}", origin=origin) for n, origin in enumerate(ORIGINS)]
+    assert desk.create(*tasks) is OK
+
+    given = desk.query(Kind.STEAL, location="w1", n=len(tasks)).tasks
+    shown = [desk.query(Kind.LOOKUP, name=task.name).tasks[0] for task in tasks]
+
+    assert {task.name: task.origin for task in given} == {task.name: task.origin for task in tasks}
+    assert [task.origin for task in shown] == list(ORIGINS)
+
+
+def test_row_15_no_origin_makes_a_task_look_like_that_of_a_caller(desk):
+    """D14"""
+    desk.create(*(Task(name=f"t{n}", origin=origin) for n, origin in enumerate(ORIGINS)))
+
+    sees = [
+        Caller("x", Role.SUBMIT).sees("dwork", desk.job(f"t{n}").origin.name)
+        for n in range(len(ORIGINS))
+    ]
+    assert not any(sees)
 
 
 def test_row_16_a_steal_without_n_gets_one(desk):
