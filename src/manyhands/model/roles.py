@@ -79,6 +79,13 @@ class Caller(Struct, frozen=True):
         return f"{mark} {submitter}" if submitter else mark
 
 
+def unsigned(submitter: str) -> str:
+    """What the protocol knows the submitter by, without the name of a caller. A protocol that asks
+    this must not store a name that begins with ``@``.
+    """
+    return submitter.partition(" ")[2] if submitter.startswith("@") else submitter
+
+
 # Without an access file, callers on this machine are trusted.
 ANYBODY: Final = Caller("", Role.OPERATE)
 

@@ -15,6 +15,7 @@ from manyhands.model.policy import (
     OnUnknownDependency,
     Terms,
 )
+from manyhands.model.roles import unsigned
 from manyhands.protocols.dwork.codec import (
     Dep,
     LogEntry,
@@ -97,7 +98,7 @@ class Maker:
         if found is None:
             if len(self._origins) > _ORIGINS_COUNT_MAX:
                 self._origins.clear()
-            found = self._origins[name] = Origin("dwork", name)
+            found = self._origins[name] = Origin("dwork", _escaped(name))
         return found
 
 
@@ -138,7 +139,7 @@ def task_of(job: Job, queue: str, hub: Hub, state: str | None = None) -> Task:
     failure = job.failure
     return Task(
         name=name,
-        origin=job.origin.name or job.origin.realm,
+        origin=_origin_of(job.origin),
         preds=_preds(job, kept, hub) if job.depends_on else (),
         log=_log(job, kept),
         payload=None if job.payload == name.encode() else job.payload,
@@ -150,6 +151,25 @@ def task_of(job: Job, queue: str, hub: Hub, state: str | None = None) -> Task:
         attempts_used=job.attempts_used or None,
         state=state,
     )
+
+
+# A task's creator gets back the origin that it chose. A chosen one that looks signed by a caller
+# (see roles.py) is stored with a blank before it, and so is one that looks like that.
+
+
+def _escaped(origin: str) -> str:
+    return f" {origin}" if _looks_signed(origin) else origin
+
+
+def _origin_of(submitter: Origin) -> str:
+    if submitter.realm != "dwork":
+        return submitter.name or submitter.realm
+    stored = unsigned(submitter.name)
+    return stored[1:] if _looks_signed(stored) else stored
+
+
+def _looks_signed(origin: str) -> bool:
+    return origin.lstrip(" ").startswith("@")
 
 
 def _result(job: Job) -> bytes | None:
@@ -168,7 +188,7 @@ class Giver:
         self._hub = hub
         # Tasks that were created and handed out together differ only in their names: the rest is
         # packed once. By origin, instants, attempt and priority.
-        self._rests: dict[tuple[str, int, int, int, float], bytes] = {}
+        self._rests: dict[tuple[str, str, int, int, int, float], bytes] = {}
 
     def pack(self, job: Job) -> bytes:
         """A leased job as a task, packed as part of a message."""
@@ -191,7 +211,8 @@ class Giver:
             return pack_task(task_of(job, self._queue, self._hub))
         origin = job.origin
         given = (
-            origin.name or origin.realm,
+            origin.realm,
+            origin.name,
             job.submitted_at,
             lease.claimed_at,
             job.lease_number,
