@@ -2,6 +2,7 @@
 
 import pytest
 
+from manyhands.cluster.link import Begin
 from tests.simulation.cluster_ledger import Ledger
 from tests.simulation.cluster_story import Story
 from tests.simulation.cluster_world import Cluster
@@ -53,8 +54,27 @@ def test_a_killed_owner_is_taken_over_within_a_second_and_nothing_is_lost() -> N
     ledger.check()
 
 
+def test_a_front_finds_back_to_the_owner_after_one_of_a_lost_past_has_announced_itself() -> None:
+    """S27 and S55: where the database has gone back, two owners may have one epoch."""
+    world = Cluster(5)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    front, lost = (node for node in world.living() if node is not owner)
+    front.router.take(lost.ids.incarnation, lost.ends[0].send, Begin(owner.router.epoch, 0))
+    front.router.lose_host(lost.ends[0].send, front.clock.monotonic_ms())
+    assert not front.member.is_ready
+
+    ledger.submit(front)
+    world.until(lambda: bool(ledger.submitted), 5.0)
+
+    assert front.router.owner == owner.ids.incarnation
+    assert front.member.is_ready
+
+
 # The first ones, and those that have failed once.
-SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171)
+SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -198,6 +198,7 @@ class Member:
             self._heed(offset_ms)
         self.router.suspend_from(membership.suspended_ms())
         self._look_at_others()
+        self._look_at_host(sent_ms)
         self._look_at_owner()
         if self.is_ready:
             callbacks, self.on_ready = self.on_ready, []
@@ -354,6 +355,19 @@ class Member:
             return  # it may not listen yet, or closes its tenure by itself
         self.membership.make_certain(other.row.tenure)
         self._look_at_owner()
+
+    def _look_at_host(self, sent_ms: float) -> None:
+        """A database that has gone back numbers owners again: one that it does not know any more
+        may have announced itself here after the real one, with the same epoch. A new link lets the
+        real one announce itself once more.
+        """
+        membership, router = self.membership, self.router
+        owner = self.others.get(membership.owner or 0)
+        if owner is None or owner.peer is None or router.decides:
+            return
+        is_another = router.owner != owner.row.incarnation
+        if is_another and router.epoch == membership.epoch and router.epoch_ms < sent_ms:
+            owner.peer.close("another server has announced itself instead")
 
     def _ping(self) -> None:
         self._pings += 1

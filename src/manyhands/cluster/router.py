@@ -160,7 +160,7 @@ class Router(Dispatcher):
         store.passed_on_bytes = lambda: self._waiting_bytes
         self.decides = False
         self.epoch = 0  # of the present owner, this server or another
-        self.epoch_ms = 0.0  # when this server learnt of it
+        self.epoch_ms = 0.0  # when this server learnt who that is
         self.owner: str | None = None  # its incarnation, if it has announced itself
         self.on_deciding: list[Callable[[], None]] = []  # called when this server begins to
         # Called with the incarnations that are left, where this server decides and others are gone.
@@ -388,7 +388,7 @@ class Router(Dispatcher):
         """A server announces that it decides."""
         if self.decides or begin.epoch < self.epoch:
             return
-        if begin.epoch > self.epoch:
+        if begin.epoch > self.epoch or incarnation != self.owner:
             self.epoch_ms = self.clock.monotonic_ms()
         self.epoch = begin.epoch
         self.owner = incarnation
