@@ -245,6 +245,32 @@ def test_settings_of_a_queue_are_kept_and_can_be_taken_back(http, api):
     assert api.get("queues/mail")["policy"] == {}
 
 
+def test_each_setting_of_a_queue_shows_its_name_in_the_api(http, api):
+    policy = {
+        "attempts_max": 3,
+        "backoff": {"first_ms": 10_000, "factor": 3, "ms_max": 11_000},
+        "lease_ms": 1_000,
+        "lease_forced": True,
+        "attempt_ms_max": 2_000,
+        "grace_ms": 3_000,
+        "on_expiry": "lapse",
+        "concurrency_max": 4,
+        "rate": {"count": 6, "per_ms": 7_000},
+        "jobs_max": 5,
+        "record_ms": 8_000,
+        "records_max": 9,
+    }
+    http.put("/api/queues/mail", json={"policy": policy}).raise_for_status()
+    assert api.get("queues/mail")["policy"].keys() == policy.keys()
+
+    page = http.get("/ui/queue?name=mail&tab=settings").text
+    http.put("/api/queues/mail", json={"policy": {}}).raise_for_status()
+
+    backoff = {f"backoff.{name}" for name in policy.pop("backoff")}
+    shown = set(re.findall(r"<code>([a-z_.]+)</code></label>", page))
+    assert shown == {*policy, *backoff}
+
+
 def test_what_destroys_asks_first_and_says_how_much(http, api):
     first = send(http, "limits", action="remove", name="database")
     assert first.status_code == 200

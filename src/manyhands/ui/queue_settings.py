@@ -26,6 +26,12 @@ class Field(Struct, frozen=True):
     kind: str  # "count", "duration", "rate", "factor" or "choice"
     choices: tuple[str, ...] = ()
     usual: str = ""  # what holds for jobs of the native API if nothing is set
+    inside: str = ""  # its path in a policy of the API, where that is not the name
+
+    @property
+    def path(self) -> str:
+        """Where the API has it in a queue's policy."""
+        return self.inside or self.name
 
 
 _BACKOFF: Final = DEFAULTS["native"].backoff
@@ -47,14 +53,23 @@ GROUPS: Final = (
                 "then longer each time",
                 "duration",
                 usual=duration(_BACKOFF.first_ms),
+                inside="backoff.first_ms",
             ),
-            Field("backoff_factor", "Backoff factor", "", "factor", usual=f"{_BACKOFF.factor:g}"),
+            Field(
+                "backoff_factor",
+                "Backoff factor",
+                "",
+                "factor",
+                usual=f"{_BACKOFF.factor:g}",
+                inside="backoff.factor",
+            ),
             Field(
                 "backoff_max",
                 "Longest delay before a retry",
                 "",
                 "duration",
                 usual=duration(_BACKOFF.ms_max),
+                inside="backoff.ms_max",
             ),
         ),
     ),
