@@ -45,6 +45,11 @@ class Password(Struct, frozen=True):
         salt, digest = (base64.b64encode(part).decode() for part in (self.salt, self.digest))
         return f"scrypt:{self.n}:{self.r}:{self.p}:{salt}:{digest}"
 
+    @property
+    def cost(self) -> int:
+        """How much work a comparison is."""
+        return self.n * self.r * self.p
+
     def fits(self, given: str) -> bool:
         """Whether this is the password; compared in constant time."""
         return hmac.compare_digest(_scrypt(given, self), self.digest)
@@ -83,19 +88,17 @@ def _scrypt(given: str, stored: Password) -> bytes:
     )
 
 
-# Compared with for an unknown user, so that timing does not reveal which users exist.
-_NO_PASSWORD: Final = Password(bytes(_SALT_BYTES), bytes(32))
-
-
 class PasswordCheck:
     """A password that was not verified before. `run` may take place in any thread."""
 
-    def __init__(self, given: str, mark: bytes, entries: Sequence["Entry"], count: int) -> None:
-        """Compares with so many hashes, however many the user has."""
+    def __init__(
+        self, given: str, mark: bytes, entries: Sequence["Entry"], others: Sequence[Password]
+    ) -> None:
+        """The others are compared with for the time that it takes alone."""
         self.mark = mark
         self._given = given
         self._entries = entries
-        self._count = count
+        self._others = others
 
     def run(self) -> "Entry | None":
         """The entry whose password this is. Takes 50 ms."""
@@ -103,8 +106,8 @@ class PasswordCheck:
         for entry in self._entries:
             if entry.password is not None and entry.password.fits(self._given):
                 found = entry
-        for _ in range(self._count - len(self._entries)):
-            _NO_PASSWORD.fits(self._given)
+        for other in self._others:
+            other.fits(self._given)
         return found
 
 
@@ -242,7 +245,8 @@ class Callers:
         known = self._verified.get(mark)
         if known is not None:
             return self._still(known)
-        return PasswordCheck(password, mark, self._passwords.get(user, ()), self._checks_count)
+        entries = self._passwords.get(user, ())
+        return PasswordCheck(password, mark, entries, self._stand_ins[len(entries) :])
 
     def _mark(self, user: str, password: str) -> bytes:
         said = f"{len(user)} {user}{password}".encode("utf-8", "surrogatepass")
@@ -255,8 +259,13 @@ class Callers:
         for entry in self._entries:
             if entry.password is not None:
                 self._passwords.setdefault(entry.caller.name, []).append(entry)
-        # Every password is compared with as many hashes as any user has.
-        self._checks_count = max(map(len, self._passwords.values()), default=0)
+        # Every password is compared with as many hashes as any user has, so that timing does not
+        # reveal which users exist. Those that nobody has cost as much as the dearest stored one:
+        # all are alike, unless somebody stored hashes that were not made here.
+        stored = [entry.password for entry in self._entries if entry.password is not None]
+        dearest = max(stored, key=lambda password: password.cost, default=None)
+        count = max(map(len, self._passwords.values()), default=0)
+        self._stand_ins = () if dearest is None else (replace(dearest, digest=bytes(32)),) * count
 
     def _by_curve(self, key: bytes) -> Entry | None:
         found: Entry | None = None

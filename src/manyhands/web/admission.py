@@ -9,6 +9,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
+from manyhands.access.callers import token_digest
 from manyhands.access.credentials import Credentials
 from manyhands.access.gate import NOBODY, Gate, Guard
 from manyhands.access.logins import Failure, Logins
@@ -50,7 +51,8 @@ class Admission:
         self._monotonic_ms = monotonic_ms
         self._known: dict[bytes, Caller] = {}  # by a hash with the key of this process
         self._key = os.urandom(32)
-        self._sessions: dict[str, tuple[Caller, float]] = {}  # and when each was last used
+        # By the hash of the key, which is what is compared; and when each was last used.
+        self._sessions: dict[bytes, tuple[Caller, float]] = {}
         self._guards: dict[tuple[int, str, str], Guard | None] = {}
         self.denied: dict[str, int] = {"unauthorized": 0, "forbidden": 0}
         self._callers.subscribe(self._forget)
@@ -164,12 +166,12 @@ class Admission:
             oldest = min(self._sessions, key=lambda key: self._sessions[key][1])
             del self._sessions[oldest]
         key = secrets.token_urlsafe(32)
-        self._sessions[key] = (caller, self._monotonic_ms())
+        self._sessions[token_digest(key)] = (caller, self._monotonic_ms())
         return key
 
     def log_out(self, headers: dict[bytes, bytes]) -> None:
         """Ends the session of a request."""
-        self._sessions.pop(session_key(headers), None)
+        self._sessions.pop(token_digest(session_key(headers)), None)
 
     def has_session(self, headers: dict[bytes, bytes]) -> bool:
         """Whether a request belongs to a session."""
@@ -181,7 +183,7 @@ class Admission:
         return self._callers.asks_everyone
 
     def _by_session(self, headers: dict[bytes, bytes]) -> Caller | None:
-        key = session_key(headers)
+        key = token_digest(session_key(headers))
         found = self._sessions.get(key)
         if found is None:
             return None
