@@ -24,6 +24,7 @@ from manyhands.model.replies import (
     Concluded,
     Found,
     Refusal,
+    Reported,
     Submitted,
     SubmittedMany,
     Why,
@@ -508,14 +509,14 @@ def note_acknowledged(record: Record, command: commands.Command, reply: object) 
         note_ended(record, reply.job)
     elif isinstance(reply, Concluded):
         for item in reply.items:
-            if isinstance(item, Changed):
-                note_ended(record, item.job)
+            if isinstance(item, Reported):
+                note_ended(record, item)
     elif isinstance(reply, ChangedMany) and isinstance(command, commands.Cancel):
         for job in reply.jobs:
             record.acknowledged["end", job.job_id, job.incarnation] = job.state.value
 
 
-def note_ended(record: Record, job: Job) -> None:
+def note_ended(record: Record, job: Job | Reported) -> None:
     if job.state in FINISHED:
         record.acknowledged["end", job.job_id, job.incarnation] = job.state.value
 

@@ -43,6 +43,7 @@ from manyhands.model.replies import (
     Concluded,
     Refusal,
     Reply,
+    Reported,
     Submitted,
     SubmittedMany,
     Why,
@@ -99,7 +100,7 @@ def earlier_answer(command: Command, live: Live) -> Reply | None:
         found = [_concluded(item, live) for item in command.items]
         if any(found):
             # It was committed as a whole: an item without a trace was refused.
-            return Concluded(tuple(reply or UNKNOWN_OUTCOME for reply in found))
+            return Concluded(tuple(map(_reported, found)))
     return None
 
 
@@ -173,6 +174,13 @@ def _claimed(command: Claim, live: Live) -> Reply | None:
         ):
             jobs.append(job)
     return Claimed(tuple(jobs)) if jobs else None
+
+
+def _reported(changed: Changed | None) -> Reported | Refusal:
+    if changed is None:
+        return UNKNOWN_OUTCOME
+    job = changed.job
+    return Reported(job.job_id, job.state, job.incarnation)
 
 
 def _concluded(command: Complete | Fail, live: Live) -> Changed | None:

@@ -50,6 +50,7 @@ from manyhands.model.replies import (
     Found,
     Refusal,
     Reply,
+    Reported,
     Submitted,
     SubmittedMany,
     Why,
@@ -467,7 +468,7 @@ class Dispatcher:
             command,
             changes,
             settle,
-            lambda _: Concluded(tuple([Changed(_reported(reported)) for _, reported in endings])),
+            _concluded,
             signals=signals,
         )
         return True
@@ -1074,6 +1075,12 @@ def _ids(changes: Sequence[plain.Change]) -> Created:
 
 def _claimed(changes: Sequence[plain.Change]) -> Reply:
     return Claimed(tuple([job_of(after) for _, after, _ in changes]))
+
+
+def _concluded(changes: Sequence[plain.Change]) -> Reply:
+    return Concluded(
+        tuple([Reported(job.job_id, job.state, job.incarnation) for _, job, _ in changes])
+    )
 
 
 def _reported(job: Job | PlainCompleted) -> Job:

@@ -40,7 +40,16 @@ from manyhands.model.job import (
 )
 from manyhands.model.policy import Completion, OnUnknownDependency
 from manyhands.model.reasons import Reason
-from manyhands.model.replies import Accepted, Changed, ChangedMany, Concluded, Refusal, Reply, Why
+from manyhands.model.replies import (
+    Accepted,
+    Changed,
+    ChangedMany,
+    Concluded,
+    Refusal,
+    Reply,
+    Reported,
+    Why,
+)
 
 _COMPLETED: Final = State.COMPLETED
 _OPEN: Final = Completion.OPEN
@@ -379,7 +388,7 @@ def decide_conclude(command: Conclude, effects: Effects) -> Reply:
         sentence = f"a batch has at most {limits.BATCH_COUNT_MAX} items"
         return Refusal(Why.BATCH_TOO_LARGE, sentence)
     changed = effects.jobs
-    replies: list[Changed | Refusal] = []
+    replies: list[Reported | Refusal] = []
     for item in command.items:
         job = effects.job(item.job_id)
         if job is None:
@@ -393,9 +402,12 @@ def decide_conclude(command: Conclude, effects: Effects) -> Reply:
             reply = _complete(effects, job, item)
         else:
             reply = fail_held(effects, job, item)
-        if type(reply) is Changed:
+        if isinstance(reply, Changed):
             graph.settle(effects)
-        elif before is not None:
+            job = reply.job
+            replies.append(Reported(job.job_id, job.state, job.incarnation))
+            continue
+        if before is not None:
             changed[job_id] = before
         else:
             changed.pop(job_id, None)

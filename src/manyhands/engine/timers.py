@@ -29,9 +29,7 @@ def due_at(job: Job) -> int | None:
     lease = job.lease
     if state is _LEASED:
         assert lease is not None
-        other = lease.expires_at
-        if lease.cutoff_at is not None and (other is None or lease.cutoff_at < other):
-            other = lease.cutoff_at
+        other = lease_ends_at(lease)
     elif state is _DELAYED:
         other = job.run_at
     elif lease is not None and lease.spent:
@@ -42,6 +40,14 @@ def due_at(job: Job) -> int | None:
     if instant is None or (other is not None and other < instant):
         return other
     return instant
+
+
+def lease_ends_at(lease: Lease) -> int | None:
+    """When time alone ends a lease that is held, or None."""
+    expires_at, cutoff_at = lease.expires_at, lease.cutoff_at
+    if cutoff_at is not None and (expires_at is None or cutoff_at < expires_at):
+        return cutoff_at
+    return expires_at
 
 
 def decide_tick(command: Tick, effects: Effects) -> Reply:

@@ -8,7 +8,7 @@ value below is its state *and* the operation that brought it there. It says all 
 ``Event`` and these values have the same names for what counters read.
 """
 
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -45,6 +45,10 @@ class PlainReady(Struct, frozen=True, gc=False):
     durable_interest: bool
     waiters: tuple[str, ...]
     serial: int = 0  # given by the store, as that of a job
+
+    # As a job has them.
+    lease: ClassVar[None] = None
+    incarnation: ClassVar[int] = 0
 
     @property
     def state(self) -> State:
@@ -89,6 +93,8 @@ class PlainLeased(Struct, frozen=True, gc=False):
     holder: Holder
     at: int
     lasted_ms: int
+
+    incarnation: ClassVar[int] = 0
 
     @property
     def state(self) -> State:
@@ -146,6 +152,9 @@ class PlainCompleted(Struct, frozen=True, gc=False):
     queue: str
     holder: Holder
     lasted_ms: int
+
+    lease: ClassVar[None] = None
+    incarnation: ClassVar[int] = 0
 
     @property
     def state(self) -> State:

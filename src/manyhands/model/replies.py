@@ -7,7 +7,7 @@ import enum
 
 from msgspec import Struct
 
-from manyhands.model.job import Job
+from manyhands.model.job import Job, State
 from manyhands.model.policy import Queue
 from manyhands.model.receipts import Receipt
 
@@ -112,10 +112,18 @@ class ChangedMany(Struct, frozen=True, gc=False, tag=True, array_like=True):
     jobs: tuple[Job, ...]
 
 
+class Reported(Struct, frozen=True, gc=False, tag=True, array_like=True):
+    """What a report of several came to. No more of the job: workers know what they worked on."""
+
+    job_id: str
+    state: State
+    incarnation: int = 0
+
+
 class Concluded(Struct, frozen=True, gc=False, tag=True, array_like=True):
     """One reply for each item of a ``Conclude``, in order."""
 
-    items: tuple[Changed | Refusal, ...]
+    items: tuple[Reported | Refusal, ...]
 
 
 class Found(Struct, frozen=True, gc=False, tag=True, array_like=True):

@@ -288,8 +288,7 @@ def conclude(world: World, *items: Complete | Fail) -> list[str]:
     reply = world.run(Conclude(items))
     assert isinstance(reply, Concluded)
     return [
-        item.why.value if isinstance(item, Refusal) else item.job.state.value
-        for item in reply.items
+        item.why.value if isinstance(item, Refusal) else item.state.value for item in reply.items
     ]
 
 

@@ -12,7 +12,7 @@ from manyhands.model import commands
 from manyhands.model.commands import ByToken, Conclude
 from manyhands.model.job import Failure, Holder
 from manyhands.model.payload import Encoding
-from manyhands.model.replies import Accepted, Concluded, Refusal, Reply
+from manyhands.model.replies import Accepted, Concluded, Refusal, Reply, Reported
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import GOODBYES_COUNT_MAX, REALM, departure
 from manyhands.protocols.native.decoder import read_id
@@ -180,7 +180,7 @@ def _is_carried_out(reply: Reply) -> bool:
     return not isinstance(reply, Refusal)
 
 
-def _each(replies: Iterable[Reply], ends_count: int) -> Iterable[Reply]:
+def _each(replies: Iterable[Reply], ends_count: int) -> Iterable[Reply | Reported]:
     """One reply per item, where one command may stand for several."""
     for reply in replies:
         if isinstance(reply, Concluded):

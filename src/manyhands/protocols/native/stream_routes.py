@@ -98,9 +98,10 @@ class StreamRoutes:
     def _note(self, batch: Batch, _elapsed_ms: float) -> None:
         values = batch.values
         for job_id in _common(self._holders, values):
-            worker, job = self._holders[job_id], job_of(values[job_id])
-            if job.lease is None or job.lease.number != worker.held[job_id]:
-                worker.lose(job)
+            worker, value = self._holders[job_id], values[job_id]
+            lease = value.lease
+            if lease is None or lease.number != worker.held[job_id]:
+                worker.lose(job_of(value))
         if self._followers:
             self._report_news(batch)
         for job_id in _common(self._watchers, values):
@@ -238,11 +239,12 @@ class StreamRoutes:
         """Notes that a worker has a job. Returns the number of the lease, or None if it is not the
         worker's.
         """
-        job = self._dispatcher.store.live.live_job(job_id)
-        if job is None or job.lease is None or job.lease.token != token:
+        value = self._dispatcher.store.live.view.value(job_id)
+        lease = None if value is None else value.lease
+        if lease is None or lease.token != token:
             return None
         self._holders[job_id] = worker
-        return job.lease.number
+        return lease.number
 
     def let_go(self, worker: Worker, job_id: str) -> None:
         """The worker has reported on the job, or is gone."""

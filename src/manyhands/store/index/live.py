@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import force_setattr, replace
 
 from manyhands.engine.effects import Settings
-from manyhands.engine.timers import due_at
+from manyhands.engine.timers import due_at, lease_ends_at
 from manyhands.engine.view import View
 from manyhands.model import limits
 from manyhands.model.events import Cursor
@@ -495,7 +495,7 @@ class Index:
             self._add_waiters(job_id, job.waiters, is_wanted=job.durable_interest)
 
     def lease_plain(self, before: Job | PlainReady, after: Job | PlainLeased) -> None:
-        """Replaces a ready job that had no lease by its leased value."""
+        """Replaces a ready job that had no lease and has no deadline by its leased value."""
         job_id, queue, lease = before.job_id, self.queues[before.queue], after.lease
         assert lease is not None
         self.values[job_id] = after
@@ -506,9 +506,8 @@ class Index:
         counts[_LEASED] += 1
         queue.ready.leave(before)
         self._begin_lease(job_id, lease)
-        if lease.expires_at is not None or lease.cutoff_at is not None:
-            instant = due_at(job_of(after))
-            assert instant is not None
+        instant = lease_ends_at(lease)
+        if instant is not None:
             self.due_times.put(instant, job_id)
 
     def complete_plain(self, before: PlainLeased, after: PlainCompleted) -> None:
