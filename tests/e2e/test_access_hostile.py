@@ -26,6 +26,7 @@ from tests.e2e.certificates import Authority
 from tests.e2e.dwork_talk import Talk as DworkTalk
 from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import SECONDS_MAX, run, serving, wait_until
+from tests.e2e.wmp_talk import Talk as WmpTalk
 from tests.unit.net.curve_client import GREETING, CurveClient
 
 PLAIN_LISTENERS = ("gearman", "dwork", "wmp", "amqp")
@@ -179,6 +180,9 @@ class Connected:
         headers = {"Authorization": f"Bearer {token}"}
         self.gearman = stack.enter_context(GearmanTalk(served))
         assert self.gearman.tell(wire.OPTION_REQ, b"token:" + token.encode())[0] == wire.OPTION_RES
+        self.gearman.tell(wire.SUBMIT_JOB_BG, b"held", b"", b"work")
+        self.gearman.send(wire.encode_request(wire.CAN_DO, b"held"))
+        assert self.gearman.tell(wire.GRAB_JOB)[0] == wire.JOB_ASSIGN
         self.stream = stack.enter_context(
             stream_talk.talking(served, "w", additional_headers=headers)
         )
@@ -196,6 +200,13 @@ class Connected:
                 *split(served.addresses["amqp"]), credentials=pika.PlainCredentials("gone", token)
             )
         )
+        login = ("gone", token)
+        self.wmp = stack.enter_context(
+            WmpTalk(served.addresses["wmp"], comes_back=False, login=login)
+        )
+        self.wmp_monitor = self.wmp.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self.wmp.submit("held-by-wmp")
+        self.wmp.take(role="held-by-wmp")
         self.context = zmq.Context()
         stack.callback(self.context.destroy, linger=0)
         self.dwork = self.context.socket(zmq.DEALER)
@@ -223,6 +234,7 @@ class Connected:
             while self.watcher.is_open:
                 self.watcher.process_data_events(time_limit=1)
         assert self.monitor.poll(SECONDS_MAX * 1000), "the dwork peer is still there"
+        assert self.wmp_monitor.poll(SECONDS_MAX * 1000), "the WMP peer is still there"
         return True
 
 
@@ -261,6 +273,10 @@ def test_a_caller_that_ends_is_cut_off_over_every_protocol(tmp_path, how):
 
         assert gone.is_cut_off()
         assert beside.is_alive()
+        # What it held is given to the next.
+        beside.send(wire.encode_request(wire.CAN_DO, b"held"))
+        kind, said = beside.tell(wire.GRAB_JOB)
+        assert (kind, said[1:]) == (wire.JOB_ASSIGN, [b"held", b"work"])
         answer = httpx.get(f"{served.url}/api/me", headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == 401
 

@@ -250,25 +250,12 @@ def dwork(world, role: Role) -> Iterator[tuple[str, bool]]:
         yield "Depart", refused(talk.ask(Kind.EXIT, location=f"w-{role.value}"))
 
 
-class PlainWmp(wmp_talk.Talk):
-    """A WMP peer with a user and a password."""
-
-    def __init__(self, world, role: Role) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.id = b"\1matrix-" + role.value.encode()
-        self.socket.setsockopt(zmq.ROUTING_ID, self.id)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.RCVTIMEO, 90_000)
-        plain(world, role, self.socket)
-        self.socket.connect(f"tcp://{world.served.addresses['wmp']}")
-
-
 def wmp(world, role: Role) -> Iterator[tuple[str, bool]]:
     def refused(heard: wmp_talk.Heard) -> bool:
         return is_refusal((heard["reason"] or b"").decode())
 
-    with PlainWmp(world, role) as talk:
+    login = (role.value, world.tokens[role])
+    with wmp_talk.Talk(world.served.addresses["wmp"], login=login) as talk:
         talk.say(Wmp.SUBMIT, b"x", request="r", role="q-wmp")
         yield "Submit", refused(talk.expect(Wmp.REPLY))
         talk.say(Wmp.GIVE, lock="L", role="empty")

@@ -43,6 +43,7 @@ class Talk:
         context: zmq.Context | None = None,
         *,
         comes_back: bool = True,
+        login: tuple[str, str] | None = None,
     ) -> None:
         self.context = context or zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
@@ -52,6 +53,8 @@ class Talk:
         self.socket.setsockopt(zmq.RCVTIMEO, REPLY_MS_MAX)
         if not comes_back:
             self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if login is not None:
+            self.socket.plain_username, self.socket.plain_password = map(str.encode, login)
         self.socket.connect(f"tcp://{address}")
 
     def __enter__(self) -> "Talk":
