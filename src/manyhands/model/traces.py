@@ -17,13 +17,21 @@ _MARGIN: Final = re.compile(r"^ *[|+] ?")
 _PYTHON_FRAME: Final = re.compile(r'\s*File "([^"\n]*)", line (\d+)(?:, in (.*))?')
 _AT_FRAME: Final = re.compile(r"\s+at (\S.*)")
 _JAVA_FRAME: Final = re.compile(r"[^()\s]+\((?:[^()]*\.\w+:\d+|Native Method|Unknown Source)\)")
-_CAUSE: Final = re.compile(r"\s*Caused by: (\S.*)")
+_CAUSE: Final = re.compile(r"\s*(?:Caused by|\[cause\]): (\S.*)")
 _THREAD: Final = re.compile(r'Exception in thread "[^"\n]*" ')
-_ERROR: Final = re.compile(r"(?:Uncaught )?[\w$.]*(?:Error|Exception)\b")
+_ERROR: Final = re.compile(r"\[?(?:Uncaught )?[\w$.]*(?:Error|Exception)\b")
+# Node shows where an uncaught error was thrown first: the place, the line of code, and a mark.
+_PLACE: Final = re.compile(r"(?:node:|file:|/|[A-Za-z]:\\)\S*:\d+")
+_MARK: Final = re.compile(r"\s*\^+")
+_HEAD_LINES_MAX: Final = 6
+# What an error without frames is shown as, and what follows the name of one that has fields.
+_BRACKETS: Final = re.compile(r"\[(.*)\](?: \{)?")
+# Node's explanation of a rejection is longer than the reason that comes last.
+_REJECTED: Final = re.compile(r"([\w$.]+: )This error originated .* with the reason (.*)")
 # Code that comes with the language or was installed, by parts of a file's or a class's name.
 _LIBRARY_FILES: Final = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen ")
 _LIBRARY_CLASSES: Final = ("java.", "javax.", "jdk.", "sun.", "com.sun.", "kotlin.", "scala.")
-_LIBRARY_SCRIPTS: Final = ("node:", "/node_modules/", "(internal/")
+_LIBRARY_SCRIPTS: Final = ("node:", "/node_modules/", "(internal/", "(<anonymous>)")
 
 
 def telling_line(message: str) -> str:
@@ -31,8 +39,9 @@ def telling_line(message: str) -> str:
     if "\n" not in message:
         return message.strip()
     lines = _lines(message)
-    found = _python_error(lines) or _at_error(lines)
-    return found or next((line.strip() for line in lines if line.strip()), "")
+    _, told = _without_head(lines)
+    found = _python_error(lines) or _at_error(told)
+    return found or next((line.strip() for line in told if line.strip()), "")
 
 
 def own_frame(message: str) -> str:
@@ -42,7 +51,8 @@ def own_frame(message: str) -> str:
     if "\n" not in message:
         return ""
     lines = _lines(message)
-    return _python_frame(lines) or _at_frame(lines)
+    place, told = _without_head(lines)
+    return _python_frame(lines) or _at_frame(told, place)
 
 
 def _lines(message: str) -> list[str]:
@@ -87,6 +97,16 @@ def _python_frame(lines: Sequence[str]) -> str:
     return (own or [shown for _, shown in frames] or [""])[-1]
 
 
+def _without_head(lines: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The place that Node shows first, and the lines below its mark."""
+    first = next((at for at, line in enumerate(lines) if line.strip()), 0)
+    if lines and _PLACE.fullmatch(lines[first]):
+        for at in range(first + 1, min(first + _HEAD_LINES_MAX, len(lines))):
+            if _MARK.fullmatch(lines[at]):
+                return lines[first], lines[at + 1 :]
+    return "", lines
+
+
 def _at_error(lines: Sequence[str]) -> str:
     """The line that stands before the frames, with the first cause if there are causes."""
     first = next((at for at, line in enumerate(lines) if _AT_FRAME.match(line)), None)
@@ -97,12 +117,18 @@ def _at_error(lines: Sequence[str]) -> str:
         return ""
     found = next((line for line in before if _ERROR.match(line)), before[0])
     found = _THREAD.sub("", found, count=1)
+    bare = _BRACKETS.fullmatch(found)
+    found = found if bare is None else bare[1]
+    rejected = _REJECTED.fullmatch(found)
+    found = found if rejected is None else rejected[1] + rejected[2]
     causes = [match[1].strip() for match in map(_CAUSE.match, lines) if match is not None]
     return f"{found} (caused by {causes[-1]})" if causes else found
 
 
-def _at_frame(lines: Sequence[str]) -> str:
+def _at_frame(lines: Sequence[str], place: str) -> str:
     frames = list(_at_frames(lines))
+    if place and not _is_library(place):
+        frames.append(place)  # of a script that cannot be read, no frame tells
     return next((frame for frame in frames if not _is_library(frame)), (frames or [""])[0])
 
 

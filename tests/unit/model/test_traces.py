@@ -1,7 +1,7 @@
 """Of a stack trace the line is shown that says what went wrong, and the place where it did."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from manyhands.model.failures import group_of
@@ -65,6 +65,73 @@ TypeError: x is not a function
 Node.js v20.1.0
 """
 
+# As Node 20 writes them.
+NODE_CAUSE = """\
+/srv/app/a.js:3
+function settings(){ try { load() } catch (e) { throw new Error('no settings', {cause: e}) } }
+                                                ^
+
+Error: no settings
+    at settings (/srv/app/a.js:3:51)
+    ... 5 lines matching cause stack trace ...
+    at node:internal/main/run_main_module:28:49 {
+  [cause]: SyntaxError: Unexpected end of JSON input
+      at JSON.parse (<anonymous>)
+      at load (/srv/app/a.js:2:23)
+}
+
+Node.js v20.20.2
+"""
+NODE_REJECTED = """\
+node:internal/process/promises:389
+      new UnhandledPromiseRejection(reason);
+      ^
+
+UnhandledPromiseRejection: This error originated either by throwing inside of an async function \
+without a catch block, or by rejecting a promise which was not handled with .catch(). The promise \
+rejected with the reason "no stock".
+    at throwUnhandledRejectionsMode (node:internal/process/promises:389:7)
+    at process.processTicksAndRejections (node:internal/process/task_queues:96:32) {
+  code: 'ERR_UNHANDLED_REJECTION'
+}
+"""
+NODE_BRACKETS = """\
+node:internal/modules/run_main:123
+    triggerUncaughtException(
+    ^
+
+[AggregateError: All promises were rejected] {
+  [errors]: [
+    Error: first server down
+        at file:///srv/app/h.mjs:1:35
+  ]
+}
+"""
+NODE_OWN_CLASS = """\
+/srv/app/k.js:2
+throw new OutOfStock('article 17');
+^
+
+OutOfStock: article 17
+    at Object.<anonymous> (/srv/app/k.js:2:7)
+"""
+NODE_SYNTAX = """\
+/srv/app/f.js:1
+let x = ;
+        ^
+
+SyntaxError: Unexpected token ';'
+    at wrapSafe (node:internal/modules/cjs/loader:1464:18)
+"""
+NODE_NO_ERROR = """\
+
+/srv/app/j.js:1
+throw null;
+^
+null
+(Use `node --trace-uncaught ...` to show where the exception was thrown)
+"""
+
 
 @pytest.mark.parametrize(
     ("message", "line"),
@@ -79,6 +146,13 @@ Node.js v20.1.0
             " (caused by java.net.ConnectException: Connection refused)",
         ),
         (NODE, "TypeError: x is not a function"),
+        (NODE_CAUSE, "Error: no settings (caused by SyntaxError: Unexpected end of JSON input)"),
+        (NODE_REJECTED, 'UnhandledPromiseRejection: "no stock".'),
+        (NODE_BRACKETS, "AggregateError: All promises were rejected"),
+        (NODE_OWN_CLASS, "OutOfStock: article 17"),
+        (NODE_SYNTAX, "SyntaxError: Unexpected token ';'"),
+        (NODE_NO_ERROR, "null"),
+        ("/srv/a.js:1\nno mark below", "/srv/a.js:1"),
         ("Error: boom\nin two lines\n    at f (/srv/a.js:1:1)", "Error: boom"),
         ("Uncaught Error: boom\n    at /srv/a.js:1:1\n", "Uncaught Error: boom"),
         ("Traceback (most recent call last):\n", "Traceback (most recent call last):"),
@@ -101,6 +175,9 @@ def test_the_line_that_says_what_went_wrong_is_found(message, line):
         (GROUP, "/srv/app/fan.py:4 in out"),
         (JAVA, "com.shop.Client.open(Client.java:12)"),
         (NODE, "handle (/srv/app/handle.js:12:11)"),
+        (NODE_CAUSE, "load (/srv/app/a.js:2:23)"),
+        (NODE_SYNTAX, "/srv/app/f.js:1"),
+        (NODE_NO_ERROR, "/srv/app/j.js:1"),
         ("just a sentence", ""),
         ("", ""),
     ],
@@ -127,12 +204,15 @@ def test_tracebacks_of_different_errors_are_different_groups():
 
 
 @given(st.text(alphabet="at File:Traceback(most recent call last)\n\t .,12|+-", max_size=3_000))
+@example("\n \n")
 def test_any_text_has_one_line(message):
     assert "\n" not in telling_line(message)
     assert "\n" not in own_frame(message)
 
 
-@pytest.mark.parametrize("line", ["  File ", "\tat ", "    at (", "Caused by: ", '  |   File "'])
+@pytest.mark.parametrize(
+    "line", ["  File ", "\tat ", "    at (", "Caused by: ", '  |   File "', "  ^", "/a:1"]
+)
 def test_reading_takes_time_in_proportion_to_the_length(line):
     message = "Traceback (most recent call last):\n" + (line + "\n") * 200_000
 
