@@ -155,8 +155,6 @@ class Faults:
             self._healing.join()
 
 
-# A wire may lose its last connection while it is being accepted, when the loop ends.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(24 * 3600 if CYCLES > 50 else 900)
 def test_nothing_acknowledged_is_lost_whichever_server_or_database_dies(tmp_path):
     rng = random.Random(SEED)

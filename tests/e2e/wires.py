@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -19,22 +20,29 @@ class Wire:
         self._ways = (asyncio.Event(), asyncio.Event())  # to the address, and back
         for way in self._ways:
             way.set()
-        self._server = wires.do(asyncio.start_server(self._accept, "127.0.0.1", 0))
-        port = self._server.sockets[0].getsockname()[1]
-        self.address = f"127.0.0.1:{port}"
+        self._is_closed = False
+        # Not asyncio's server: it loses what it accepts in the moment in which it is closed.
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening.setblocking(False)
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        wires.call(lambda: wires.loop.add_reader(self._listening, self._accept))
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # whoever called may be gone
+            called, _ = self._listening.accept()
+            self._wires.begin(self._pass_on(called))
+
+    async def _pass_on(self, called: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=called)
         self._connections.add(writer)
-        self._wires.begin(self._pass_on(reader, writer))
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._target.rpartition(":")
         try:
             there_reader, there = await asyncio.open_connection(host, int(port))
         except OSError:
             self._end(writer)
             return
-        if writer.transport.is_closing():  # it broke meanwhile
+        if self._is_closed or writer.transport.is_closing():  # it broke meanwhile
+            self._end(writer)
             self._end(there)
             return
         self._connections.add(there)
@@ -83,7 +91,13 @@ class Wire:
 
     def close(self) -> None:
         """Whoever calls is refused."""
-        self._wires.call(self._server.close)
+
+        def stop() -> None:
+            self._is_closed = True
+            self._wires.loop.remove_reader(self._listening)
+            self._listening.close()
+
+        self._wires.call(stop)
         self.mend()
         self.snap()
 
@@ -92,20 +106,20 @@ class Wires:
     """All wires of a test, driven by one thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Begins something, in the thread."""
-        task = self._loop.create_task(work)
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Runs it in the thread, and gives its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS_MAX)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS_MAX)
 
     def call(self, work: Any) -> None:
         """Calls it in the thread."""
@@ -128,6 +142,6 @@ class Wires:
             await asyncio.sleep(0)  # aborted connections end in the next turn
 
         self.do(finish())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(SECONDS_MAX)
-        self._loop.close()
+        self.loop.close()
