@@ -18,6 +18,7 @@ from websockets.sync.client import connect as connect_websocket
 
 from manyhands import SyncClient
 from tests.e2e.certificates import Authority
+from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import SECONDS_MAX, command, environment, run, serving, wait_until
 
 CLIENTS = Path(__file__).parent / "clients"
@@ -44,8 +45,8 @@ def client_pair(authority):
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def served(request, tmp_path, server_pair):
-    loop = ("--loop", request.param)
-    with serving(tmp_path, *ADDRESSES, *server_pair.options, *MEMORY, *loop) as server:
+    more = ("--gearman", "127.0.0.1:0", "--loop", request.param)
+    with serving(tmp_path, *ADDRESSES, *server_pair.options, *MEMORY, *more) as server:
         yield server
 
 
@@ -70,6 +71,11 @@ def talking(server, context: ssl.SSLContext, listener: str = "gearman_tls", name
         context.wrap_socket(plain, server_hostname=name) as peer,
     ):
         yield peer
+
+
+def asks_over_http(peer: ssl.SSLSocket) -> bool:
+    peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return peer.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def version_of(peer: ssl.SSLSocket) -> bytes:
@@ -130,9 +136,10 @@ def test_a_stream_works_over_wss(served, authority):
         assert socket_.subprotocol == "manyhands.1"
 
 
-def test_gearman_packets_and_admin_lines_arrive_over_tls(served, authority):
-    with talking(served, authority.context()) as peer:
+def test_gearman_packets_and_admin_lines_arrive_over_tls_and_beside_it(served, authority):
+    with talking(served, authority.context()) as peer, GearmanTalk(served) as plain:
         assert version_of(peer).startswith(b"OK ")
+        assert plain.is_alive()
     with talking(served, authority.context()) as peer:
         body = b"f\0\0" + b"x" * 300_000
         peer.sendall(b"\0REQ" + (18).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body)
@@ -147,8 +154,9 @@ def test_a_version_of_tls_before_1_2_is_refused(served, authority):
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
 
-    assert is_turned_away(served, context)
-    wait_until(lambda: "no version from TLS 1.2 on" in served.log())
+    for listener in ("http_tls", "gearman_tls"):
+        assert is_turned_away(served, context, listener)
+    wait_until(lambda: served.log().count("no version from TLS 1.2 on") == 2)
 
 
 def test_a_peer_that_speaks_no_tls_is_disconnected_with_a_line_in_the_log(served):
@@ -258,8 +266,12 @@ def test_a_new_certificate_is_used_without_dropping_connections(tmp_path, author
     pair = authority.sign(f"renewed-{how.replace(' ', '-')}")
     with serving(tmp_path, *ADDRESSES, *pair.options, *MEMORY) as server:
         before = serial_of(server, authority)
-        with talking(server, authority.context()) as peer:
+        with (
+            talking(server, authority.context()) as peer,
+            talking(server, authority.context(), "http_tls") as browser,
+        ):
             assert version_of(peer).startswith(b"OK ")
+            assert asks_over_http(browser)
             newer = authority.sign("newer", "DNS:localhost,DNS:new.example")
             shutil.copy(newer.certificate, pair.certificate)
             shutil.copy(newer.key, pair.key)
@@ -269,6 +281,7 @@ def test_a_new_certificate_is_used_without_dropping_connections(tmp_path, author
 
             assert serial_of(server, authority) != before
             assert version_of(peer).startswith(b"OK ")
+            assert asks_over_http(browser)
         with httpx.Client(verify=authority.context()) as client:
             url = f"https://localhost:{server.addresses['http_tls'].rpartition(':')[2]}/healthz"
             assert client.get(url, headers={"host": "new.example"}).is_success
@@ -477,3 +490,10 @@ def test_with_an_access_file_a_certificate_is_one_way_to_show_who_a_peer_is(
             assert peer.recv(1000).startswith(b"ERR NOT_ALLOWED")
         other = authority.context(Authority(tmp_path, "others").client("mailer"))
         assert is_turned_away(server, other)
+        # One of the CA, for a name that no caller has.
+        unknown = authority.context(authority.client("stranger", "/O=Example/CN=stranger"))
+        with httpx.Client(verify=unknown) as client:
+            assert client.get(url).status_code == 401
+        with talking(server, unknown) as peer:
+            peer.sendall(b"status\n")
+            assert peer.recv(1000).startswith(b"ERR NOT_ALLOWED")
