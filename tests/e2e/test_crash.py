@@ -10,15 +10,18 @@ import itertools
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from websockets.exceptions import WebSocketException
 
+from manyhands.access.callers import token_digest
 from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.wmp.codec import Command
 from tests.e2e import stream_talk as stream
@@ -28,6 +31,27 @@ from tests.e2e.wmp_talk import Heard, Talk
 
 CYCLES = 50
 QUEUE = "crash"
+# Who the clients are: what a worker may not do passes the gate, what an operator does needs none.
+TOKENS = {name: secrets.token_urlsafe(32) for name in ("operate", "worker", "spare")}
+LOGIN = ("worker", TOKENS["worker"])
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKENS[name]}"}
+
+
+def write_access(file: Path, *, has_spare: bool) -> None:
+    """In place of the former file, as `manyhands access` does it."""
+    draft = file.with_name("draft")
+    entries = [
+        f'[[caller]]\nname = "{name}"\nrole = "{"read" if name == "spare" else name}"\n'
+        f'token = "sha256:{token_digest(token).hex()}"\n'
+        for name, token in TOKENS.items()
+        if has_spare or name != "spare"
+    ]
+    draft.write_text("\n".join(entries))
+    draft.chmod(0o600)
+    draft.replace(file)
 
 
 class Ledger:
@@ -71,6 +95,8 @@ def submit_over_gearman(address: str, ledger: Ledger, seed: int) -> None:
     number = 0
     try:
         with socket.create_connection((host, int(port)), 90) as connection:
+            token = f"token:{TOKENS['worker']}".encode()
+            connection.sendall(wire.encode_request(wire.OPTION_REQ, token))
             while True:
                 burst = rng.choice((1, 3, 20))
                 packets = []
@@ -105,13 +131,13 @@ class Client:
         self.connection = http.client.HTTPConnection(host, int(port), timeout=90)
 
     def post(self, path: str, body: object, **headers: str):
-        headers["Content-Type"] = "application/json"
+        headers = {**headers, **bearer("operate"), "Content-Type": "application/json"}
         self.connection.request("POST", path, json.dumps(body), headers)
         response = self.connection.getresponse()
         return response.status, json.loads(response.read())
 
     def get(self, path: str):
-        self.connection.request("GET", path)
+        self.connection.request("GET", path, headers=bearer("operate"))
         return json.loads(self.connection.getresponse().read())
 
 
@@ -167,7 +193,7 @@ def submit_with_keys(address: str, ledger: Ledger, seed: float) -> None:
 
 def submit_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
     """One job after the other, until the server is gone."""
-    with Talk(address) as talk, contextlib.suppress(GoneError):
+    with Talk(address, login=LOGIN) as talk, contextlib.suppress(GoneError):
         while True:
             talk.say(Command.SUBMIT, f"{seed}".encode(), request="r", role=QUEUE)
             reply = hear(talk, ledger)
@@ -179,7 +205,7 @@ def submit_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
 def work_over_wmp(address: str, ledger: Ledger, seed: float) -> None:
     """Report what was held when the server died; then take and report, until it dies again."""
     rng = random.Random(seed)
-    with Talk(address) as talk, contextlib.suppress(GoneError):
+    with Talk(address, login=LOGIN) as talk, contextlib.suppress(GoneError):
         while True:
             while ledger.held:
                 report(talk, ledger, *ledger.held[0])
@@ -198,10 +224,14 @@ def is_over(error: object, refused: list[list[object]] | None) -> bool:
     return error is not None or bool(refused)
 
 
+def stream_of(address: str, worker: str | None = None) -> AbstractContextManager[stream.Talk]:
+    return talking_to(address, worker, additional_headers=bearer("worker"))
+
+
 def submit_over_stream(address: str, ledger: Ledger, seed: float) -> None:
     """Several jobs a note, until the server is gone."""
     rng = random.Random(seed)
-    with contextlib.suppress(OSError, WebSocketException, EOFError), talking_to(address) as talk:
+    with contextlib.suppress(OSError, WebSocketException, EOFError), stream_of(address) as talk:
         while True:
             items = [[f"{rng.getrandbits(128):032x}", QUEUE, b"1"] for _ in range(5)]
             error, refused = talk.ask(stream.SUBMIT, items)
@@ -217,7 +247,7 @@ def work_over_stream(address: str, ledger: Ledger, seed: float) -> None:
     result = f"by {seed}"
     with (
         contextlib.suppress(OSError, WebSocketException, EOFError),
-        talking_to(address, f"w{seed}") as talk,
+        stream_of(address, f"w{seed}") as talk,
     ):
         talk.ask(stream.WANT, [QUEUE])
         done: list[list[object]] = []
@@ -320,6 +350,14 @@ def check_audit(ledger: Ledger, address: str) -> None:
     assert not set(ledger.cancelled) - noted
 
 
+def is_known(address: str, name: str) -> bool:
+    """Whether the server lets a caller in."""
+    host, port = address.rsplit(":", 1)
+    with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=90)) as connection:
+        connection.request("GET", "/api/me", headers=bearer(name))
+        return connection.getresponse().status == 200
+
+
 def writer_of(server: Served) -> int | None:
     pid = server.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -335,9 +373,12 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
     arguments = ("--gearman", "127.0.0.1:0", "--wmp", "127.0.0.1:0", "--log-format", "json")
     # What was held when the server died is reported to the next one, however long that takes.
     arguments += ("--wmp-lease-seconds", "3600")
+    access = tmp_path / "access.toml"
+    write_access(access, has_spare=False)
+    arguments += ("--access", str(access))
     server = start(tmp_path, *arguments)
     held_count = 0
-    for _ in range(CYCLES):
+    for cycle in range(CYCLES):
         ledger.killed.clear()
         threads = [
             threading.Thread(target=target, args=(server.addresses[name], ledger, rng.random()))
@@ -356,6 +397,9 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
         for thread in threads:
             thread.start()
         ledger.wait_for(ledger.count + rng.randrange(1, 400), 5)
+        # A caller comes or goes; the blow falls before, in or after the reload.
+        write_access(access, has_spare=cycle % 2 == 0)
+        server.process.send_signal(signal.SIGHUP)
         time.sleep(rng.random() * 0.01)  # so that the blow falls anywhere in a commit
 
         victim = rng.random()
@@ -372,6 +416,7 @@ def test_nothing_acknowledged_is_lost_over_fifty_kills(tmp_path):
 
         server = start(tmp_path, *arguments)
         check(ledger, server.addresses["http"], rng)
+        assert is_known(server.addresses["http"], "spare") is (cycle % 2 == 0)
 
     check_audit(ledger, server.addresses["http"])
     assert check_keys(ledger, server.addresses["http"]) > CYCLES
