@@ -52,6 +52,26 @@ def test_p38_kept_pieces_come_first_then_news_then_the_end(app, served, queue):
     assert [each.state for each in handle.news() if each.partial is None] == ["completed"]
 
 
+def test_p38_lines_of_the_log_are_no_pieces_of_the_result(app, api, served, queue):
+    handle = render(app, queue).submit("a")
+    with talking(served, queue) as talk:
+        held = leased(talk, queue)
+        talk.result(NEWS, [[*held, None, None, "kept before"], [*held, None, b"one"]])
+        news = iter(handle.news())
+        assert next(news).partial == b"one"
+
+        talk.result(NEWS, [[*held, None, None, "said later", True], [*held, None, b"two"]])
+        assert next(news).partial == b"two"
+        talk.result(WORK, [[*held, b'"b"', "json"]])
+
+        assert [each.state for each in news] == ["completed"]
+    found = [(each["kind"], each["payload"]) for each in api.get(f"jobs/{handle.id}/log")]
+    assert found == [
+        *[("log", "kept before"), ("data", "one")],
+        *[("warning", "said later"), ("data", "two")],
+    ]
+
+
 def test_p38_coroutines_read_news_too(app, served, queue):
     async def read() -> list:
         handle = await render(app, queue).asubmit("a")

@@ -629,6 +629,61 @@ def test_p65_records_made_in_a_job_name_it(app, queue, caplog):
     assert ended.seconds >= 0
 
 
+def log_of(api, handle) -> list[tuple[str, str]]:
+    return [(each["kind"], each["payload"]) for each in api.get(f"jobs/{handle.id}/log")]
+
+
+def test_what_a_task_logs_is_in_the_log_of_its_job_while_it_runs(app, api, queue, caplog):
+    may_go = threading.Event()
+
+    @app.task(name=queue)
+    def work() -> None:
+        log = current_job().log
+        log.info("connected to %s", "the mail server")
+        log.debug("not wanted")
+        logging.getLogger("elsewhere").warning("from a library")
+        current_job().emit("a piece")
+        may_go.wait(SECONDS_MAX)
+        try:
+            raise ValueError("no address")
+        except ValueError:
+            log.exception("one mail was left out")
+
+    caplog.set_level(logging.INFO)
+    with app.worker():
+        handle = work.submit()
+        until(lambda: len(log_of(api, handle)) == 2)
+        assert sorted(log_of(api, handle)) == [
+            ("data", "a piece"),
+            ("log", "connected to the mail server"),
+        ]
+        may_go.set()
+        heard = [each.partial for each in handle.news() if each.partial is not None]
+    assert heard == [b"a piece"]
+    kind, text = log_of(api, handle)[-1]
+    assert kind == "warning"
+    assert text.startswith("one mail was left out\nTraceback")
+    assert text.endswith("ValueError: no address")
+
+
+def test_a_task_that_logs_very_much_keeps_its_latest_records(app, api, queue, caplog):
+    @app.task(name=queue)
+    async def work() -> None:
+        log = current_job().log
+        log.info("x" * 20_000)
+        for number in range(1_000):
+            log.info("record %d", number)
+
+    caplog.set_level(logging.INFO, "manyhands.job")
+    with app.worker():
+        handle = work.submit()
+        handle.result(timeout=SECONDS_MAX)
+    found = log_of(api, handle)
+    assert found[-1] == ("log", "record 999")
+    assert len(found) <= 100  # a coroutine that does not await is over within few notes
+    assert all(len(text) <= 8_000 for _, text in found)
+
+
 # Arguments and results.
 
 

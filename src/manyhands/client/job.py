@@ -14,6 +14,7 @@ from manyhands.client.errors import Cancelled
 _encode: Final = msgspec.json.Encoder().encode
 _log: Final = logging.getLogger("manyhands.job")
 PIECE_BYTES_MAX: Final = 1024 * 1024
+LINE_CHARACTERS_MAX: Final = 8_000  # of a record, with its traceback; what follows is cut
 _COUNT_MAX: Final = 2**53 - 1  # what JSON holds exactly
 
 
@@ -29,6 +30,9 @@ class Desk(Protocol):
 
     def emit(self, piece: bytes) -> None:
         """A piece of the result."""
+
+    def log(self, line: str, *, warning: bool) -> None:
+        """A line for the log of the job."""
 
     def unshielded(self) -> None:
         """The last shield is gone, and the job is no longer wanted."""
@@ -81,7 +85,9 @@ class Job:
 
     @property
     def log(self) -> logging.Logger:
-        """A logger. Its records name the job, as all records made inside a job do."""
+        """A logger. Its records name the job, as all records made inside a job do; a worker sends
+        them to the server too, for the job's page.
+        """
         return _log
 
     # Reporting.
@@ -142,6 +148,27 @@ def _count(number: float) -> int:
 
 
 current: Final[ContextVar[Job]] = ContextVar("manyhands_job")
+
+
+class _Sender(logging.Handler):
+    """Sends the records of ``job.log`` to the server."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        job = current.get(None)
+        if job is None:
+            return
+        try:
+            line = self.format(record)[:LINE_CHARACTERS_MAX]
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+        else:
+            job._desk.log(line, warning=record.levelno >= logging.WARNING)  # noqa: SLF001
+
+
+def send_records() -> None:
+    """Has this process send what its jobs write to their logs."""
+    if not any(isinstance(handler, _Sender) for handler in _log.handlers):
+        _log.addHandler(_Sender())
 
 
 def current_job() -> Job:

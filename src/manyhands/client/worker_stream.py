@@ -28,8 +28,8 @@ from manyhands.protocols.native import stream_codec as wire
 Done = tuple[str, str, bytes | None, str]  # id, token, result, encoding
 # id, token, code, message, details, retry, delay in ms
 Failed = tuple[str, str, str, str, bytes, bool, int | None]
-# id, token, progress (done, all, seconds left), partial result
-Piece = tuple[str, str, tuple[int, ...] | None, bytes | None]
+# id, token, progress (done, all, seconds left), partial result, line of the log, whether it warns
+Piece = tuple[str, str, tuple[int, ...] | None, bytes | None, str | None, bool]
 T = TypeVar("T")
 GONE: Final = "gone"  # why a lease was lost while there was no connection
 
@@ -169,7 +169,7 @@ class WorkerStream:
         return answered
 
     def news(self, pieces: Sequence[Piece]) -> "asyncio.Future[Raw]":
-        """Progress of jobs, and pieces of their results. Sent again if a connection breaks, so that
+        """Progress, pieces of results and lines of logs. Sent again if a connection breaks, so that
         a piece may arrive twice, but is not lost.
         """
         asked = self._stream.ask(wire.NEWS, list(pieces))

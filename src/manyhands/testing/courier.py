@@ -108,7 +108,8 @@ class EngineCourier:
         """P38: the news so far, and the end."""
         job = self._engine.find(job_id)
         for piece in self._engine.store.partials(job_id):
-            reader.hear(Heard(wire.HEARD, job_id, None, piece.payload, piece.warning))
+            if not piece.is_log:
+                reader.hear(Heard(wire.HEARD, job_id, None, piece.payload, piece.warning))
         progress = None if job is None else job.progress
         if progress is not None:
             shown: list[float | None] = [

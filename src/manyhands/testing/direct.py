@@ -48,6 +48,9 @@ class _Kept:
     def emit(self, piece: bytes) -> None:
         self._job.emitted.append(piece)
 
+    def log(self, line: str, *, warning: bool) -> None:
+        """Records of a test are read with pytest's ``caplog``."""
+
     def unshielded(self) -> None:
         """Nothing interrupts a direct call."""
 

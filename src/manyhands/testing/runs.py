@@ -90,6 +90,17 @@ class _Desk:
     def emit(self, piece: bytes) -> None:
         self._engine.ask(SendPartial(job_id=self._job_id, proof=self._proof, payload=piece))
 
+    def log(self, line: str, *, warning: bool) -> None:
+        self._engine.ask(
+            SendPartial(
+                job_id=self._job_id,
+                proof=self._proof,
+                payload=line.encode("utf-8", "replace"),
+                warning=warning,
+                is_log=True,
+            )
+        )
+
     def unshielded(self) -> None:
         """Nothing interrupts a task here: it sees a cancellation when it looks."""
 

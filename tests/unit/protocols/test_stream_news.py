@@ -13,7 +13,7 @@ JOB = Job(job_id="ab", queue="q", state=State.LEASED)
 
 
 def piece(number: int, *, warning: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(number=number, payload=b"%d" % number, warning=warning)
+    return SimpleNamespace(number=number, payload=b"%d" % number, warning=warning, is_log=False)
 
 
 class Followed:

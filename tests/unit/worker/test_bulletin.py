@@ -20,7 +20,7 @@ class Stream:
         self.pieces: list[bytes] = []
 
     def news(self, items: list) -> "asyncio.Future[None]":
-        self.pieces += [piece for _, _, _, piece in items]
+        self.pieces += [item[3] for item in items]
         answer = asyncio.get_running_loop().create_future()
         answer.set_result(None)
         return answer

@@ -1,4 +1,4 @@
-"""Progress and pieces of results on their way to the server (P59)."""
+"""Progress, pieces of results and lines of logs on their way to the server (P59)."""
 
 import asyncio
 import contextvars
@@ -47,6 +47,13 @@ class Bulletin:
         while words.unsent > _UNSENT_BYTES_MAX and run.why is None:
             words.was_sent.wait(_LOOK_SECONDS)
 
+    def log(self, run: Run, line: str, *, warning: bool) -> None:
+        """Keeps the latest. Never waits: logging must not hold up a task."""
+        with self._lock:
+            words = run.words or self._words(run)
+            words.lines.append((line, warning))
+        self._call(run, words)
+
     def _words(self, run: Run) -> Words:
         run.words = Words()
         return run.words
@@ -78,13 +85,16 @@ class Bulletin:
             words.is_due = False
             pieces, words.pieces = words.pieces, []
             progress, words.progress = words.progress, None
-        if not pieces and progress is None:
+            lines = tuple(words.lines)
+            words.lines.clear()
+        if not pieces and not lines and progress is None:
             return
         words.sent_at = perf_counter()
         held = run.given.held
-        items: list[Piece] = [(*held, None, piece) for piece in pieces]
+        items: list[Piece] = [(*held, None, piece, None, False) for piece in pieces]
+        items += [(*held, None, None, line, warning) for line, warning in lines]
         if progress is not None:
-            items.append((*held, progress, None))
+            items.append((*held, progress, None, None, False))
         size = sum(map(len, pieces))
 
         def sent(_: object) -> None:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from manyhands.client.app import App
+from manyhands.client.job import send_records
 from manyhands.client.worker.crew import Crew
 from manyhands.client.worker.names import check_name, drawn_name
 from manyhands.client.worker.options import CrewOptions
@@ -47,6 +48,7 @@ class InProcessWorker:
         if self._crew is not None:
             raise RuntimeError("this worker was started already; call app.worker() again")
         name_jobs_in_records()
+        send_records()
         app = self._app
         self._crew = crew = Crew(app, app.places, app.token, self._options)
         await crew.start()

@@ -5,7 +5,7 @@ import logging
 import sys
 from typing import Any, Final
 
-from manyhands.client.job import current
+from manyhands.client.job import current, send_records
 
 FIELDS: Final = ("job_id", "task", "queue", "attempt")
 _EXTRA: Final = (*FIELDS, "outcome", "seconds")
@@ -71,3 +71,4 @@ def write_records(log_format: str, level: str) -> None:
         root.addHandler(handler)
         root.setLevel(level.upper())
     name_jobs_in_records()
+    send_records()

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import threading
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = "timeout"
 SHUTDOWN: Final = "shutdown"
+_LINES_MAX: Final = 20  # of a job's log, in one note
 _NO_HEADERS: Final[dict[str, str]] = {}
 # Interruptions are decided in the loop and take effect in a thread that may just be finishing.
 _lock: Final = threading.Lock()
@@ -155,15 +157,20 @@ class Run:
         """Pieces are never dropped."""
         self.bulletin.emit(self, piece)
 
+    def log(self, line: str, *, warning: bool) -> None:
+        """Of many at once, the latest arrive."""
+        self.bulletin.log(self, line, warning=warning)
+
 
 class Words:
     """What a task said and the server has not heard."""
 
-    __slots__ = ("is_due", "pieces", "progress", "sent_at", "unsent", "was_sent")
+    __slots__ = ("is_due", "lines", "pieces", "progress", "sent_at", "unsent", "was_sent")
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.pieces: list[bytes] = []
+        self.lines: deque[tuple[str, bool]] = deque(maxlen=_LINES_MAX)  # and whether it warns
         self.unsent = 0  # bytes of pieces that were not answered
         self.is_due = False
         self.sent_at = float("-inf")

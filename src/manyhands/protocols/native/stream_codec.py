@@ -113,12 +113,14 @@ class Progress(Struct, array_like=True, frozen=True):
 
 
 class Piece(Struct, array_like=True, frozen=True):
-    """Progress of a job, a partial result, or both."""
+    """Progress of a job, a partial result, a line for its log, or several of them."""
 
     id: str
     token: str
     progress: Progress | None = None
     partial: bytes | None = None
+    line: str | None = None
+    warning: bool = False  # the line is one
 
 
 class News(Head, frozen=True):

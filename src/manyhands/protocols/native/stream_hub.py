@@ -42,7 +42,7 @@ class Stream(Protocol):
 
 
 class Piece(Protocol):
-    """A part of a job's result, or a warning."""
+    """A part of a job's result, a warning, or a line of its log."""
 
     @property
     def number(self) -> int:
@@ -55,6 +55,10 @@ class Piece(Protocol):
     @property
     def warning(self) -> bool:
         """Whether it is a warning."""
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it is a line of the log, which is for nobody who waits for the job."""
 
 
 class Watcher(Protocol):

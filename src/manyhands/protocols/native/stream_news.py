@@ -115,6 +115,8 @@ class News:
                 return
             if piece.number > found.sent:
                 found.sent = piece.number
+                if piece.is_log:
+                    continue  # for those who look at the job, not for those who wait for it
                 self._say(wire.heard(job_id, None, piece.payload, warning=piece.warning))
 
     def _show_progress(self, job_id: str, found: _Followed, progress: Progress | None) -> None:

@@ -101,7 +101,7 @@ class Reports:
         self._outbox.settle(slot, note.number, refusals)
 
     def news(self, note: wire.News) -> int:
-        """Progress and partial results."""
+        """Progress, partial results and lines of logs."""
         check_count(len(note.pieces), ITEMS_COUNT_MAX)
         for piece in note.pieces:
             job_id, proof = read_id(piece.id), ByToken(piece.token)
@@ -117,6 +117,15 @@ class Reports:
             if piece.partial is not None:
                 partial_ = commands.SendPartial(job_id=job_id, proof=proof, payload=piece.partial)
                 self._peer.ask(partial_)
+            if piece.line is not None:
+                line = commands.SendPartial(
+                    job_id=job_id,
+                    proof=proof,
+                    payload=piece.line.encode("utf-8", "replace"),
+                    warning=piece.warning,
+                    is_log=True,
+                )
+                self._peer.ask(line)
         self._outbox.settle(self._outbox.reserve(note.number), note.number)
         return len(note.pieces)
 
