@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.ids import Ids
 from manyhands.engine.effects import Effects
-from manyhands.engine.plain import Change
+from manyhands.engine.plain import Change, entry_of, value_of
 from manyhands.model.commands import Command
 from manyhands.model.events import Cursor, Event, Signal
 from manyhands.model.filter import Filter
@@ -366,10 +366,11 @@ class FaultyStore:
         return weight
 
     def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
-        effects = Effects(self.live, changes[0][2].at)  # for those who watch
-        for _, after, entry in changes:
-            effects.jobs[after.job_id] = job_of(after)
-            effects.events.append(event_of(entry))
+        effects = Effects(self.live, entry_of(changes[0]).at)  # for those who watch
+        for change in changes:
+            job = job_of(value_of(change))
+            effects.jobs[job.job_id] = job
+            effects.events.append(event_of(entry_of(change)))
         effects.signals.extend(signals)
         self.on_write(effects)
         weight = self._collector.write_plain(changes)

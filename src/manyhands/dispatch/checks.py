@@ -7,7 +7,7 @@ from typing import Final
 
 from manyhands.engine.effects import Effects
 from manyhands.engine.invariants import check_effects, check_job, check_view
-from manyhands.engine.plain import Change
+from manyhands.engine.plain import Change, entry_of, value_of
 from manyhands.engine.view import View
 from manyhands.model.commands import Command
 from manyhands.model.events import Signal
@@ -51,10 +51,11 @@ class Checks:
     def write_plain(self, changes: Sequence[Change], signals: Sequence[Signal] = ()) -> int:
         """The same for steps of plain jobs."""
         try:
-            effects = Effects(self._store.live.view, changes[0][2].at)
-            for _, after, entry in changes:
-                effects.jobs[after.job_id] = job_of(after)
-                effects.events.append(event_of(entry))
+            effects = Effects(self._store.live.view, entry_of(changes[0]).at)
+            for change in changes:
+                job = job_of(value_of(change))
+                effects.jobs[job.job_id] = job
+                effects.events.append(event_of(entry_of(change)))
             check_effects(effects)
             weight = self._store.write_plain(changes, signals)
             self._check(effects.jobs)

@@ -392,7 +392,7 @@ class Dispatcher:
         if settle is not None:
             self._answer_at_once(settle, _created(changes))
         if self.sleepers.count:
-            self.waking.before_commit([entry for _, _, entry in changes])
+            self.waking.before_commit([plain.entry_of(change) for change in changes])
         return True
 
     def _takes_nothing_new(self) -> bool:
@@ -415,12 +415,11 @@ class Dispatcher:
             return False
         if changes is None:
             return False
-        jobs = [job for job, _, _ in changes]
+        jobs = [_claimed_job(change) for change in changes]
         for job in jobs:
-            assert isinstance(job, (Job, PlainReady))
             self.owed_bytes += len(job.payload)
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
-        if command.early and self._are_saved(jobs):  # type: ignore[arg-type]
+        if command.early and self._are_saved(jobs):
             self._take_in(command, changes)
             if settle is not None:
                 self._answer_at_once(settle, _claimed(changes))
@@ -500,7 +499,7 @@ class Dispatcher:
         self._take_in(None, changes)
         self._answer_at_once(settle, _ids(changes))
         if self.sleepers.count:
-            self.waking.before_commit([entry for _, _, entry in changes])
+            self.waking.before_commit([plain.entry_of(change) for change in changes])
         return True
 
     def claim_at_once(
@@ -517,15 +516,17 @@ class Dispatcher:
             return None
         try:
             change = plain.lease(job, holder, token, connection, None, self.clock.now())
-            after = change[1]
-            assert isinstance(after, (Job, PlainLeased))
         except Exception:  # noqa: BLE001 - as in `_claim`
             self._report(None)
             return None
         self.counts.commands += 1
         self.owed_bytes += len(job.payload)
         self._take_in(None, (change,))
-        return after if self._leaves_at_once() else None
+        if not self._leaves_at_once():
+            return None
+        after = plain.value_of(change)
+        assert isinstance(after, (Job, PlainLeased))
+        return after
 
     def complete_at_once(self, job_id: str, proof: Proof, result: bytes) -> bool:
         """Completes a job whose worker wants no answer. False: nothing has changed; a ``Complete``
@@ -1052,35 +1053,50 @@ class Dispatcher:
 
 
 def _created(changes: Sequence[plain.Change]) -> Reply:
-    return SubmittedMany(tuple([Submitted(job_of(after)) for _, after, _ in changes]))
+    return SubmittedMany(tuple([Submitted(_job_of(change)) for change in changes]))
 
 
 def _are_fleeting(changes: Sequence[plain.Change]) -> bool:
     """Whether all of these jobs end with their waiters (rule 22)."""
-    for _, after, _ in changes:
-        if isinstance(after, PlainLeased):
-            wanted = after.ready.durable_interest
-        elif isinstance(after, PlainCompleted):
-            wanted = after.leased.ready.durable_interest
+    for change in changes:
+        if type(change) is PlainReady:
+            wanted = change.durable_interest
+        elif type(change) is PlainLeased:
+            wanted = change.ready.durable_interest
+        elif type(change) is PlainCompleted:
+            wanted = change.leased.ready.durable_interest
         else:
-            wanted = after.durable_interest
+            wanted = _job_of(change).durable_interest
         if wanted:
             return False
     return True
 
 
 def _ids(changes: Sequence[plain.Change]) -> Created:
-    return [after.job_id for _, after, _ in changes]
+    return [plain.value_of(change).job_id for change in changes]
+
+
+def _job_of(change: plain.Change) -> Job:
+    return job_of(plain.value_of(change))
+
+
+def _claimed_job(change: plain.Change) -> Job | PlainReady:
+    """The job that a claim found."""
+    if type(change) is PlainLeased:
+        return change.ready
+    assert isinstance(change, tuple)
+    job = change[0]
+    assert job is not None
+    return job
 
 
 def _claimed(changes: Sequence[plain.Change]) -> Reply:
-    return Claimed(tuple([job_of(after) for _, after, _ in changes]))
+    return Claimed(tuple([_job_of(change) for change in changes]))
 
 
 def _concluded(changes: Sequence[plain.Change]) -> Reply:
-    return Concluded(
-        tuple([Reported(job.job_id, job.state, job.incarnation) for _, job, _ in changes])
-    )
+    jobs = [plain.value_of(change) for change in changes]
+    return Concluded(tuple([Reported(job.job_id, job.state, job.incarnation) for job in jobs]))
 
 
 def _reported(job: Job | PlainCompleted) -> Job:

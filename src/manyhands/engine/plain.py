@@ -46,9 +46,9 @@ from manyhands.model.plain import (
 from manyhands.model.policy import NO_POLICY
 
 Value = Job | Plain
-# A job as it was, if it is not new; as it is now; and the event that says so, which is the value
-# itself if that is plain.
-Change = tuple[Value | None, Value, Event | Plain]
+# A job as it was, if it is not new; as it is now; and the event that says so. The value of a plain
+# job is all three of them.
+Change = Plain | tuple[Job | None, Job, Event]
 # The end of a job, and the job as its worker and those who wait for it see it: with them, and with
 # a result that is perhaps not kept.
 Ending = tuple[Change, Job | PlainCompleted]
@@ -82,7 +82,7 @@ def _created(item: NewJob, position: int, now: int) -> Change:
         job = new_job(item, position, now)
         return None, job, _event(job, now, now, None)
     waiter = item.waiter
-    ready = PlainReady(
+    return PlainReady(
         item.job_id,
         item.queue,
         item.payload,
@@ -97,7 +97,6 @@ def _created(item: NewJob, position: int, now: int) -> Change:
         item.durable_interest,
         () if waiter is None else (waiter,),
     )
-    return None, ready, ready
 
 
 def _is_plain(item: NewJob, view: View) -> bool:
@@ -140,6 +139,16 @@ def claim(command: Claim, view: View, now: int) -> Sequence[Change] | None:
     if job is None:
         return None
     return (_grant(command, job, command.tokens[0], now),)
+
+
+def value_of(change: Change) -> Value:
+    """The job as it is now."""
+    return change[1] if isinstance(change, tuple) else change
+
+
+def entry_of(change: Change) -> Event | Plain:
+    """The event of a change."""
+    return change[2] if isinstance(change, tuple) else change
 
 
 def next_of(known: QueueView) -> Job | PlainReady | None:
@@ -230,8 +239,7 @@ def lease(
     longest_ms = job.terms.attempt_ms_max
     if isinstance(job, PlainReady):
         begun = new_lease(1, holder, token, connection, term_ms, longest_ms, now)
-        plain = PlainLeased(job, begun, job.queue, holder, now, now - job.at)
-        return job, plain, plain
+        return PlainLeased(job, begun, job.queue, holder, now, now - job.at)
     leased = leased_to(job, holder, token, connection, term_ms, longest_ms, now)
     return job, leased, _event(leased, now, job.entered_at, holder)
 
@@ -300,11 +308,10 @@ def end(
         if replaces_payload or (result is not None and len(result) > PLAIN_BYTES_MAX):
             return _end_job(value.job(), proof, result, encoding, view, now, replaces_payload)
         lasted_ms = now - value.at
-        reported = PlainCompleted(value, now, result, encoding, queue, holder, lasted_ms)
-        completed = reported
+        completed = PlainCompleted(value, now, result, encoding, queue, holder, lasted_ms)
         if result is not None and result_ms_of(ready.terms) == 0:
-            completed = replace(reported, result=None)  # as below
-        return (value, completed, completed), reported
+            return replace(completed, result=None), completed  # as below
+        return completed, completed
     if not isinstance(value, Job):
         return None
     return _end_job(value, proof, result, encoding, view, now, replaces_payload)

@@ -11,7 +11,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.plain import Change
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
-from manyhands.model.events import Signal
+from manyhands.model.events import Event, Signal
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
 from manyhands.model.plain import PlainCompleted, PlainLeased, PlainReady
@@ -109,37 +109,39 @@ class Collector:
         """
         index, batch = self.index, self.batch
         values, entries = batch.values, batch.entries
-        for before, after, entry in changes:
-            entries.append(entry)
-            if before is None:
-                assert isinstance(after, (PlainReady, Job))
-                job_id = after.job_id
-                index.add_plain(after)
-                values[job_id] = after
-                batch.full.add(job_id)
-                batch.weight += len(after.payload)
-            elif type(after) is PlainLeased:
-                assert isinstance(before, PlainReady)
-                index.lease_plain(before, after)
-                values[before.job_id] = after
-            elif type(after) is PlainCompleted:
-                assert isinstance(before, PlainLeased)
-                index.complete_plain(before, after)
-                values[before.ready.job_id] = after
-                if after.result is not None:
-                    batch.weight += len(after.result)
+        for change in changes:
+            if type(change) is PlainReady:
+                index.add_plain(change)
+                values[change.job_id] = change
+                batch.full.add(change.job_id)
+                batch.weight += len(change.payload)
+            elif type(change) is PlainLeased:
+                index.lease_plain(change.ready, change)
+                values[change.ready.job_id] = change
+            elif type(change) is PlainCompleted:
+                index.complete_plain(change)
+                values[change.leased.ready.job_id] = change
+                if change.result is not None:
+                    batch.weight += len(change.result)
             else:
-                assert isinstance(before, Job)
-                assert isinstance(after, Job)
-                self._take_step(before, after)
+                assert isinstance(change, tuple)
+                self._take_step(*change)
+                continue
+            entries.append(change)
         if self._turned_graphs:
             self._note_graphs()
         return batch.weight
 
-    def _take_step(self, before: Job, job: Job) -> None:
-        """Applies a lease or a completion of an ordinary job."""
+    def _take_step(self, before: Job | None, job: Job, event: Event) -> None:
+        """Applies a step of an ordinary job."""
         index, batch, job_id = self.index, self.batch, job.job_id
+        batch.entries.append(event)
         batch.values[job_id] = job
+        if before is None:
+            index.add_plain(job)
+            batch.full.add(job_id)
+            batch.weight += len(job.payload)
+            return
         if job.lease is not None:
             index.lease_plain(before, job)
             return

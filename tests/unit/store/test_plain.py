@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from manyhands.engine import plain
 from manyhands.model.commands import ByConnection, Claim, Complete, NewJob, Submit
-from manyhands.model.job import Attempt, EndReason, Holder, Job, Lease, Origin, State
+from manyhands.model.job import Attempt, EndReason, Holder, Lease, Origin, State
 from manyhands.model.payload import Encoding
 from manyhands.model.plain import (
     PLAIN_BYTES_MAX,
@@ -151,7 +151,7 @@ class Server:
             case 1:
                 claim = Claim(queues=("q",), holder=HOLDER, tokens=("t",), connection="here/1")
                 changes = plain.claim(claim, self.index, self.now)
-                self.leased += [after.job_id for _, after, _ in changes or ()]
+                self.leased += [plain.value_of(change).job_id for change in changes or ()]
             case _:
                 if not self.leased:
                     return
@@ -162,7 +162,7 @@ class Server:
                 change, _ = plain.complete(command, self.index, self.now)
                 changes = (change,)
         for change in changes or ():
-            self.plain_count += not isinstance(change[1], Job)
+            self.plain_count += not isinstance(change, tuple)
             self.collector.write_plain((change,))
 
     def commit(self) -> None:

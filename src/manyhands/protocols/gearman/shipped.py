@@ -112,10 +112,18 @@ class GearmanSession:
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
         messages = self._decoder.feed(data)
-        if len(messages) > 1 or self._undone:
+        count = len(messages)
+        if self._undone or count > 2:
             self._take_turn(messages)
-            return
-        for kind, args in messages:
+        elif count == 2:
+            (kind, args), (next_kind, next_args) = messages
+            if kind == wire.WORK_COMPLETE and next_kind in _GRABS:  # as workers send, mostly
+                self.on_work_complete(kind, args)
+                self.on_grab(next_kind, next_args)
+            else:
+                self._take_turn(messages)
+        elif count:
+            kind, args = messages[0]
             _ACTIONS[kind](self, kind, args)
 
     def _take_turn(self, messages: list[wire.Message]) -> None:

@@ -510,9 +510,10 @@ class Index:
         if instant is not None:
             self.due_times.put(instant, job_id)
 
-    def complete_plain(self, before: PlainLeased, after: PlainCompleted) -> None:
+    def complete_plain(self, after: PlainCompleted) -> None:
         """Replaces a leased job by its completed value."""
-        ready, result = before.ready, after.result
+        before, result = after.leased, after.result
+        ready = before.ready
         job_id, key = ready.job_id, ready.unique_key
         self.values[job_id] = after
         if self._answers:
