@@ -4,8 +4,8 @@
     python bench/rows.py --a-frame 5      life cycles in each frame
     python bench/rows.py --profile pack   or apply
 
-Life cycles as Gearman has them. Submit, claim and completion of a job are in three consecutive
-frames, as on a busy server, and each frame holds as many of each.
+Life cycles of plain jobs as Gearman has them. Submit, claim and completion of a job are in three
+consecutive frames, as on a busy server, and each frame holds as many of each.
 """
 
 import argparse
@@ -22,11 +22,10 @@ import apsw
 import msgspec
 
 from manyhands.dispatch.ids import Ids
-from manyhands.engine.decide import decide
-from manyhands.model.commands import ByConnection, Claim, Command, Complete, NewJob, Submit
+from manyhands.engine import plain
+from manyhands.model.commands import ByConnection, Claim, Complete, NewJob
 from manyhands.model.job import Holder, Origin
-from manyhands.model.policy import TERMS
-from manyhands.model.replies import Claimed, Reply
+from manyhands.model.policy import TERMS, Queue
 from manyhands.store.batch import Batch
 from manyhands.store.collector import Collector
 from manyhands.store.records.frames import Counters, Frame, cut
@@ -52,11 +51,7 @@ class Source:
         self._a_frame = a_frame
         self._claimed: list[str] = []
         self._time = NOW
-
-    def _run(self, command: Command) -> Reply:
-        reply, effects = decide(command, self.collector.index, self._time)
-        self.collector.write(effects)
-        return reply
+        self.collector.index.put_queue(Queue("resize"))
 
     def batches(self, count: int) -> Iterator[tuple[Batch, Counters]]:
         """Batches in order; the first ones are not full."""
@@ -64,7 +59,7 @@ class Source:
         for number in range(count):
             self._time += 1
             for job_id in self._claimed:
-                self._run(Complete(job_id=job_id, proof=PROOF, result=b"y" * 20))
+                self._complete(job_id)
             self._claimed = []
             for _ in range(self._a_frame if number else 0):
                 self._claim()
@@ -84,9 +79,16 @@ class Source:
             connection=PROOF.connection,
             early=True,
         )
-        reply = self._run(claim)
-        assert isinstance(reply, Claimed)
-        self._claimed.append(reply.jobs[0].job_id)
+        changes = plain.claim(claim, self.collector.index, self._time)
+        assert changes is not None
+        self.collector.write_plain(changes)
+        self._claimed.append(plain.value_of(changes[0]).job_id)
+
+    def _complete(self, job_id: str) -> None:
+        command = Complete(job_id=job_id, proof=PROOF, result=b"y" * 20)
+        ending = plain.complete(command, self.collector.index, self._time)
+        assert ending is not None
+        self.collector.write_plain((ending[0],))
 
     def _submit(self) -> None:
         item = NewJob(
@@ -97,7 +99,9 @@ class Source:
             origin=ORIGIN,
             unique_key=os.urandom(18).hex().encode(),
         )
-        self._run(Submit((item,)))
+        changes = plain.create((item,), self.collector.index, self._time)
+        assert changes is not None
+        self.collector.write_plain(changes)
 
 
 def pack_all(made: Sequence[tuple[Batch, Counters]]) -> list[bytes]:
