@@ -415,16 +415,19 @@ class Dispatcher:
             return False
         if changes is None:
             return False
-        jobs = [_claimed_job(change) for change in changes]
-        for job in jobs:
+        jobs = []
+        for change in changes:
+            job = change[1] if isinstance(change, tuple) else job_of(change)
             self.owed_bytes += len(job.payload)
+            jobs.append(job)
+        reply = Claimed(tuple(jobs))
         # Rule 23. Before the write, since it is about the commit of the jobs, not of the claim.
         if command.early and self._are_saved(jobs):
             self._take_in(command, changes)
             if settle is not None:
-                self._answer_at_once(settle, _claimed(changes))
+                self._answer_at_once(settle, reply)
         else:
-            self._take_in(command, changes, settle, _claimed)
+            self._take_in(command, changes, settle, lambda _: reply)
         return True
 
     def _complete(self, command: Complete, settle: Settle | None) -> bool:
@@ -461,15 +464,16 @@ class Dispatcher:
             return False
         if endings is None:
             return False
-        signals = [signal for _, reported in endings for signal in _signals(reported)]
-        changes = [change for change, _ in endings]
-        self._take_in(
-            command,
-            changes,
-            settle,
-            _concluded,
-            signals=signals,
-        )
+        changes: list[plain.Change] = []
+        reports: list[Reported] = []
+        signals: list[Signal] = []
+        for change, job in endings:
+            changes.append(change)
+            reports.append(Reported(job.job_id, job.state, job.incarnation))
+            if job.waiters:
+                signals += _signals(job)
+        reply = Concluded(tuple(reports))
+        self._take_in(command, changes, settle, lambda _: reply, signals=signals)
         return True
 
     # The same for sessions that need less than a command says.
@@ -521,9 +525,10 @@ class Dispatcher:
             return None
         self.counts.commands += 1
         self.owed_bytes += len(job.payload)
-        self._take_in(None, (change,))
-        if not self._leaves_at_once():
+        if not self._take_in(None, (change,)):
             return None
+        self.counts.answers += 1
+        self._open.others_count += 1
         after = plain.value_of(change)
         assert isinstance(after, (Job, PlainLeased))
         return after
@@ -559,17 +564,19 @@ class Dispatcher:
         *,
         is_urgent: bool = False,
         signals: Sequence[Signal] = (),
-    ) -> None:
-        """Adds changes to the open batch, and what leaves with its commit."""
+    ) -> bool:
+        """Adds changes to the open batch, and what leaves with its commit. False: the store has
+        failed just now, and nothing leaves any more.
+        """
         try:
             weight = self._write_plain(changes, signals)
         except BrokenInvariantError as error:
             self._fail(str(error), traceback.format_exc())
-            return
+            return False
         except Exception:  # noqa: BLE001 - half of it may be in memory: nothing can go on
             self._report(command)
             self._fail("a change could not be taken in; see the log")
-            return
+            return False
         gathering = self._open
         gathering.changed = True
         gathering.steps_count += len(changes)
@@ -603,20 +610,20 @@ class Dispatcher:
             )
         ):
             self._arm_flush()
-        if signals and self.failed is None:
+        if self.failed is not None:
+            return False
+        if signals:
             self._listeners.deliver_fleeting(signals)
+        return True
 
     def _answer_at_once(self, settle: Callable[[Any], None], reply: Reply | Created) -> None:
         """Gives an answer that promises nothing which is not on disk."""
-        settle(reply if self._leaves_at_once() else self._store_failed())
-
-    def _leaves_at_once(self) -> bool:
-        """Counts such an answer; False if the store has failed just now, and not even it leaves."""
-        if self.failed is not None:
-            return False
+        if self.failed is not None:  # just now: not even this leaves any more
+            settle(self._store_failed())
+            return
         self.counts.answers += 1
         self._open.others_count += 1
-        return True
+        settle(reply)
 
     def _hold(
         self,
@@ -694,7 +701,7 @@ class Dispatcher:
     def _store_failed(self) -> Refusal:
         return Refusal(Why.STORE_FAILED, f"the store failed: {self.failed}")
 
-    def _are_saved(self, jobs: Sequence[Job | PlainReady]) -> bool:
+    def _are_saved(self, jobs: Sequence[Job]) -> bool:
         is_unsaved = self.store.is_unsaved
         for job in jobs:  # noqa: SIM110 - one, nearly always, on the hot path
             # A job that only waiters want may be worked on before it is on disk (rule 22): if the
@@ -1080,32 +1087,13 @@ def _job_of(change: plain.Change) -> Job:
     return job_of(plain.value_of(change))
 
 
-def _claimed_job(change: plain.Change) -> Job | PlainReady:
-    """The job that a claim found."""
-    if type(change) is PlainLeased:
-        return change.ready
-    assert isinstance(change, tuple)
-    job = change[0]
-    assert job is not None
-    return job
-
-
-def _claimed(changes: Sequence[plain.Change]) -> Reply:
-    return Claimed(tuple([_job_of(change) for change in changes]))
-
-
-def _concluded(changes: Sequence[plain.Change]) -> Reply:
-    jobs = [plain.value_of(change) for change in changes]
-    return Concluded(tuple([Reported(job.job_id, job.state, job.incarnation) for job in jobs]))
-
-
 def _reported(job: Job | PlainCompleted) -> Job:
     return job.reported() if isinstance(job, PlainCompleted) else job
 
 
 def _signals(job: Job | PlainCompleted) -> Sequence[Signal]:
     """The news of a completion for those who wait for it."""
-    waiters = job.leased.ready.waiters if isinstance(job, PlainCompleted) else job.waiters
+    waiters = job.waiters
     return (Signal(_reported(job), "ended", b"", waiters),) if waiters else ()
 
 

@@ -41,7 +41,6 @@ from manyhands.model.plain import (
     PlainCompleted,
     PlainLeased,
     PlainReady,
-    attempts_max_of,
 )
 from manyhands.model.policy import NO_POLICY
 
@@ -237,25 +236,34 @@ def lease(
 ) -> Change:
     """The lease of a job that `next_of` or `claim` has found."""
     longest_ms = job.terms.attempt_ms_max
-    if isinstance(job, PlainReady):
-        begun = new_lease(1, holder, token, connection, term_ms, longest_ms, now)
-        return PlainLeased(job, begun, job.queue, holder, now, now - job.at)
-    leased = leased_to(job, holder, token, connection, term_ms, longest_ms, now)
-    return job, leased, _event(leased, now, job.entered_at, holder)
+    if type(job) is Job:
+        leased = leased_to(job, holder, token, connection, term_ms, longest_ms, now)
+        return job, leased, _event(leased, now, job.entered_at, holder)
+    assert type(job) is PlainReady
+    begun = new_lease(1, holder, token, connection, term_ms, longest_ms, now)
+    return PlainLeased(job, begun, job.queue, holder, now, now - job.at)
 
 
 def complete(command: Complete, view: View, now: int) -> Ending | None:
     """A leased job, by its holder, if no other job waits for it."""
     key = command.job_id
-    job = view.value(key)
-    if job is None and "\0" in key:
-        job = view.job(key)  # by its name
-    if job is None or not _only_ends(command, job):
-        return None
-    result, encoding = command.result, command.encoding
-    if not command.replaces_payload or result is None:
-        return end(job, command.proof, result, encoding, view, now)
-    return end(job, command.proof, result, encoding, view, now, replaces_payload=True)
+    value = view.job(key) if "\0" in key else view.value(key)  # the first by its name
+    if (
+        value is None
+        or command.next_queue is not None
+        or command.note
+        or command.delay_ms
+        or command.depends_on
+        or (command.queue is not None and command.queue != value.queue)
+    ):
+        return None  # or it wants more than the end of the job
+    proof, result, encoding = command.proof, command.result, command.encoding
+    if type(value) is Job:
+        replaces = command.replaces_payload
+        return _end_job(value, proof, result, encoding, view, now, replaces_payload=replaces)
+    if command.replaces_payload:
+        return end(value, proof, result, encoding, view, now, replaces_payload=True)
+    return end(value, proof, result, encoding, view, now)
 
 
 def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
@@ -274,17 +282,6 @@ def conclude(command: Conclude, view: View, now: int) -> list[Ending] | None:
     return endings
 
 
-def _only_ends(command: Complete, job: Value) -> bool:
-    """Whether a report wants nothing besides the end of the job."""
-    return not (
-        command.next_queue is not None
-        or command.note
-        or command.delay_ms
-        or command.depends_on
-        or (command.queue is not None and command.queue != job.queue)
-    )
-
-
 def end(
     value: Value,
     proof: Proof,
@@ -296,7 +293,7 @@ def end(
     replaces_payload: bool = False,
 ) -> Ending | None:
     """The same for a job in memory."""
-    if isinstance(value, PlainLeased):
+    if type(value) is PlainLeased:
         ready, queue, holder = value.ready, value.queue, value.holder
         if not proves(value.lease, proof) or (holder.name is None and type(proof) is ByHolder):
             return None
@@ -305,16 +302,19 @@ def end(
             return None
         if view.has_dependants(ready.job_id):
             return None
-        if replaces_payload or (result is not None and len(result) > PLAIN_BYTES_MAX):
-            return _end_job(value.job(), proof, result, encoding, view, now, replaces_payload)
+        if result is not None and (replaces_payload or len(result) > PLAIN_BYTES_MAX):
+            job = value.job()
+            return _end_job(
+                job, proof, result, encoding, view, now, replaces_payload=replaces_payload
+            )
         lasted_ms = now - value.at
         completed = PlainCompleted(value, now, result, encoding, queue, holder, lasted_ms)
         if result is not None and result_ms_of(ready.terms) == 0:
             return replace(completed, result=None), completed  # as below
         return completed, completed
-    if not isinstance(value, Job):
+    if type(value) is not Job:
         return None
-    return _end_job(value, proof, result, encoding, view, now, replaces_payload)
+    return _end_job(value, proof, result, encoding, view, now, replaces_payload=replaces_payload)
 
 
 def _end_job(
@@ -324,7 +324,8 @@ def _end_job(
     encoding: Encoding,
     view: View,
     now: int,
-    replaces_payload: bool,  # noqa: FBT001
+    *,
+    replaces_payload: bool,
 ) -> Ending | None:
     lease = job.lease
     if (
@@ -343,8 +344,7 @@ def _end_job(
     if known is None or known.queue.policy is not NO_POLICY or view.is_awaited(job):
         return None
     worked = job
-    if replaces_payload:
-        assert result is not None
+    if replaces_payload and result is not None:
         worked = replace(job, payload=result, stored_bytes=0, encoding=encoding)
     reported = stored = completed_by(worked, holder, result, encoding, now)
     if job.waiters:
@@ -355,7 +355,8 @@ def _end_job(
 
 
 def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:
-    lease = job.lease
+    lease, terms = job.lease, job.terms
+    allowed = terms.attempts_max
     return Event(
         now,
         job.state,
@@ -365,7 +366,7 @@ def _event(job: Job, now: int, since: int, holder: Holder | None) -> Event:
         job.incarnation,
         job.lease_number,
         job.attempts_used,
-        attempts_max_of(job.terms),
+        terms.defaults.attempts_max if allowed is None else allowed,
         holder,
         None if lease is None else lease.expires_at,
         job.priority,

@@ -172,6 +172,11 @@ class PlainCompleted(Struct, frozen=True, gc=False):
     def position(self) -> int:
         return self.leased.ready.position
 
+    @property
+    def waiters(self) -> tuple[str, ...]:
+        """Those who waited for its end."""
+        return self.leased.ready.waiters
+
     def attempt(self) -> Attempt:
         """The attempt that succeeded."""
         return completing_attempt(self.leased.lease, self.at)
@@ -182,7 +187,7 @@ class PlainCompleted(Struct, frozen=True, gc=False):
 
     def reported(self) -> Job:
         """The job as its worker and those who wait for it see it."""
-        return self._job(self.leased.ready.waiters)
+        return self._job(self.waiters)
 
     def _job(self, waiters: tuple[str, ...]) -> Job:
         ready, at = self.leased.ready, self.at

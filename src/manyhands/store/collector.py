@@ -11,7 +11,7 @@ from manyhands.engine.effects import Effects
 from manyhands.engine.plain import Change
 from manyhands.model import limits
 from manyhands.model.audit import AuditEntry
-from manyhands.model.events import Event, Signal
+from manyhands.model.events import Signal
 from manyhands.model.history import StoredSample
 from manyhands.model.job import Job
 from manyhands.model.plain import PlainCompleted, PlainLeased, PlainReady
@@ -115,42 +115,37 @@ class Collector:
                 values[change.job_id] = change
                 batch.full.add(change.job_id)
                 batch.weight += len(change.payload)
+            elif type(change) is tuple:
+                before, job, event = change
+                values[job.job_id] = job
+                if before is None:
+                    index.add_plain(job)
+                    batch.full.add(job.job_id)
+                    batch.weight += len(job.payload)
+                elif job.lease is not None:
+                    index.lease_plain(before, job)
+                else:
+                    index.complete_job(before, job)
+                    if before.payload is not job.payload or before.stored_bytes != job.stored_bytes:
+                        batch.full.add(job.job_id)
+                        batch.weight += len(job.payload)
+                    if job.result is not None:
+                        batch.weight += len(job.result)
+                entries.append(event)
+                continue
             elif type(change) is PlainLeased:
                 index.lease_plain(change.ready, change)
                 values[change.ready.job_id] = change
-            elif type(change) is PlainCompleted:
+            else:
+                assert type(change) is PlainCompleted
                 index.complete_plain(change)
                 values[change.leased.ready.job_id] = change
                 if change.result is not None:
                     batch.weight += len(change.result)
-            else:
-                assert isinstance(change, tuple)
-                self._take_step(*change)
-                continue
             entries.append(change)
         if self._turned_graphs:
             self._note_graphs()
         return batch.weight
-
-    def _take_step(self, before: Job | None, job: Job, event: Event) -> None:
-        """Applies a step of an ordinary job."""
-        index, batch, job_id = self.index, self.batch, job.job_id
-        batch.entries.append(event)
-        batch.values[job_id] = job
-        if before is None:
-            index.add_plain(job)
-            batch.full.add(job_id)
-            batch.weight += len(job.payload)
-            return
-        if job.lease is not None:
-            index.lease_plain(before, job)
-            return
-        index.complete_job(before, job)
-        if before.payload is not job.payload or before.stored_bytes != job.stored_bytes:
-            batch.full.add(job_id)
-            batch.weight += len(job.payload)
-        if job.result is not None:
-            batch.weight += len(job.result)
 
     def backlog_bytes(self) -> int:
         """Payloads and results that are in memory only because their records cannot be read yet."""
@@ -247,11 +242,9 @@ class Collector:
             settled.append(batch)
             for job_id, job in batch.values.items():
                 # Only if there is no newer value: that one cannot be read yet.
-                if type(job) is PlainCompleted:
-                    if kept.get(job_id) is job:
+                if type(job) is not Job:
+                    if type(job) is PlainCompleted and kept.get(job_id) is job:
                         index.forget_plain(job_id)
-                    continue
-                if not isinstance(job, Job):
                     continue
                 if job.finished_at is not None and kept.get(job_id) is job:
                     index.forget(job)

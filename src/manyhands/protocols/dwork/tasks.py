@@ -164,6 +164,8 @@ def _escaped(origin: str) -> str:
 def _origin_of(submitter: Origin) -> str:
     if submitter.realm != "dwork":
         return submitter.name or submitter.realm
+    if not submitter.name.startswith(("@", " ")):  # as nearly always
+        return submitter.name
     stored = unsigned(submitter.name)
     return stored[1:] if _looks_signed(stored) else stored
 

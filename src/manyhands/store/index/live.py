@@ -149,9 +149,9 @@ class Index:
         return value if value is None else job_of(value)
 
     def job(self, job_id: str) -> Job | None:
-        job = self.live_job(job_id)
-        if job is not None:
-            return job
+        value = self.value(job_id)
+        if value is not None:
+            return job_of(value)
         if job_id in self._odd_uids:
             return self.live_job(self._odd_uids[job_id])
         if "\0" in job_id:
@@ -164,7 +164,8 @@ class Index:
         names = self._names.get(namespace)
         job_id = names.get(name) if names is not None else None
         if job_id is not None:
-            return self.live_job(job_id) or self.job(job_id)
+            job = self.value(job_id)  # one with a name is never plain
+            return job if type(job) is Job else self.job(job_id)
         return self.job(name) if is_job_id(name) else None
 
     def key_holder(self, queue: str, key: bytes) -> str | None:
