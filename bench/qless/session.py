@@ -91,7 +91,7 @@ class Desk:
         server = self.server = Server(Config(), Store(), self.loop)  # type: ignore[arg-type]
         naps = Naps()
         routes = QlessRoutes(server.sources(), HandingOut(server.dispatcher, naps), naps)
-        routes.answering.defences = Defences(Address("127.0.0.1", 7700), ())
+        routes.answering.defences = Defences(("127.0.0.1",))
         short_way = routes.short_way()
         short_way.set_date(b"Thu, 01 Jan 1970 00:00:00 GMT")
         site = Site(short_way, Proxies(None), print, server.clock.monotonic_ms, 1 << 30)
