@@ -302,13 +302,15 @@ def end(
             return None
         if view.has_dependants(ready.job_id):
             return None
-        if result is not None and (replaces_payload or len(result) > PLAIN_BYTES_MAX):
+        if result is not None and len(result) > PLAIN_BYTES_MAX:
             job = value.job()
             return _end_job(
                 job, proof, result, encoding, view, now, replaces_payload=replaces_payload
             )
-        lasted_ms = now - value.at
-        completed = PlainCompleted(value, now, result, encoding, queue, holder, lasted_ms)
+        payload = result if replaces_payload else None
+        completed = PlainCompleted(
+            value, now, result, encoding, queue, holder, now - value.at, payload
+        )
         if result is not None and result_ms_of(ready.terms) == 0:
             return replace(completed, result=None), completed  # as below
         return completed, completed

@@ -152,6 +152,8 @@ class PlainCompleted(Struct, frozen=True, gc=False):
     queue: str
     holder: Holder
     lasted_ms: int
+    # In place of the payload that it was submitted with, and in the encoding of the result.
+    payload: bytes | None = None
 
     lease: ClassVar[None] = None
     incarnation: ClassVar[int] = 0
@@ -190,14 +192,14 @@ class PlainCompleted(Struct, frozen=True, gc=False):
         return self._job(self.waiters)
 
     def _job(self, waiters: tuple[str, ...]) -> Job:
-        ready, at = self.leased.ready, self.at
+        ready, at, payload = self.leased.ready, self.at, self.payload
         return Job(
             job_id=ready.job_id,
             serial=ready.serial,
             queue=ready.queue,
             state=_COMPLETED,
-            payload=ready.payload,
-            encoding=ready.encoding,
+            payload=ready.payload if payload is None else payload,
+            encoding=ready.encoding if payload is None else self.result_encoding,
             terms=ready.terms,
             origin=ready.origin,
             priority=ready.priority,

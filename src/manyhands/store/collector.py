@@ -139,7 +139,11 @@ class Collector:
             else:
                 assert type(change) is PlainCompleted
                 index.complete_plain(change)
-                values[change.leased.ready.job_id] = change
+                job_id = change.leased.ready.job_id
+                values[job_id] = change
+                if change.payload is not None:
+                    batch.full.add(job_id)
+                    batch.weight += len(change.payload)
                 if change.result is not None:
                     batch.weight += len(change.result)
             entries.append(change)

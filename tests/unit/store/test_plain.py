@@ -158,7 +158,10 @@ class Server:
                 job_id = self.leased.pop(self.random.randrange(len(self.leased)))
                 result = self.random.choice((None, b"r", b"r" * (PLAIN_BYTES_MAX + 1)))
                 proof = ByConnection("here/1")
-                command = Complete(job_id=job_id, proof=proof, result=result)
+                replaces = self.random.random() < 0.3
+                command = Complete(
+                    job_id=job_id, proof=proof, result=result, replaces_payload=replaces
+                )
                 change, _ = plain.complete(command, self.index, self.now)
                 changes = (change,)
         for change in changes or ():

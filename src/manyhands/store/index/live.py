@@ -526,8 +526,10 @@ class Index:
         if key is not None:
             queue.keys.drop(key, job_id)
         size = len(ready.payload)
-        self.finished_bytes += size if result is None else size + len(result)
         self.unfinished_bytes -= size + _JOB_BYTES
+        if after.payload is not None:
+            size = len(after.payload)
+        self.finished_bytes += size if result is None else size + len(result)
         self._end_lease(job_id, before.lease)
         if ready.waiters or not ready.durable_interest:
             for waiter in ready.waiters:

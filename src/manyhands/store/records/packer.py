@@ -162,6 +162,8 @@ class Packer:
         for job in batch.values.values():
             if type(job) is not Job:
                 steps.append(self._plain(job, full))  # type: ignore[arg-type]
+                if type(job) is PlainCompleted and job.payload is not None:
+                    plain = False
                 continue
             serial, state, result = job.serial, job.state, job.result
             record = encode_record(job)
@@ -206,6 +208,8 @@ class Packer:
         groups: list[Row] = []
         for job in batch.values.values():
             if not isinstance(job, Job):
+                if job.serial <= last_serial and job.job_id in batch.full:
+                    replaced.append(((job.serial,), None))
                 continue
             serial, state = job.serial, job.state
             is_new = serial > last_serial
@@ -235,11 +239,17 @@ class Packer:
         lease = end = None
         if type(value) is PlainReady:
             ready = value
+            payload, encoding = ready.payload, ready.encoding
         elif type(value) is PlainLeased:
             ready, lease = value.ready, value.lease
+            payload, encoding = ready.payload, ready.encoding
         else:
             assert isinstance(value, PlainCompleted)
             ready, lease = value.leased.ready, value.leased.lease
+            if value.payload is None:
+                payload, encoding = ready.payload, ready.encoding
+            else:
+                payload, encoding = value.payload, value.result_encoding
             until = None
             if value.result is not None:
                 until = self._until(ready.terms, value.at)
@@ -257,12 +267,12 @@ class Packer:
                 origin.realm,
                 origin.name,
                 origin.address,
-                ready.payload,
+                payload,
             )
         return (
             ready.serial,
             ready.queue,
-            ready.encoding,
+            encoding,
             ready.priority,
             ready.position,
             ready.at,
