@@ -14,6 +14,7 @@ from manyhands.model.events import Signal
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
 from manyhands.observe.incidents import is_debugging
+from manyhands.observe.repeats import Repeats
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.dialect import Dialect, sniff
@@ -24,6 +25,11 @@ _log = get_logger("manyhands.gearman")
 # A peer that stops in the middle of a packet for this many checks is disconnected.
 _LOOK_SECONDS: Final = 5.0
 _LOOKS_MAX: Final = 12
+_SENTENCE: Final = b"This address speaks Gearman, not HTTP.\n"
+_NOT_HTTP: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_SENTENCE), _SENTENCE)
+)
 
 
 class GearmanListener(TcpListener):
@@ -42,6 +48,7 @@ class GearmanListener(TcpListener):
         self._error_packets = config.gearman_error_packets
         if is_debugging():
             self.hall.on_error = _log_error
+        self._repeats = Repeats(_log)
         super().__init__(backplane, address, "gearman", self._make)
         self._looking: asyncio.TimerHandle | None = None
         # Peers with an incomplete packet: its state at the last check, and the number of checks
@@ -84,6 +91,13 @@ class GearmanListener(TcpListener):
     def _make(self, connection: Connection) -> Session:
         return _Undecided(connection, self)
 
+    def turn_away(self, connection: Connection) -> None:
+        """The peer speaks HTTP: nothing of what it sends is read as Gearman."""
+        self.hall.faults_count += 1
+        self._repeats.warn("a peer speaks HTTP on the address for Gearman", connection.address)
+        connection.send(_NOT_HTTP)
+        connection.close()
+
     def decide(self, connection: Connection, dialect: Dialect) -> Session:
         """The session of a connection whose dialect is known."""
         if dialect is Dialect.DRAFT:
@@ -125,6 +139,9 @@ class _Undecided:
         if dialect is None:
             return
         self._listener.hall.leave(self)
+        if dialect is Dialect.HTTP:
+            self._listener.turn_away(self.peer)
+            return
         session = self._listener.decide(self.peer, dialect)
         self.peer.take_session(session)
         session.receive(self._first)
