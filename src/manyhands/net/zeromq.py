@@ -15,6 +15,7 @@ from manyhands.access.logins import Failure
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
+from manyhands.model.identity import own_routing_id
 from manyhands.model.limits import TURN_BYTES_OWED_MAX, TURN_REQUESTS_MAX
 from manyhands.model.roles import Caller
 from manyhands.net.backplane import Backplane
@@ -227,9 +228,10 @@ class RouterSocket:
     def admit(self, peer: "Peer", wish: bytes) -> bytes:
         """Admits a peer and returns its identity. A peer that reconnects replaces its former
         connection. Identities that begin with a zero are assigned here, so that no peer can take
-        another's.
+        another's; and those of a caller are its own, since held answers wait for an identity, not
+        for a connection.
         """
-        identity = wish
+        identity = own_routing_id("" if peer.caller is None else peer.caller.name, wish)
         if not wish or wish[0] == 0:
             identity = b""
             while not identity or identity in self._peers:
