@@ -77,7 +77,7 @@ class ApiCommands:
         """Submits one job or several."""
         body = await exchange.body()
         found = bodies.SUBMIT.read(body)
-        once = read_once(exchange.headers, bodies.REALM, exchange.raw_path, body)
+        once = read_once(exchange.headers, bodies.REALM, exchange.raw_path, body, exchange.caller)
         origin = Origin(bodies.REALM, "", exchange.address)
         ids, now = self._ids, self._clock.now()
         items = found.items if isinstance(found, Batch) else [found]
