@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from manyhands.access.audit import AuditLog, target_of, words_of
-from manyhands.access.rights import ALL, TABLE
+from manyhands.access.rights import ALL, TABLE, OfJob
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
 from manyhands.model.commands import (
@@ -23,6 +23,7 @@ from manyhands.model.commands import (
     Look,
     NewJob,
     Proof,
+    RenewHeld,
     Resume,
     Submit,
 )
@@ -83,6 +84,7 @@ class Guard:
         self._address = address
         self._protocol = protocol
         self._rights = frozenset({Right.OWN}) if caller is NOBODY else RIGHTS[caller.role]
+        self._only_submits = Right.SUBMIT in self._rights and Right.WORK not in self._rights
         self._judged: dict[str | None, bool] = {ALL: not caller.queues}
         self._origin: tuple[Origin | None, Origin | None] = (None, None)  # the last, and signed
         # Commands of which nothing depends on their queues or jobs.
@@ -138,6 +140,17 @@ class Guard:
             job = self._live.job(command.job_id)
             if job is not None and not self.sees(job):
                 return self.unseen()
+        if self._only_submits and isinstance(command, Submit | Resume):
+            return self._refusal_of_ids(command.items)
+        return None
+
+    def _refusal_of_ids(self, items: Iterable[NewJob]) -> Refusal | None:
+        """Who chooses the id of an existing job may requeue it, or take it from its worker."""
+        for item in items:
+            if item.id_chosen:
+                job = self._live.job(item.job_id)
+                if job is not None and not self.sees(job):
+                    return self.unseen()
         return None
 
     # The shortcuts of plain jobs: each declines what is not allowed; the command is then refused.
@@ -146,8 +159,9 @@ class Guard:
         self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
     ) -> bool:
         """As the dispatcher's, into queues that the caller may use, under its name."""
+        is_limited = self.caller.queues or self._only_submits
         if Right.SUBMIT not in self._rights or (
-            self.caller.queues and not all(map(self._may_submit, items))
+            is_limited and not all(map(self._may_submit, items))
         ):
             return False
         self._sign(items)
@@ -204,6 +218,10 @@ class Guard:
         if kind is Submit or kind is Resume:
             assert isinstance(command, Submit | Resume)
             self._sign(command.items)
+        elif kind is RenewHeld and self.caller.queues:
+            # Workers are known by name only, and another caller's may have the same.
+            assert isinstance(command, RenewHeld)
+            command = replace(command, queues=self.caller.queues)
         elif TABLE[kind].right is Right.LOOK and settle is not None:
             settle = self._shown(settle, by_name=kind is not Look)
         self._ask(command, settle, refused)
@@ -241,7 +259,11 @@ class Guard:
 
     def not_in(self, queue: str | None) -> Refusal:
         """The role does not hold for this queue."""
-        where = "all queues" if queue is None else f"the queue {queue[:200]}"
+        if queue is None:
+            where = "all queues"
+        else:
+            # What it did not name, it does not learn.
+            where = "that queue" if type(queue) is OfJob else f"the queue {queue[:200]}"
         allowed = ", ".join(self.caller.queues)
         return Refusal(
             Why.NOT_ALLOWED, f"{self.caller.name} has no access to {where}, only to {allowed}"
