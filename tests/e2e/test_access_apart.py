@@ -3,6 +3,7 @@ anybody may choose: nothing.
 """
 
 import re
+import subprocess
 from types import SimpleNamespace
 
 import httpx
@@ -15,7 +16,8 @@ from manyhands.protocols.wmp.codec import Command as Wmp
 from tests.e2e import stream_talk, wmp_talk
 from tests.e2e.dwork_talk import a_task, addresses
 from tests.e2e.gearman_talk import GearmanTalk
-from tests.e2e.serving import run, serving, wait_until
+from tests.e2e.serving import command as serving_command
+from tests.e2e.serving import environment, run, serving, wait_until
 
 LISTENERS = ("gearman", "dwork", "wmp")
 CALLERS = {
@@ -254,6 +256,35 @@ def test_a_submitter_cannot_take_over_jobs_that_it_did_not_submit(world):
             assert ada.get(f"/api/jobs/{job}").json()["results"] == before
         moved = {"data": [{"id": mine, "meta": "mine", "move": True}]}
         assert "error" not in client.post("/add/mail.other", json=moved).text
+
+
+def test_the_commands_of_a_submitter_show_its_own_jobs_and_nothing_is_refused(world):
+    own, other = submit(world, "mail.out", "submitter"), submit(world, "mail.out", "ada")
+    where = {"MANYHANDS_URL": world.served.url, "MANYHANDS_TOKEN": world.tokens["submitter"]}
+
+    def command(*arguments: str) -> str:
+        done = subprocess.run(
+            serving_command(*arguments),
+            env=environment() | where,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=True,
+        )
+        return done.stdout
+
+    def refusals() -> object:
+        with web(world, "ada") as ada:
+            return ada.get("/api/audit", params={"who": "submitter"}).json()["results"]
+
+    before = refusals()
+    listed = command("jobs")
+    shown = command("job", own)
+
+    assert own in listed
+    assert own in shown
+    assert other not in listed
+    assert refusals() == before
 
 
 # Workers of Taskcluster, which read what they have claimed.
