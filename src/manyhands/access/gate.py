@@ -34,6 +34,8 @@ from manyhands.model.roles import RIGHTS, Caller, Right, Role
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
 
 _HINTS: Final = {
     Right.LOOK: "the role read or operate",
@@ -342,7 +344,7 @@ class Askers:
     ) -> None:
         """Asks as the present peer."""
         if settle is not None:
-            settle = self.bind(settle)
+            settle = self._bind_settle(settle)
         if refused is not None:
             refused = self._bind_refused(refused)
         self._now(command, settle, refused)
@@ -351,7 +353,8 @@ class Askers:
         """The same callback, on behalf of the present peer."""
         guard = self.guard
 
-        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+        # In quotes, or the annotations would be made anew each time.
+        def bound(*args: "P.args", **kwargs: "P.kwargs") -> R:
             before = self.guard
             if before is guard:
                 return call(*args, **kwargs)
@@ -363,12 +366,44 @@ class Askers:
 
         return bound
 
+    def _bind_settle(self, settle: Settle) -> Settle:
+        """As ``bind``, for every command: without calls that can be spared."""
+        guard, now = self.guard, self._now
+
+        def bound(reply: Reply) -> None:
+            before, before_now = self.guard, self._now
+            if before is guard:
+                settle(reply)
+                return
+            self.guard, self._now = guard, now
+            try:
+                settle(reply)
+            finally:
+                self.guard, self._now = before, before_now
+
+        return bound
+
     def _bind_refused(self, refused: Refused) -> Refused:
         def bound() -> Settle | None:
             settle = refused()
-            return None if settle is None else self.bind(settle)
+            return None if settle is None else self._bind_settle(settle)
 
         return bound
+
+    def introduce(
+        self, guard: Guard | None, receive: Callable[[A, B], None]
+    ) -> Callable[[A, B], None]:
+        """What receives messages of the peer with this guard: as ``enter`` before and after."""
+        now = self._own if guard is None else guard.ask
+
+        def introduced(first: A, second: B) -> None:
+            self.guard, self._now = guard, now
+            try:
+                receive(first, second)
+            finally:
+                self.guard, self._now = None, self._own
+
+        return introduced
 
     def enter(self, guard: Guard | None) -> None:
         """From now on, commands are those of this peer."""
