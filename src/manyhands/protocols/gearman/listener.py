@@ -22,7 +22,8 @@ from manyhands.protocols.gearman.draft import DraftSession
 from manyhands.protocols.gearman.shipped import GearmanSession
 
 _log = get_logger("manyhands.gearman")
-# A peer that stops in the middle of a packet for this many checks is disconnected.
+# A peer that stops in the middle of a packet for this many checks is disconnected. So is one that
+# shows no credentials for as long, where they are asked for: it could keep others out.
 _LOOK_SECONDS: Final = 5.0
 _LOOKS_MAX: Final = 12
 _SENTENCE: Final = b"This address speaks Gearman, not HTTP.\n"
@@ -54,6 +55,7 @@ class GearmanListener(TcpListener):
         # Peers with an incomplete packet: its state at the last check, and the number of checks
         # without progress.
         self._sitting: dict[Connection, tuple[object, int]] = {}
+        self._strangers: dict[Connection, int] = {}  # and the number of checks so far
 
     def flow(self) -> Flow:
         """Connections and errors so far."""
@@ -70,8 +72,15 @@ class GearmanListener(TcpListener):
         await super().drain()
 
     def _look(self) -> None:
-        """Disconnects peers that do not continue a packet they began; called every few seconds."""
+        """Disconnects peers that do not continue a packet they began, or that nobody knows; called
+        every few seconds.
+        """
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
+        strangers = [connection for connection in self.connections if connection.caller is None]
+        self._strangers = {each: self._strangers.get(each, 0) + 1 for each in strangers}
+        for connection, looks in self._strangers.items():
+            if looks > _LOOKS_MAX:
+                connection.give_up("it has shown no credentials")
         sitting: dict[Connection, tuple[object, int]] = {}
         for connection in self.connections:
             session = connection.current_session()
