@@ -312,6 +312,7 @@ def test_a_browser_logs_in_and_out_and_is_told_who_it_is(guarded, tokens):
         assert "SameSite=Strict" in cookie
         assert "Log out" in browser.get("/ui/queues").text
         me = browser.get("/api/me").json()["results"]
+        assert me.pop("now") > 0
         assert me == {"name": "operate", "role": "operate", "queues": []}
 
         assert send("/ui/logout").status_code == 303

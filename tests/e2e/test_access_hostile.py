@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import httpx
@@ -190,6 +191,9 @@ class Connected:
         head = f"Host: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
         self.events.sendall(f"GET /events HTTP/1.1\r\n{head}".encode())
         assert b"200 OK" in self.events.recv(1 << 16)
+        self.page = connect(served, "http")
+        self.page.sendall(f"GET /ui/live HTTP/1.1\r\n{head}".encode())
+        assert b"200 OK" in self.page.recv(1 << 16)
         self.waiting = connect(served, "http")
         self.waiting.sendall(f"GET /get/empty?wait=60 HTTP/1.1\r\n{head}".encode())
         with httpx.Client(base_url=served.url, headers=headers) as client:
@@ -225,10 +229,8 @@ class Connected:
             while True:
                 self.stream.socket.recv(SECONDS_MAX)
         assert self.stream.socket.close_code is not None
-        for peer in (self.events, self.waiting):
-            with contextlib.suppress(ConnectionError):
-                while peer.recv(1 << 16):
-                    pass
+        for peer in (self.events, self.page, self.waiting):
+            assert is_closed(peer), "a request over HTTP goes on"
             peer.close()
         with contextlib.suppress(pika.exceptions.AMQPError, ConnectionError):
             while self.watcher.is_open:
@@ -236,6 +238,16 @@ class Connected:
         assert self.monitor.poll(SECONDS_MAX * 1000), "the dwork peer is still there"
         assert self.wmp_monitor.poll(SECONDS_MAX * 1000), "the WMP peer is still there"
         return True
+
+
+def is_closed(peer: socket.socket) -> bool:
+    """Whether the server closes it, rather than to send signs of life."""
+    until = time.monotonic() + SECONDS_MAX
+    with contextlib.suppress(ConnectionError):
+        while peer.recv(1 << 16):
+            if time.monotonic() > until:
+                return False
+    return True
 
 
 def split(address: str) -> tuple[str, int]:

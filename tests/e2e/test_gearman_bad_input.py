@@ -54,6 +54,27 @@ def code(message) -> bytes:
     return args[0]
 
 
+@pytest.mark.parametrize("method", [b"POST", b"GET", b"OPTIONS"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_web_page_cannot_have_a_browser_send_commands(served, talk, method, pieces):
+    """G1"""
+    submit = wire.encode_request(wire.SUBMIT_JOB_BG, b"evil", b"", b"x")
+    body = b"create function evil\r\n" + submit + b"create function evil\r\n"
+    head = b"%s / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (method, len(body))
+    with GearmanTalk(served) as browser:
+        with contextlib.suppress(ConnectionError):
+            for piece in (head[:1], head[1:6], head[6:] + body) if pieces > 1 else (head + body,):
+                browser.send(piece)
+        said = browser.rest()
+    talk.send(b"status\r\n")
+    shown: list[bytes] = []
+    while shown[-1:] != [b"."]:
+        shown += talk.next()[1]
+
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert not any(b"evil" in line for line in shown)
+
+
 @pytest.mark.usefixtures("talk")
 def test_a_wrong_magic_is_told_so_and_closed(served):
     """G5"""

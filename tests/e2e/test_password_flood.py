@@ -15,6 +15,7 @@ from manyhands.config.kinds import Endpoint, Endpoints
 from manyhands.protocols.dwork.codec import Kind, Query, encode
 from manyhands.protocols.dwork.reader import decode
 from manyhands.protocols.gearman import codec as wire
+from manyhands.protocols.gearman import listener as gearman_listener
 from tests.amqp.raw import Raw
 from tests.e2e.dwork_talk import a_task
 from tests.e2e.gearman_talk import GearmanTalk
@@ -123,6 +124,23 @@ def test_others_go_on_while_wrong_passwords_wait_over_every_protocol(tmp_path, g
         for raw in watchers:
             raw.socket.close()
         context.destroy(0)
+
+
+def test_a_gearman_peer_without_credentials_is_let_go_after_a_while(tmp_path, monkeypatch):
+    monkeypatch.setattr(gearman_listener, "_LOOK_SECONDS", 0.1)
+    file = tmp_path / "access.toml"
+    token = new(file, "ada", "--role", "worker")
+    config = Config(http=HERE, gearman=HERE, dwork=None, wmp=None, amqp=None, access=file)
+    with (
+        inside(config) as server,
+        GearmanTalk(server) as known,
+        GearmanTalk(server) as stranger,
+    ):
+        known.tell(wire.OPTION_REQ, b"token:" + token.encode())
+        assert stranger.tell(wire.ECHO_REQ, b"x")[0] == wire.ECHO_RES
+
+        assert stranger.is_closed_by_server()
+        assert known.tell(wire.ECHO_REQ, b"still here")[0] == wire.ECHO_RES
 
 
 def test_answers_keep_their_order_while_a_password_is_checked(tmp_path, gate):

@@ -15,6 +15,7 @@ from manyhands.dispatch.sleepers import Sleeper
 from manyhands.model import commands as c
 from manyhands.model.job import FINISHED, EndReason, Job
 from manyhands.model.replies import Found, Reply
+from manyhands.model.roles import ANYBODY
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.stream_routes import StreamRoutes
 from manyhands.protocols.native.stream_session import StreamSession
@@ -74,6 +75,7 @@ class Line:
         self.connection = server.ids.connection()
         self.number = 0
         self.address = f"10.0.1.{client.number}"
+        self.caller = ANYBODY
         self.token = server.ids.token
         self.is_open = True  # as the client knows
         self.is_behind = False

@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from manyhands.access.audit import AuditLog, target_of, words_of
-from manyhands.access.rights import ALL, TABLE
+from manyhands.access.rights import ALL, TABLE, OfJob
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
 from manyhands.model.commands import (
@@ -23,6 +23,7 @@ from manyhands.model.commands import (
     Look,
     NewJob,
     Proof,
+    RenewHeld,
     Resume,
     Submit,
 )
@@ -33,6 +34,8 @@ from manyhands.model.roles import RIGHTS, Caller, Right, Role
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
 
 _HINTS: Final = {
     Right.LOOK: "the role read or operate",
@@ -83,6 +86,7 @@ class Guard:
         self._address = address
         self._protocol = protocol
         self._rights = frozenset({Right.OWN}) if caller is NOBODY else RIGHTS[caller.role]
+        self._only_submits = Right.SUBMIT in self._rights and Right.WORK not in self._rights
         self._judged: dict[str | None, bool] = {ALL: not caller.queues}
         self._origin: tuple[Origin | None, Origin | None] = (None, None)  # the last, and signed
         # Commands of which nothing depends on their queues or jobs.
@@ -138,6 +142,17 @@ class Guard:
             job = self._live.job(command.job_id)
             if job is not None and not self.sees(job):
                 return self.unseen()
+        if self._only_submits and isinstance(command, Submit | Resume):
+            return self._refusal_of_ids(command.items)
+        return None
+
+    def _refusal_of_ids(self, items: Iterable[NewJob]) -> Refusal | None:
+        """Who chooses the id of an existing job may requeue it, or take it from its worker."""
+        for item in items:
+            if item.id_chosen:
+                job = self._live.job(item.job_id)
+                if job is not None and not self.sees(job):
+                    return self.unseen()
         return None
 
     # The shortcuts of plain jobs: each declines what is not allowed; the command is then refused.
@@ -146,8 +161,9 @@ class Guard:
         self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
     ) -> bool:
         """As the dispatcher's, into queues that the caller may use, under its name."""
+        is_limited = self.caller.queues or self._only_submits
         if Right.SUBMIT not in self._rights or (
-            self.caller.queues and not all(map(self._may_submit, items))
+            is_limited and not all(map(self._may_submit, items))
         ):
             return False
         self._sign(items)
@@ -204,6 +220,10 @@ class Guard:
         if kind is Submit or kind is Resume:
             assert isinstance(command, Submit | Resume)
             self._sign(command.items)
+        elif kind is RenewHeld and self.caller.queues:
+            # Workers are known by name only, and another caller's may have the same.
+            assert isinstance(command, RenewHeld)
+            command = replace(command, queues=self.caller.queues)
         elif TABLE[kind].right is Right.LOOK and settle is not None:
             settle = self._shown(settle, by_name=kind is not Look)
         self._ask(command, settle, refused)
@@ -241,7 +261,11 @@ class Guard:
 
     def not_in(self, queue: str | None) -> Refusal:
         """The role does not hold for this queue."""
-        where = "all queues" if queue is None else f"the queue {queue[:200]}"
+        if queue is None:
+            where = "all queues"
+        else:
+            # What it did not name, it does not learn.
+            where = "that queue" if type(queue) is OfJob else f"the queue {queue[:200]}"
         allowed = ", ".join(self.caller.queues)
         return Refusal(
             Why.NOT_ALLOWED, f"{self.caller.name} has no access to {where}, only to {allowed}"
@@ -320,7 +344,7 @@ class Askers:
     ) -> None:
         """Asks as the present peer."""
         if settle is not None:
-            settle = self.bind(settle)
+            settle = self._bind_settle(settle)
         if refused is not None:
             refused = self._bind_refused(refused)
         self._now(command, settle, refused)
@@ -329,7 +353,8 @@ class Askers:
         """The same callback, on behalf of the present peer."""
         guard = self.guard
 
-        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+        # In quotes, or the annotations would be made anew each time.
+        def bound(*args: "P.args", **kwargs: "P.kwargs") -> R:
             before = self.guard
             if before is guard:
                 return call(*args, **kwargs)
@@ -341,12 +366,44 @@ class Askers:
 
         return bound
 
+    def _bind_settle(self, settle: Settle) -> Settle:
+        """As ``bind``, for every command: without calls that can be spared."""
+        guard, now = self.guard, self._now
+
+        def bound(reply: Reply) -> None:
+            before, before_now = self.guard, self._now
+            if before is guard:
+                settle(reply)
+                return
+            self.guard, self._now = guard, now
+            try:
+                settle(reply)
+            finally:
+                self.guard, self._now = before, before_now
+
+        return bound
+
     def _bind_refused(self, refused: Refused) -> Refused:
         def bound() -> Settle | None:
             settle = refused()
-            return None if settle is None else self.bind(settle)
+            return None if settle is None else self._bind_settle(settle)
 
         return bound
+
+    def introduce(
+        self, guard: Guard | None, receive: Callable[[A, B], None]
+    ) -> Callable[[A, B], None]:
+        """What receives messages of the peer with this guard: as ``enter`` before and after."""
+        now = self._own if guard is None else guard.ask
+
+        def introduced(first: A, second: B) -> None:
+            self.guard, self._now = guard, now
+            try:
+                receive(first, second)
+            finally:
+                self.guard, self._now = None, self._own
+
+        return introduced
 
     def enter(self, guard: Guard | None) -> None:
         """From now on, commands are those of this peer."""

@@ -58,6 +58,12 @@ ALL: Final = None
 Queues = Iterator[str | None]
 
 
+class OfJob(str):
+    """The queue of a job or schedule that the sender named: it may not know the queue itself."""
+
+    __slots__ = ()
+
+
 class Live(Protocol):
     """What is looked up to find the queue of a job."""
 
@@ -94,7 +100,7 @@ def _of_job(job_id: str, live: Live) -> Queues:
     """The queue of a job. An unknown job has none: the engine says that it is unknown."""
     job = live.job(job_id)
     if job is not None:
-        yield job.queue
+        yield OfJob(job.queue)
 
 
 def _named_job(command: Any, live: Live) -> Queues:  # noqa: ANN401 - any command with a job_id
@@ -157,13 +163,13 @@ def _scheduled(command: PutSchedule, live: Live) -> Queues:
     yield command.schedule.queue
     known = live.schedules.get(command.schedule.schedule_id)
     if known is not None:
-        yield known.queue
+        yield OfJob(known.queue)
 
 
 def _unscheduled(command: RemoveSchedule, live: Live) -> Queues:
     known = live.schedules.get(command.schedule_id)
     if known is not None:
-        yield known.queue
+        yield OfJob(known.queue)
 
 
 TABLE: Final[dict[type, Row]] = {

@@ -150,8 +150,7 @@ class HttpLink:
         from manyhands.dispatch.clock import Clock
 
         if self._ahead_ms is None:
-            about = self.get("/api/about")
-            self._ahead_ms = about["started_at"] + about["uptime_ms"] - Clock().now()
+            self._ahead_ms = self.get("/api/me")["now"] - Clock().now()
         return Clock().now() + self._ahead_ms
 
     def _or_fail(

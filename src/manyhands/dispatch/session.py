@@ -9,6 +9,7 @@ from manyhands.model.commands import Command, NewJob, Proof
 from manyhands.model.job import Holder, Job, State
 from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Refusal, Reply, Submitted, SubmittedMany
+from manyhands.model.roles import Caller
 
 Settle = Callable[[Reply], None]
 Refused = Callable[[], Settle | None]
@@ -91,6 +92,7 @@ class Peer(Backing, Protocol):
     connection: str  # no other connection of any server has this name
     number: int  # small, for tables
     address: str
+    caller: Caller | None  # None: not identified
 
     def send(self, data: bytes) -> None:
         """Sends to the peer, together with everything else sent in this turn."""

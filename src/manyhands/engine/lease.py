@@ -50,6 +50,7 @@ from manyhands.model.replies import (
     Reported,
     Why,
 )
+from manyhands.model.roles import fits_any
 
 _COMPLETED: Final = State.COMPLETED
 _OPEN: Final = Completion.OPEN
@@ -155,6 +156,8 @@ def decide_renew_held(command: RenewHeld, effects: Effects) -> Reply:
             assert job is not None
             lease = job.lease
             if lease is None or lease.expires_at is None or lease.term_ms is None:
+                continue
+            if not fits_any(command.queues, job.queue):
                 continue
             if 3 * (lease.expires_at - effects.now) < 2 * lease.term_ms:
                 _renewed(effects, job, None, {})

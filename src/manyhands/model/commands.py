@@ -175,6 +175,7 @@ class RenewHeld(Struct, frozen=True, gc=False, tag=True, array_like=True):
 
     holders: tuple[Holder, ...]
     count_max: int | None = None  # leases renewed by this command; the sender repeats it for more
+    queues: tuple[str, ...] = ()  # patterns: leases of other queues stay as they are
 
 
 class LiftTerms(Struct, frozen=True, gc=False, tag=True, array_like=True):

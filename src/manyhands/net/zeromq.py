@@ -15,6 +15,7 @@ from manyhands.access.logins import Failure
 from manyhands.config import Address
 from manyhands.loggers import get_logger
 from manyhands.model.events import Signal
+from manyhands.model.identity import own_routing_id
 from manyhands.model.limits import TURN_BYTES_OWED_MAX, TURN_REQUESTS_MAX
 from manyhands.model.roles import Caller
 from manyhands.net.backplane import Backplane
@@ -90,8 +91,7 @@ class Introduced:
         self.overflowed = session.overflowed
         self.is_overwhelmed = session.is_overwhelmed
         self.drain = session.drain
-        self._short = session.receive_short
-        self.receive_short = None if self._short is None else self._receive_short
+        self.receive_short = session.receive_short
 
     def receive(self, frames: list[bytes]) -> None:
         """Takes a message."""
@@ -102,14 +102,10 @@ class Introduced:
         finally:
             askers.enter(None)
 
-    def _receive_short(self, route: tuple[bytes, ...], body: bytes) -> None:
-        askers = self._askers
-        askers.enter(self._router.guard_of(route[0]))
-        try:
-            assert self._short is not None
-            self._short(route, body)
-        finally:
-            askers.enter(None)
+    def short_of(self, guard: Guard | None) -> ReceiveShort | None:
+        """What takes short messages of a peer with this guard."""
+        short = self.receive_short
+        return None if short is None else self._askers.introduce(guard, short)
 
 
 class Places(NamedTuple):
@@ -227,9 +223,10 @@ class RouterSocket:
     def admit(self, peer: "Peer", wish: bytes) -> bytes:
         """Admits a peer and returns its identity. A peer that reconnects replaces its former
         connection. Identities that begin with a zero are assigned here, so that no peer can take
-        another's.
+        another's; and those of a caller are its own, since held answers wait for an identity, not
+        for a connection.
         """
-        identity = wish
+        identity = own_routing_id("" if peer.caller is None else peer.caller.name, wish)
         if not wish or wish[0] == 0:
             identity = b""
             while not identity or identity in self._peers:
@@ -239,6 +236,13 @@ class RouterSocket:
             former.leave()
         self._peers[identity] = peer
         return identity
+
+    def short_of(self, peer: "Peer") -> ReceiveShort | None:
+        """What takes the short messages of a peer, whose guard stays what it is."""
+        session = self.session
+        if isinstance(session, Introduced):
+            return session.short_of(peer.connection.guard)
+        return session.receive_short
 
     def forget(self, peer: "Peer") -> None:
         """Removes a peer; nothing can be sent to it any more."""
@@ -506,8 +510,9 @@ class Peer:
             self._decoder = CurveDecoder(box, self.identity, bytes_max)
             return rest
         self._decoder = Decoder(self.identity, bytes_max, has_commands=handshake.has_commands)
-        if self._session.receive_short is not None:
-            self._receive_short = self._session.receive_short
+        short = router.short_of(self)
+        if short is not None:
+            self._receive_short = short
             self._transport = self.connection.receive_first(self)
         return rest
 

@@ -39,7 +39,8 @@ _log = get_logger("manyhands.http")
 
 # Paths that show jobs, which are checked when they are found, or only what a command returns.
 _LIMITED: Final = re.compile(
-    r"/api/jobs(/[^/]+(/.*)?)?|/job/.+|/api/stream|/0\.2\.0/task/[^/]+(/status)?"
+    r"/api/jobs(/[^/]+(/.*)?)?|/job/.+|/api/stream"
+    r"|/0\.2\.0/task/[^/]+(/status|/artifact-urls)?|/0\.2\.0/store/.+"
 )
 # How the audit log names requests that were not let in.
 _WORDS: Final = {Change.NONE: "look", Change.WORK: "work", Change.OPERATION: "operate"}

@@ -133,6 +133,8 @@ class Ui:
             near = exchange.connection.credentials(exchange.headers)
             exchange.caller = await self._sources.admission.identified(exchange.headers, near)
             admission = self._sources.admission
+            if admission.asks:  # so that it is disconnected when its caller is removed
+                exchange.connection.connection.caller = exchange.caller
             admission.check_reading(exchange.caller, exchange.path, limited=False)
             visit.may_act = admission.may_change(exchange.caller)
             with guarded_by(admission.guard(exchange.caller, exchange.address, "ui")):

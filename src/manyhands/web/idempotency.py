@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from manyhands.model.receipts import Once, ReceiptItem
 from manyhands.model.replies import Refusal, Why
+from manyhands.model.roles import Caller
 from manyhands.web.envelope import Problem
 from manyhands.web.routes import Parameter
 
@@ -25,8 +26,12 @@ ONCE_ERRORS: Final = {422: "The key came with another request before."}
 REPLAYED: Final = (b"idempotent-replayed", b"true")
 
 
-def read_once(headers: Mapping[bytes, bytes], scope: str, path: bytes, body: bytes) -> Once | None:
-    """What identifies a repeated request, or None if it has no key."""
+def read_once(
+    headers: Mapping[bytes, bytes], scope: str, path: bytes, body: bytes, caller: Caller
+) -> Once | None:
+    """What identifies a repeated request, or None if it has no key. Keys of different callers have
+    nothing to do with each other.
+    """
     key = headers.get(b"idempotency-key")
     if key is None:
         return None
@@ -37,7 +42,8 @@ def read_once(headers: Mapping[bytes, bytes], scope: str, path: bytes, body: byt
     content.update(b"\n")
     content.update(body)
     digest = blake2b(key, digest_size=_DIGEST_BYTES).hexdigest()
-    return Once(f"{scope}/{digest}", content.hexdigest())
+    owner = f"@{caller.name}" if caller.name else ""
+    return Once(f"{scope}{owner}/{digest}", content.hexdigest())
 
 
 def refusal_of(item: ReceiptItem) -> Refusal | None:

@@ -21,6 +21,7 @@ from manyhands.model.commands import (
     LookByKey,
     Move,
     NewJob,
+    OnExisting,
     Resume,
     SetLimit,
     SetQueue,
@@ -131,6 +132,41 @@ def test_patterns_restrict_every_queue_that_a_command_names(engine):
         assert isinstance(refusal, Refusal), command
         assert refusal.why is Why.NOT_ALLOWED, command
         assert "x" in refusal.sentence
+
+
+def test_the_queue_of_a_job_is_named_only_to_whoever_named_it(engine):
+    Talk(engine, ANYBODY)(submit("b1", "web.secret"))
+    talk = Talk(engine, Caller("x", Role.OPERATE, ("mail.*",)))
+
+    assert "web.secret" in talk(submit("c1", "web.secret")).sentence
+    for command in (
+        Submit((NewJob(job_id="b1", queue="mail.out", id_chosen=True),)),
+        Cancel(job_ids=("b1",)),
+        Move(job_id="b1", queue="mail.out"),
+        Complete(job_id="b1", proof=ByAnyone()),
+    ):
+        assert "web" not in talk(command).sentence
+
+
+@pytest.mark.parametrize(
+    ("role", "refused"), [(Role.SUBMIT, True), (Role.WORKER, False), (Role.OPERATE, False)]
+)
+def test_a_submitter_chooses_no_id_of_a_job_that_it_did_not_submit(engine, role, refused):
+    Talk(engine, ANYBODY)(submit("b1", "web"))
+    talk = Talk(engine, Caller("x", role))
+    own = NewJob(job_id="d1", queue="web", id_chosen=True)
+    item = NewJob(job_id="b1", queue="web", id_chosen=True, on_existing=OnExisting.MOVE)
+
+    for _ in range(2):  # a repetition meets its own job
+        reply = talk(Submit((own,)))
+        assert not (isinstance(reply, Refusal) and reply.why is Why.NOT_ALLOWED)
+    reply = talk(Submit((item,)))
+    guard = talk.gate.guard(Caller("x", role), "192.0.2.1", "test")
+
+    assert isinstance(reply, Refusal) is refused
+    if refused:
+        assert reply.why is Why.NOT_ALLOWED
+        assert not guard.submit_at_once((item,), lambda _: None, early=False)
 
 
 def test_a_submitter_sees_its_own_jobs_and_no_others(engine):

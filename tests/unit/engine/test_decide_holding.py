@@ -62,6 +62,21 @@ def test_what_living_workers_hold_is_renewed_once_a_third_of_its_term_is_over():
     world.check()
 
 
+def test_only_leases_of_the_queues_that_a_supervisor_may_use_are_renewed():
+    world = World()
+    world.submit(queue="mail.out")
+    own = world.claim("mail.out", term_ms=MINUTE)
+    world.submit(queue="other")
+    other = world.claim("other", term_ms=MINUTE)
+    world.now += 30 * SECOND
+
+    assert world.accepted(RenewHeld((a_worker(),), None, ("mail.*",))) == 1
+
+    assert world.job(own.job_id).lease.expires_at == world.now + MINUTE
+    assert world.job(other.job_id) == other
+    world.check()
+
+
 def test_a_worker_with_very_many_leases_is_renewed_in_slices():
     """S4."""
     world = World()

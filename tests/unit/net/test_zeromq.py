@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from manyhands.access.callers import Callers, Entry, new_password
 from manyhands.access.curve_keys import new_keys
@@ -13,6 +14,7 @@ from manyhands.access.logins import Failure
 from manyhands.config import Address
 from manyhands.dispatch.ids import Ids
 from manyhands.model import limits
+from manyhands.model.identity import own_routing_id
 from manyhands.model.roles import ANYBODY, Caller, Role
 from manyhands.net import zeromq
 from manyhands.net.curve import CurveHandshake
@@ -727,8 +729,8 @@ PLAIN_HELLO = GREETING + b"\1" + b"PLAIN".ljust(20, b"\0") + bytes(32)
 ADA = Entry(caller=Caller("ada", Role.WORKER), password=new_password("secret"))
 
 
-def password(text: bytes) -> bytes:
-    return command(b"HELLO", b"\3ada" + bytes((len(text),)) + text)
+def password(text: bytes, user: bytes = b"ada") -> bytes:
+    return command(b"HELLO", bytes((len(user),)) + user + bytes((len(text),)) + text)
 
 
 def test_a_password_from_another_machine_is_refused_unless_it_is_asked_for(house):
@@ -758,7 +760,7 @@ def test_a_peer_that_is_not_accepted_gets_an_error_at_the_handshake(house):
     assert wrong.written.endswith(refused)
     assert b"READY" not in wrong.written
     assert b"READY" in right.written
-    assert house.router.caller_of(b"me") == ADA.caller
+    assert house.router.caller_of(own_routing_id("ada", b"me")) == ADA.caller
 
 
 def test_an_old_peer_that_is_not_accepted_is_let_go(house):
@@ -768,6 +770,33 @@ def test_an_old_peer_that_is_not_accepted_is_let_go(house):
 
     assert transport.state != "open"
     assert house.router.caller_of(b"me") is None
+
+
+def test_z4_peers_of_different_callers_may_choose_one_identity_and_stay_apart(house):
+    house.callers.asks_everyone = True
+    eve = replace(ADA, caller=Caller("eve", Role.SUBMIT))
+    house.callers.replace([ADA, eve])
+    house.router._places = house.router._places._replace(is_plain_anywhere=True)
+
+    def join(user: bytes, wish: bytes) -> Transport:
+        introduction = command(b"INITIATE", properties(b"DEALER", wish))
+        transport = house.connect(PLAIN_HELLO + password(b"secret", user) + introduction)
+        house.say(transport, message(b"", user))
+        transport.written = b""
+        return transport
+
+    mine = join(b"ada", b"me")
+    mine_of_ada = house.session.heard[0][0]
+    others = [join(b"eve", wish) for wish in (b"me", mine_of_ada)]
+    house.router.send((mine_of_ada, b""), b"for ada", None)
+    house.turn()
+    assert mine.state == "open"
+    assert mine.written == message(b"", b"for ada")
+
+    mine.connection.connection_lost(None)
+    house.router.send((mine_of_ada, b""), b"held for ada", None)
+    house.turn()
+    assert [other.written for other in others] == [b"", b""]
 
 
 def test_a_caller_that_is_removed_is_disconnected(house):

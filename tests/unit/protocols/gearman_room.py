@@ -13,6 +13,7 @@ from manyhands.dispatch.ids import Ids
 from manyhands.dispatch.session import QueueSummary
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.model.job import Job
+from manyhands.model.roles import ANYBODY, Caller
 from manyhands.protocols.gearman import codec as wire
 from manyhands.protocols.gearman import draft_codec as draft_wire
 from manyhands.protocols.gearman.admin import Hall
@@ -82,11 +83,12 @@ class Loop:
 class Line:
     """The other end of a session, as the session sees it and as a test uses it."""
 
-    def __init__(self, room: "Room", address: str) -> None:
+    def __init__(self, room: "Room", address: str, caller: Caller = ANYBODY) -> None:
         self.room = room
         self.connection = room.ids.connection()
         self.number = int(self.connection.rpartition("/")[2])
         self.address = address
+        self.caller = caller
         self.ask = self.operate = room.dispatcher.ask
         self.shortcut = room.dispatcher
         self.token = room.ids.token

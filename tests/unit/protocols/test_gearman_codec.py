@@ -394,7 +394,12 @@ def test_a_trickle_is_linear_in_time_and_bounded_in_memory() -> None:
         (b"\0\0", Dialect.SHIPPED),
         (b"s", Dialect.ADMIN_TEXT),
         (b"\n", Dialect.ADMIN_TEXT),
-        (b"GET / HTTP/1.1\r\n", Dialect.ADMIN_TEXT),
+        (b"G", None),
+        (b"POST", None),
+        (b"GETPID\r\n", Dialect.ADMIN_TEXT),
+        (b"get / HTTP/1.1\r\n", Dialect.ADMIN_TEXT),
+        (b"GET / HTTP/1.1\r\n", Dialect.HTTP),
+        (b"POST /x", Dialect.HTTP),
     ],
 )
 def test_the_first_bytes_tell_the_dialects_apart(first: bytes, dialect: Dialect | None) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from manyhands.model.commands import SetQueue
 from manyhands.model.job import State
+from manyhands.model.roles import ANYBODY, Caller, Role
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.stream_routes import StreamRoutes
 from manyhands.protocols.native.stream_session import StreamSession
@@ -16,8 +17,14 @@ from tests.unit.protocols.gearman_room import Line, Room
 class Streamer(Line):
     """A client or worker, and its socket."""
 
-    def __init__(self, room: Room, hub: StreamRoutes, worker: str | None = None) -> None:
-        super().__init__(room, "10.0.0.1")
+    def __init__(
+        self,
+        room: Room,
+        hub: StreamRoutes,
+        worker: str | None = None,
+        caller: Caller = ANYBODY,
+    ) -> None:
+        super().__init__(room, "10.0.0.1", caller)
         self.is_behind = False
         self.close_code: int | None = None
         self.messages: list[bytes] = []
@@ -286,6 +293,38 @@ def test_st15_streams_of_other_names_and_without_one_are_left_alone(room, hub):
     Streamer(room, hub, "w1")
 
     assert [stream.close_code for stream in streams] == [None] * 4
+
+
+def test_st15_workers_of_different_callers_may_have_one_name(room, hub):
+    callers = (ANYBODY, Caller("ada", Role.WORKER), Caller("eve", Role.WORKER))
+    streams = [Streamer(room, hub, "w1", caller) for caller in callers]
+
+    latest = Streamer(room, hub, "w1", callers[1])
+
+    assert [stream.close_code for stream in streams] == [None, 1008, None]
+    assert latest.close_code is None
+
+
+@pytest.mark.parametrize(
+    ("caller", "dismissed"),
+    [
+        (Caller("ada", Role.WORK), True),
+        (Caller("eve", Role.WORKER), False),
+        (Caller("eve", Role.SUBMIT), False),
+        (Caller("eve", Role.OPERATE), True),
+        (Caller("eve", Role.OPERATE, ("q",)), True),
+        (Caller("eve", Role.OPERATE, ("other",)), False),
+    ],
+)
+def test_st16_only_its_caller_and_operators_of_its_queues_report_a_worker_dead(
+    room, hub, caller, dismissed
+):
+    worker = Streamer(room, hub, "w1", Caller("ada", Role.WORK))
+    worker.tell([wire.WANT, 2, ["q"]], [wire.WORK, 3, [], [], [], [], [1, 0]])
+
+    Streamer(room, hub, None, caller).tell([wire.DEPART, 2, "w1"])
+
+    assert worker.close_code == (1008 if dismissed else None)
 
 
 def test_st16_a_worker_that_is_reported_dead_gets_no_more_work(room, hub):

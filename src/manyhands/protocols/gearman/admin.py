@@ -193,12 +193,15 @@ class Admin:
         self._list(lines)
 
     def on_workers(self, words: list[bytes]) -> None:
+        """Callers with patterns of queues see workers of these, and their own connection."""
         lines = []
+        sees_all = self._peer.caller is None or not self._peer.caller.queues
         for session in self._hall.sessions:
             name = _one_word(session.client_id) or "-"
             functions = " ".join(map(as_word, filter(self._peer.may_use, session.abilities)))
             peer = session.peer
-            lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
+            if functions or sees_all or peer is self._peer:
+                lines.append(f"{peer.number} {peer.address or '-'} {name} : {functions}".rstrip())
         self._list(lines)
 
     def on_show(self, words: list[bytes]) -> None:

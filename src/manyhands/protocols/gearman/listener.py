@@ -14,6 +14,7 @@ from manyhands.model.events import Signal
 from manyhands.net.backplane import Backplane
 from manyhands.net.tcp import Connection, Session, TcpListener
 from manyhands.observe.incidents import is_debugging
+from manyhands.observe.repeats import Repeats
 from manyhands.observe.traffic import Flow
 from manyhands.protocols.gearman.admin import Hall
 from manyhands.protocols.gearman.dialect import Dialect, sniff
@@ -21,9 +22,15 @@ from manyhands.protocols.gearman.draft import DraftSession
 from manyhands.protocols.gearman.shipped import GearmanSession
 
 _log = get_logger("manyhands.gearman")
-# A peer that stops in the middle of a packet for this many checks is disconnected.
+# A peer that stops in the middle of a packet for this many checks is disconnected. So is one that
+# shows no credentials for as long, where they are asked for: it could keep others out.
 _LOOK_SECONDS: Final = 5.0
 _LOOKS_MAX: Final = 12
+_SENTENCE: Final = b"This address speaks Gearman, not HTTP.\n"
+_NOT_HTTP: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%s" % (len(_SENTENCE), _SENTENCE)
+)
 
 
 class GearmanListener(TcpListener):
@@ -42,11 +49,13 @@ class GearmanListener(TcpListener):
         self._error_packets = config.gearman_error_packets
         if is_debugging():
             self.hall.on_error = _log_error
+        self._repeats = Repeats(_log)
         super().__init__(backplane, address, "gearman", self._make)
         self._looking: asyncio.TimerHandle | None = None
         # Peers with an incomplete packet: its state at the last check, and the number of checks
         # without progress.
         self._sitting: dict[Connection, tuple[object, int]] = {}
+        self._strangers: dict[Connection, int] = {}  # and the number of checks so far
 
     def flow(self) -> Flow:
         """Connections and errors so far."""
@@ -63,8 +72,15 @@ class GearmanListener(TcpListener):
         await super().drain()
 
     def _look(self) -> None:
-        """Disconnects peers that do not continue a packet they began; called every few seconds."""
+        """Disconnects peers that do not continue a packet they began, or that nobody knows; called
+        every few seconds.
+        """
         self._looking = self.loop.call_later(_LOOK_SECONDS, self._look)
+        strangers = [connection for connection in self.connections if connection.caller is None]
+        self._strangers = {each: self._strangers.get(each, 0) + 1 for each in strangers}
+        for connection, looks in self._strangers.items():
+            if looks > _LOOKS_MAX:
+                connection.give_up("it has shown no credentials")
         sitting: dict[Connection, tuple[object, int]] = {}
         for connection in self.connections:
             session = connection.current_session()
@@ -83,6 +99,13 @@ class GearmanListener(TcpListener):
 
     def _make(self, connection: Connection) -> Session:
         return _Undecided(connection, self)
+
+    def turn_away(self, connection: Connection) -> None:
+        """The peer speaks HTTP: nothing of what it sends is read as Gearman."""
+        self.hall.faults_count += 1
+        self._repeats.warn("a peer speaks HTTP on the address for Gearman", connection.address)
+        connection.send(_NOT_HTTP)
+        connection.close()
 
     def decide(self, connection: Connection, dialect: Dialect) -> Session:
         """The session of a connection whose dialect is known."""
@@ -125,6 +148,9 @@ class _Undecided:
         if dialect is None:
             return
         self._listener.hall.leave(self)
+        if dialect is Dialect.HTTP:
+            self._listener.turn_away(self.peer)
+            return
         session = self._listener.decide(self.peer, dialect)
         self.peer.take_session(session)
         session.receive(self._first)

@@ -563,6 +563,7 @@ class Me(Struct, frozen=True):
     name: str  # empty if the server asks nobody
     role: str
     queues: list[str]  # patterns; empty: all
+    now: Instant  # the server's time
 
 
 class AuditEntry(Struct, frozen=True):

@@ -32,6 +32,7 @@ from manyhands.model.replies import (
     SubmittedMany,
     Why,
 )
+from manyhands.model.roles import Caller
 from manyhands.operate.schedules import CalendarError, first_cron_at
 from manyhands.protocols.native import answers, bodies, builders, settings
 from manyhands.protocols.native.decoder import (
@@ -60,9 +61,9 @@ class ApiCommands:
         ids: Ids,
         payload_bytes_max: int,
         handing_out: HandingOut,
-        dismiss: Callable[[str], None],
+        dismiss: Callable[[str, Caller], None],
     ) -> None:
-        """``dismiss`` ends the stream of a worker."""
+        """``dismiss`` ends the stream of a worker, if that caller may."""
         self._dispatcher = dispatcher
         self._dismiss = dismiss
         self._clock = dispatcher.clock
@@ -76,7 +77,7 @@ class ApiCommands:
         """Submits one job or several."""
         body = await exchange.body()
         found = bodies.SUBMIT.read(body)
-        once = read_once(exchange.headers, bodies.REALM, exchange.raw_path, body)
+        once = read_once(exchange.headers, bodies.REALM, exchange.raw_path, body, exchange.caller)
         origin = Origin(bodies.REALM, "", exchange.address)
         ids, now = self._ids, self._clock.now()
         items = found.items if isinstance(found, Batch) else [found]
@@ -198,7 +199,8 @@ class ApiCommands:
         body = decode(bodies.DEPART, await exchange.body())
         body.check()
         command, more = body.commands()
-        self._dismiss(body.worker)  # what it were still handed would stay with the dead
+        # First: what it were still handed would stay with the dead.
+        self._dismiss(body.worker, exchange.caller)
         count = await self._count(command)
         last = count
         while last == bodies.GOODBYES_COUNT_MAX:

@@ -112,7 +112,8 @@ class ApiOperating:
         """Who sent the request."""
         Query(exchange.query_string).finish()
         caller = exchange.caller
-        await exchange.answer(answers.Me(caller.name, caller.role.value, list(caller.queues)))
+        now = self._sources.clock.now()
+        await exchange.answer(answers.Me(caller.name, caller.role.value, list(caller.queues), now))
 
     async def protocols(self, exchange: Exchange) -> None:
         """The traffic of each listener."""

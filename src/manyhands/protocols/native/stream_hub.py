@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from manyhands.model.job import Job, Progress
+from manyhands.model.roles import Caller
 
 ITEMS_COUNT_MAX: Final = 500  # of a note
 
@@ -76,6 +77,14 @@ class Worker(Protocol):
 
     held: dict[str, int]  # lease numbers by job id
 
+    @property
+    def owner(self) -> str:
+        """The name of its caller."""
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """Where it takes work from."""
+
     def lose(self, job: Job) -> None:
         """Its lease of that job was ended by another party or by time."""
 
@@ -117,10 +126,12 @@ class Hub(Protocol):
         """Ends the watch of a job."""
 
     def take_name(self, worker: Worker, name: str) -> None:
-        """The worker goes by that name; one that did so before gives way."""
+        """The worker goes by that name; one of the same caller that did so before gives way."""
 
-    def dismiss(self, name: str) -> None:
-        """The worker of that name is reported to have left: its stream, if any, gives way."""
+    def dismiss(self, name: str, caller: Caller) -> None:
+        """This caller reports that the worker of that name has left: its stream, if any, gives way.
+        Only those of the caller itself do, and all whose queues it may operate.
+        """
 
     def leave_name(self, worker: Worker, name: str) -> None:
         """The worker is gone."""

@@ -19,6 +19,7 @@ from manyhands.model.commands import Command
 from manyhands.model.job import FINISHED, Holder, Job, Progress, State
 from manyhands.model.plain import job_of
 from manyhands.model.replies import Refusal
+from manyhands.model.roles import Caller, Right
 from manyhands.net.tcp import Connection
 from manyhands.net.websocket import answer_headers, not_websocket, read_offer
 from manyhands.net.websocket_session import WebSocketSession
@@ -55,7 +56,8 @@ class StreamRoutes:
         self._streams: dict[Stream, None] = {}
         self._watchers: dict[str, dict[Watcher, None]] = {}  # by job
         self._followers: dict[str, dict[Watcher, None]] = {}  # by job
-        self._named: dict[str, Worker] = {}  # by name of the worker
+        # By the name of the worker, and by that of its caller: callers know nothing of each other.
+        self._named: dict[str, dict[str, Worker]] = {}
         self._holders: dict[str, Worker] = {}  # by job
         self._surplus: dict[str, dict[Worker, None]] = {}  # by queue
         self._surplus_of: dict[Worker, Sequence[str]] = {}
@@ -218,22 +220,29 @@ class StreamRoutes:
         found(kept, None if job is None else job.progress)
 
     def take_name(self, worker: Worker, name: str) -> None:
-        """The worker goes by that name; one that did so before gives way."""
-        before = self._named.get(name)
-        self._named[name] = worker
+        """The worker goes by that name; one of the same caller that did so before gives way."""
+        workers = self._named.setdefault(name, {})
+        before = workers.get(worker.owner)
+        workers[worker.owner] = worker
         if before is not None:
             before.give_way("another stream has the name of this worker")
 
-    def dismiss(self, name: str) -> None:
-        """The worker of that name is reported to have left: its stream, if any, gives way."""
-        worker = self._named.get(name)
-        if worker is not None:
-            worker.give_way("this worker was reported to have left")
+    def dismiss(self, name: str, caller: Caller) -> None:
+        """This caller reports that the worker of that name has left: its stream, if any, gives way.
+        Only those of the caller itself do, and all whose queues it may operate.
+        """
+        operates = caller.has(Right.OPERATE)
+        for owner, worker in tuple(self._named.get(name, {}).items()):
+            if owner == caller.name or (operates and all(map(caller.may_use, worker.queues))):
+                worker.give_way("this worker was reported to have left")
 
     def leave_name(self, worker: Worker, name: str) -> None:
         """The worker is gone."""
-        if self._named.get(name) is worker:
-            del self._named[name]
+        workers = self._named.get(name, {})
+        if workers.get(worker.owner) is worker:
+            del workers[worker.owner]
+            if not workers:
+                del self._named[name]
 
     def hold(self, worker: Worker, job_id: str, token: str) -> int | None:
         """Notes that a worker has a job. Returns the number of the lease, or None if it is not the

@@ -37,11 +37,13 @@ class WorkerSide:
         self._name: str | None = None
         self._address = address
         self._peer = peer
+        self._caller = peer.caller
+        self.owner = "" if peer.caller is None else peer.caller.name
         self._socket = socket
         self._hub = hub
         self._say = say
         self._on_dismissed = on_dismissed
-        self._queues: tuple[str, ...] = ()
+        self.queues: tuple[str, ...] = ()
         self._order = ClaimOrder.PRIORITY_IN_TURNS
         self._term_ms: int | None = None
         self._slots = 0
@@ -69,7 +71,7 @@ class WorkerSide:
             refusal = self._peer.refusal_to_work(queue)
             if refusal is not None:
                 raise NoteRefusedError(*error_of(refusal))
-        self._queues = tuple(dict.fromkeys(note.queues))
+        self.queues = tuple(dict.fromkeys(note.queues))
         self._order = order
         self._term_ms = note.term_ms
         self._slots = self._ahead = 0
@@ -124,9 +126,9 @@ class WorkerSide:
         """Sleeps for work or, without idle slots, waits for work that no sleeper wants."""
         if self._slots:
             holder = Holder(REALM, self._name, self._address)
-            self._peer.sleep(self._queues, self._called, holder, self._slots)
+            self._peer.sleep(self.queues, self._called, holder, self._slots)
         elif self._ahead:
-            self._hub.await_surplus(self, self._queues)
+            self._hub.await_surplus(self, self.queues)
 
     def _rest(self) -> None:
         self._peer.stay_awake()
@@ -134,7 +136,7 @@ class WorkerSide:
 
     def _allowed(self) -> tuple[tuple[str, ...], int]:
         """ST11: jobs fetched ahead may not come from queues where others have idle slots."""
-        queues, wanted = self._queues, self._hub.is_wanted
+        queues, wanted = self.queues, self._hub.is_wanted
         if self._slots:
             if self._ahead and not any(map(wanted, queues)):
                 return queues, self._slots + self._ahead
@@ -146,7 +148,7 @@ class WorkerSide:
     def _called(self) -> None:
         """There is work."""
         if not self._is_claiming and (not self._slots or self._socket.is_behind):
-            self._hub.pass_on(self._queues)
+            self._hub.pass_on(self.queues)
         else:
             self.take()
 
@@ -166,7 +168,7 @@ class WorkerSide:
         if jobs:
             self._hand_out(jobs)
         if was_called and not self._slots:
-            self._hub.pass_on(self._queues)
+            self._hub.pass_on(self.queues)
         if isinstance(reply, Claimed) and (
             not is_short or was_called or self._peer.has_work(self._asked_queues)
         ):
@@ -239,7 +241,8 @@ class WorkerSide:
             self._asked = (0, 0)
             self._rest()
         else:
-            self._hub.dismiss(name)
+            assert self._caller is not None
+            self._hub.dismiss(name, self._caller)
 
     def give_way(self, sentence: str) -> None:
         """ST15, ST16: another stream has taken over the name, or the worker is dead."""

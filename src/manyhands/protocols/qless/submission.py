@@ -67,7 +67,7 @@ class QlessAdding:
         name, address = see(self._book, host, request, now)
         origin = Origin(items.REALM, name or "", address)
         head = request.head
-        once = read_once(head.headers, items.REALM, head.path, request.body)
+        once = read_once(head.headers, items.REALM, head.path, request.body, head.caller)
         make_id = self._ids.job_id
         adding = _Adding(len(found))
         for index, item in enumerate(found):

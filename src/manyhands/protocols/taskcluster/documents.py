@@ -11,7 +11,7 @@ from manyhands.config import Config
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.model.job import Job
 from manyhands.protocols.taskcluster import answers, rest
-from manyhands.protocols.taskcluster.endpoint import SENT, find_task, read_run
+from manyhands.protocols.taskcluster.endpoint import SENT, find_run, find_task, read_run
 from manyhands.protocols.taskcluster.log import base_url, reachable
 from manyhands.protocols.taskcluster.messages import VERSION
 from manyhands.protocols.taskcluster.rest import RestError
@@ -81,7 +81,8 @@ class Documents:
         return document
 
     async def definition(self, exchange: Exchange) -> object:
-        return msgspec.Raw(rest.definition_of(await find_task(self._dispatcher, exchange)))
+        job = await find_run(self._dispatcher, exchange, to_read=True)
+        return msgspec.Raw(rest.definition_of(job))
 
     async def resolution(self, exchange: Exchange) -> object:
         return rest.resolution_of(await find_task(self._dispatcher, exchange), self._base_url())
@@ -109,6 +110,6 @@ class Documents:
         return SENT
 
     async def upload(self, exchange: Exchange) -> object:
-        job = await find_task(self._dispatcher, exchange)
+        job = await find_run(self._dispatcher, exchange)
         *_, name = exchange.path.rstrip("/").split("/", maxsplit=_FOLDERS_COUNT)
         return await self._uploads.receive(exchange, job, read_run(exchange), name)

@@ -3,10 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from manyhands.access.gate import current_guard, guarded_by
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.lookup import find_job
-from manyhands.model.job import Job
+from manyhands.model.job import Job, State
 from manyhands.model.replies import Refusal
+from manyhands.model.roles import Right
 from manyhands.protocols.taskcluster import rest
 from manyhands.protocols.taskcluster.rest import RestError
 from manyhands.web.envelope import Problem, encode
@@ -49,6 +51,24 @@ async def find_task(dispatcher: Dispatcher, exchange: Exchange) -> Job:
         raise rest.refused(job)
     if job is None:
         raise RestError(404, "there is no such task")
+    return job
+
+
+async def find_run(dispatcher: Dispatcher, exchange: Exchange, *, to_read: bool = False) -> Job:
+    """The same for a worker: it need not have the right to look at jobs. With ``to_read``, also for
+    whoever has it, and for workers only while the task is claimed.
+    """
+    guard = current_guard()
+    if guard is None:
+        return await find_task(dispatcher, exchange)
+    with guarded_by(None):
+        job = await find_task(dispatcher, exchange)
+    if to_read and (guard.sees(job) or job.state is not State.LEASED):
+        return await find_task(dispatcher, exchange)
+    if not guard.may_work(job.queue):
+        guard.record("work", job.job_id)
+        may_elsewhere = guard.caller.has(Right.WORK)
+        raise rest.refused(guard.unseen() if may_elsewhere else guard.lacks(Right.WORK))
     return job
 
 

@@ -23,7 +23,7 @@ from manyhands.model.replies import (
     SubmittedMany,
 )
 from manyhands.protocols.taskcluster import answers, rest
-from manyhands.protocols.taskcluster.endpoint import JSON_HEADERS, SENT, find_task
+from manyhands.protocols.taskcluster.endpoint import JSON_HEADERS, SENT, find_run, find_task
 from manyhands.protocols.taskcluster.identifiers import place_of, run_id_of
 from manyhands.protocols.taskcluster.rest import RestError, Worker
 from manyhands.protocols.taskcluster.uploads import Uploads
@@ -56,7 +56,7 @@ class Tasks:
         exchange.body_bytes_max = min(exchange.body_bytes_max, rest.BODY_BYTES_MAX)
         body = await exchange.body()
         job_id = self._ids.job_id(self._dispatcher.clock.now())
-        once = read_once(exchange.headers, "taskcluster", exchange.raw_path, body)
+        once = read_once(exchange.headers, "taskcluster", exchange.raw_path, body, exchange.caller)
         task = rest.read_task(body, job_id, exchange.address)
         reply = await self._ask(Submit((task,), once=once, lone=True))
         if isinstance(reply, Repeated):
@@ -77,7 +77,7 @@ class Tasks:
     async def claim(self, exchange: Exchange) -> object:
         """Claims a task or, with a run, reclaims it."""
         worker = rest.read_worker(await exchange.body())
-        job = await find_task(self._dispatcher, exchange)
+        job = await find_run(self._dispatcher, exchange)
         if worker.run_id is not None:
             lease = rest.held_by(job, worker)
             renew = Renew(job_id=job.job_id, proof=rest.proof_of(lease), term_ms=rest.CLAIM_MS)
@@ -130,7 +130,7 @@ class Tasks:
 
     async def completed(self, exchange: Exchange) -> object:
         worker = rest.read_worker(await exchange.body(), with_run=True)
-        job = await find_task(self._dispatcher, exchange)
+        job = await find_run(self._dispatcher, exchange)
         if not rest.was_completed_by(job, worker):
             lease = rest.held_by(job, worker)
             document = await self._uploads.result(job, lease)
@@ -155,7 +155,7 @@ class Tasks:
     async def failed(self, exchange: Exchange) -> object:
         """The worker reports that no run of the task can ever succeed."""
         worker, failure = rest.read_failed(await exchange.body())
-        job = await find_task(self._dispatcher, exchange)
+        job = await find_run(self._dispatcher, exchange)
         lease = rest.held_by(job, worker)
         command = Fail(job_id=job.job_id, proof=rest.proof_of(lease), failure=failure)
         return answers.Shown(rest.job_status(await self._changed(command)))
@@ -186,7 +186,7 @@ class Tasks:
 
     async def artifact_urls(self, exchange: Exchange) -> object:
         worker, wanted = rest.read_wanted(await exchange.body())
-        job = await find_task(self._dispatcher, exchange)
+        job = await find_run(self._dispatcher, exchange)
         lease = rest.held_by(job, worker)
         status = rest.job_status(job)
         urls = {

@@ -13,6 +13,7 @@ from manyhands.dispatch.session import Ask, Settle
 from manyhands.dispatch.sleepers import Sleeper
 from manyhands.loggers import get_logger
 from manyhands.model.commands import Command
+from manyhands.model.identity import chosen_routing_id
 from manyhands.model.job import Holder, State
 from manyhands.model.plain import event_of
 from manyhands.model.roles import ANYBODY
@@ -164,7 +165,7 @@ class WmpListener:
             "a message was dropped",
             self._socket.address_of(peer),
             kind=kind,
-            identity=peer.hex(),
+            identity=chosen_routing_id(peer).hex(),
             reason=sentence,
             count=count,
         )

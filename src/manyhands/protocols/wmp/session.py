@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from manyhands.model import limits
 from manyhands.model.events import Event
+from manyhands.model.identity import chosen_routing_id
 from manyhands.model.job import FINISHED
 from manyhands.protocols.wmp.codec import (
     ECHO_BYTES_MAX,
@@ -192,7 +193,7 @@ def _identity(path: Path, control: Control) -> str:
     """The worker's own name, or the routing id where its path begins."""
     given = control.text(b"identity")
     if not given:
-        return path[-1].hex()
+        return chosen_routing_id(path[-1]).hex()
     if len(given.encode()) > limits.HOLDER_NAME_BYTES_MAX:
         raise WireError(Malformation.VALUE, "the identity is too long")
     return given
