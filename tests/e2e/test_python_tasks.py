@@ -163,7 +163,7 @@ def test_p36_failures_raise_with_their_code_and_traceback(app, queue):
 def test_p36_a_result_that_is_not_there_in_time_is_a_timeout(app, queue):
     handle = declare_add(app, queue).submit(1)
 
-    with pytest.raises(TimeoutError, match=handle.id):
+    with pytest.raises(TimeoutError, match=rf"{handle.id} .*status\(\)\.waits"):
         handle.result(timeout=0.01)
     with pytest.raises(TimeoutError, match=handle.id):
         asyncio.run(handle.aresult(timeout=0.01))

@@ -629,6 +629,23 @@ def test_p65_records_made_in_a_job_name_it(app, queue, caplog):
     assert ended.seconds >= 0
 
 
+def test_p65_the_line_of_a_failed_job_says_why(app, queue, caplog):
+    @app.task(name=queue, retries=0)
+    def work(kind: str) -> None:
+        if kind == "fail":
+            raise Fail("no such user\nand more")
+        raise MailboxFullError("no room")
+
+    caplog.set_level(logging.INFO, "manyhands.worker")
+    with app.worker():
+        error = failure_of(work.submit("fail"))
+        failure_of(work.submit("raise"))
+    assert str(error) == f"job {error.id} failed: no such user\nand more"
+    lines = [each.getMessage() for each in caplog.records if getattr(each, "outcome", "")]
+    assert lines[0].endswith(" s: failed: no such user")
+    assert lines[1].endswith(" s: tests.MailboxFullError: no room")
+
+
 def log_of(api, handle) -> list[tuple[str, str]]:
     return [(each["kind"], each["payload"]) for each in api.get(f"jobs/{handle.id}/log")]
 
