@@ -217,7 +217,8 @@ def test_st6_a_note_without_a_number_has_no_answer_unless_it_is_refused(served, 
         talk.send([SUBMIT, 0, [job]], [99, 0])
 
         assert talk.next(ANSWER)[1:3] == [0, ["unknown_kind", "there is no note of kind 99"]]
-        assert len(talk.result(LOOK, [job[0]])) == 1  # asked after the submit, so decided after it
+        # Nothing says when it is decided.
+        wait_until(lambda: talk.result(LOOK, [job[0]])[0][1] == "ready")
         assert api.get(f"queues/{queue}")["counts"]["ready"] == 1
 
 
