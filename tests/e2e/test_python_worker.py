@@ -19,6 +19,7 @@ from tests.e2e.serving import (
     is_gone,
     own_address,
     serving,
+    start,
 )
 from tests.e2e.working import until, working, write_module
 
@@ -29,6 +30,8 @@ TASKS = """
 
     app = App()
     here = Path(__file__).parent
+    with (here / "imported").open("a") as file:
+        file.write(f"{os.getpid()} ")
 
     @app.task(queue="QUEUE-pid", name="pid")
     def pid() -> int:
@@ -127,8 +130,8 @@ def test_p41_children_are_fresh_interpreters_and_the_supervisor_stays_small(
         assert tasks.pid.submit().result(timeout=SECONDS_MAX) in children
         names = {word for word in found.log().split() if word.startswith("crew-")}
         assert len(names) == 2
-        modules = Path(f"/proc/{found.process.pid}/maps").read_text()
-        assert "typer" not in modules
+        importers = {int(pid) for pid in (tmp_path / "imported").read_text().split()}
+        assert importers == set(children)  # and not the supervisor
         status = Path(f"/proc/{found.process.pid}/status").read_text()
         resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         assert int(resident.split()[1]) < 60 * 1024  # 27 MiB where it was measured
@@ -313,6 +316,29 @@ def test_p42_two_supervisors_of_one_name_do_not_touch_each_others_jobs(served, t
         assert "was refused" not in first.log()
 
 
+def test_p27_a_worker_keeps_its_jobs_while_the_server_is_killed_and_restarted(tmp_path, queue):
+    """P28, P35: what it ran is reported to the new server, and counts."""
+    address = own_address()
+    server = start(tmp_path, "--http", address)
+    tasks = Tasks(f"http://{address}", queue[:60], tmp_path)
+    with working(server.url, tmp_path, "-c", "2", "--ahead", "0", code=tasks.code) as found:
+        handles = [tasks.hold.submit(name) for name in ("one", "two")]
+        for name in ("one", "two"):
+            tasks.await_start(name)
+        server.stop(signal.SIGKILL)
+        tasks.let_go("one")  # it ends while there is no server
+        found.wait_for("no connection to the server")
+        server = start(tmp_path, "--http", address)
+        assert handles[0].result(timeout=SECONDS_MAX) == "one"
+        found.wait_for("connected to the server", count=2)
+        tasks.let_go("two")
+        assert handles[1].result(timeout=SECONDS_MAX) == "two"
+        assert [handle.status().attempts for handle in handles] == [0, 0]
+        assert "was refused" not in found.log()
+    tasks.app.close()
+    assert server.stop() == 0
+
+
 def test_p50_children_finish_and_leave_when_the_supervisor_dies(
     served, tasks, tmp_path, monkeypatch
 ):
@@ -414,6 +440,16 @@ def test_p60_a_job_that_nothing_interrupts_costs_its_slot_and_then_its_child(
         until(lambda: is_gone(first), found.log)
         assert tasks.pid.submit().result(timeout=SECONDS_MAX) != first
         assert "its slot is lost" in found.log()
+
+
+def test_p60_a_child_with_one_slot_that_is_stuck_in_c_is_replaced(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "-c", "1", code=tasks.code) as found:
+        first = tasks.pid.submit().result(timeout=SECONDS_MAX)
+        with pytest.raises(JobFailed) as caught:
+            tasks.stuck.submit().result(timeout=SECONDS_MAX)
+        assert caught.value.code in ("timeout", "attempts")  # as above
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) != first
+        until(lambda: is_gone(first), found.log)
 
 
 def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancelled(

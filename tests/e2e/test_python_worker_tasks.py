@@ -497,6 +497,8 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
                 raise Retry("later", delay=0)
             case "exit":
                 raise SystemExit(3)
+            case "interrupt":
+                raise KeyboardInterrupt
         return kind
 
     with app.worker():
@@ -507,6 +509,8 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
         assert fast.submit("retry").result(timeout=SECONDS_MAX) == "retry"
         assert failure_of(fast.submit("always")).code == "retry"
         assert failure_of(work.using(retries=0).submit("exit")).code == "SystemExit"
+        interrupted = failure_of(work.using(retries=0).submit("interrupt"))
+        assert interrupted.code == "KeyboardInterrupt"
         assert work.submit("well").result(timeout=SECONDS_MAX) == "well"
     assert attempts == {
         "give up": 1,
@@ -514,6 +518,7 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
         "retry": 3,
         "always": 3,
         "exit": 1,
+        "interrupt": 1,
         "well": 1,
     }
 
@@ -797,6 +802,21 @@ def test_p3_jobs_for_no_task_do_not_keep_a_worker_from_others(app, queue):
         for _ in range(10):
             raw.submit_raw(queue, b"{}", retries=0)
         assert good.submit("x").result(timeout=SECONDS_MAX) == "x"
+
+
+def test_p3_a_job_that_names_no_task_is_for_the_default_of_its_queue(app, queue):
+    @app.task(name=f"{queue}-other", queue=queue)
+    def other() -> str:
+        return "other"
+
+    @app.task(name=f"{queue}-usual", queue=queue, default=True)
+    def usual() -> str:
+        return "usual"
+
+    with app.worker():
+        assert other.submit().result(timeout=SECONDS_MAX) == "other"
+        handle = app.client.submit_raw(queue, b"{}")
+        assert handle.result(timeout=SECONDS_MAX) == "usual"
 
 
 def test_p3_a_job_that_names_no_task_is_for_the_one_of_the_queues_name(app, queue):

@@ -9,6 +9,7 @@ from manyhands import App
 from manyhands.client import notes
 from manyhands.client.errors import Refused
 from manyhands.client.notes import Limits
+from manyhands.client.worker import reports
 from manyhands.client.worker.execution import Outcome
 from manyhands.client.worker.reports import Reports
 from manyhands.client.worker.run import Run
@@ -75,6 +76,38 @@ def test_p46_outcomes_leave_together_and_by_their_kinds():
             }
         ]
         assert sender.settled == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(main())
+
+
+def test_p46_a_busy_worker_gathers_64_outcomes_or_those_of_a_millisecond(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(reports, "perf_counter", lambda: now[0])
+
+    async def main() -> None:
+        sender = Sender()
+        counts: list[int] = []
+
+        async def add(count: int) -> None:
+            for number in range(count):
+                sender.add(number)
+            await turns()
+            for answer in sender.stream.answers:
+                if not answer.done():
+                    answer.set_result([])
+            await turns()
+            counts[:] = [len(each["done"]) for each in sender.stream.sent]
+
+        await add(1)  # the first does not wait
+        assert counts == [1]
+        await add(63)
+        assert counts == [1]
+        await add(1)
+        assert counts == [1, 64]
+        await add(5)
+        now[0] += 0.002
+        await add(1)
+        assert counts == [1, 64, 6]
 
     asyncio.run(main())
 
