@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import App, JobFailed
+from manyhands import App, Handle, JobFailed
 from tests.e2e.cutting_proxy import cutting
 from tests.e2e.serving import (
     SECONDS_MAX,
@@ -106,6 +106,16 @@ class Tasks:
         """Until a held job runs; the process it runs in."""
         file = self.folder / f"{name}.began"
         return int(until(lambda: file.exists() and file.read_text()))
+
+    def await_rest(self) -> Handle[int]:
+        """Until nobody takes work any more; a job that is left."""
+
+        def left() -> Handle[int] | None:
+            handle = self.pid.submit()
+            is_left = any("nobody is known" in each for each in handle.status().waits)
+            return handle if is_left else None
+
+        return until(left)
 
     def let_go(self, name: str) -> None:
         (self.folder / f"{name}.go").touch()
@@ -350,7 +360,7 @@ def test_p50_children_finish_and_leave_when_the_supervisor_dies(
         found.process.kill()
         found.process.wait()
         found.wait_for("the supervisor is gone")
-        later = tasks.pid.submit()
+        later = tasks.await_rest()
         tasks.let_go("one")
         assert handle.result(timeout=SECONDS_MAX) == "one"
         until(lambda: is_gone(child), found.log)
@@ -364,7 +374,7 @@ def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):
         tasks.await_start("one")
         found.send(signal.SIGTERM)
         found.wait_for("stopping")
-        later = tasks.pid.submit()
+        later = tasks.await_rest()
         tasks.let_go("one")
         assert found.wait() == 0
         assert handle.result(timeout=SECONDS_MAX) == "one"
