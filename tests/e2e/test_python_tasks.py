@@ -641,6 +641,28 @@ def test_p20_a_failed_dependency_cancels_with_its_cause(app, queue):
         assert failed.value.code == "dependency"
 
 
+def test_p20_a_held_dependant_goes_on_when_its_dependency_is_retried(app, queue):
+    may_succeed = threading.Event()
+
+    @app.task(name=queue, retries=0)
+    def first() -> int:
+        if not may_succeed.is_set():
+            raise Fail("not yet")
+        return 1
+
+    second = declare_add(app, f"{queue}_after", on_dependency_failure="hold")
+    with app.worker():
+        with app.batch():
+            before = first.submit()
+            after = second.submit(before.output)
+        with pytest.raises(JobFailed):
+            before.result(SECONDS_MAX)
+        assert after.status().state == "blocked"
+        may_succeed.set()
+        app.client.retry(before.id)
+        assert after.result(SECONDS_MAX) == 3
+
+
 @pytest.mark.parametrize("policy", ["cancel", "fail", "run"])
 def test_p20_nested_graphs_with_failures_everywhere_end(app, queue, policy):
     """Five levels of ten, and one failure in each."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import App, Handle, JobFailed
+from manyhands import App, Handle, JobFailed, gather
 from tests.e2e.cutting_proxy import cutting
 from tests.e2e.serving import (
     SECONDS_MAX,
@@ -195,6 +195,43 @@ def test_p42_every_option_has_a_variable(served, tasks, tmp_path):
     flags = {each for each in flags if not each.startswith("no-")}
     named = set(re.findall(r"MANYHANDS_WORKER_([A-Z_]+)", shown))
     assert {each.upper().replace("-", "_") for each in flags} - named <= {"DJANGO"}
+
+
+ORDER = """
+    from pathlib import Path
+    from manyhands import App
+    app = App()
+
+    def note(name: str) -> None:
+        with (Path(__file__).parent / "order").open("a") as file:
+            file.write(name)
+
+    @app.task(name="QUEUE-first", priority=1)
+    def first() -> None:
+        note("1")
+
+    @app.task(name="QUEUE-second", priority=9)
+    def second() -> None:
+        note("2")
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("listed", "111222"), ("priority_in_turns", "222111")]
+)
+def test_p42_queues_are_taken_from_in_the_order_that_is_asked_for(
+    served, queue, tmp_path, order, expected
+):
+    app = App(served.url)
+    name = queue[:60]
+    handles = app.client.submit_many(f"{name}-first", ["{}"] * 3, priority=1)
+    handles += app.client.submit_many(f"{name}-second", ["{}"] * 3, priority=9)
+    flags = ("-c", "1", "--ahead", "0", "--order", order)
+    chosen = ("--queues", f"{name}-first,{name}-second")
+    with working(served.url, tmp_path, *flags, *chosen, code=ORDER.replace("QUEUE", name)):
+        gather(*handles, timeout=SECONDS_MAX)
+    assert (tmp_path / "order").read_text() == expected
+    app.close()
 
 
 def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
@@ -474,11 +511,14 @@ def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancel
         assert handle.status().state == "cancelled"
 
 
-def run_in(folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
+def run_in(
+    folder: Path, *arguments: str, url: str = "", given: str = ""
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments),
         env=environment() | {"MANYHANDS_URL": url},
         cwd=folder,
+        input=given,
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -579,6 +619,18 @@ def test_p55_apply_shows_the_difference_and_changes_it(served, api, queue, tmp_p
     assert f"schedule {name}-mail: the code no longer has it" in found.stdout
     assert f"{name}-mail" not in {each["id"] for each in api.get("schedules")}
     assert f"{name}-nightly" in {each["id"] for each in api.get("schedules")}
+
+
+@pytest.mark.parametrize(("answer", "is_changed"), [("y", True), ("n", False), ("", False)])
+def test_p55_apply_asks_before_it_changes_anything(served, api, tmp_path, answer, is_changed):
+    name = f"apply-asks-{answer or 'nothing'}"
+    write_module(tmp_path, SETTINGS.replace("QUEUE", name))
+
+    found = run_in(tmp_path, "apply", "tasks:app", url=served.url, given=f"{answer}\n")
+
+    assert found.returncode == (0 if is_changed else 1)
+    assert "Change the server?" in found.stdout
+    assert (f"{name}-smtp" in {each["name"] for each in api.get("limits")}) is is_changed
 
 
 def test_p55_apply_says_that_the_server_is_away(tmp_path):

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+import opentelemetry.trace
 import pytest
 
 from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job, gather
@@ -649,6 +650,20 @@ def test_p65_the_line_of_a_failed_job_says_why(app, queue, caplog):
     lines = [each.getMessage() for each in caplog.records if getattr(each, "outcome", "")]
     assert lines[0].endswith(" s: failed: no such user")
     assert lines[1].endswith(" s: tests.MailboxFullError: no room")
+
+
+def test_p66_a_trace_of_any_submitter_reaches_the_task(app, api, queue):
+    """Over HTTP, where nobody knows of Python."""
+    given = f"00-{'1' * 32}-{'2' * 16}-01"
+
+    @app.task(name=queue)
+    def trace() -> str:
+        context = opentelemetry.trace.get_current_span().get_span_context()
+        return f"{context.trace_id:032x}"
+
+    with app.worker():
+        job_id = api.results("submit", queue=queue, headers={"traceparent": given})["id"]
+        assert app.handle(job_id, trace).result(timeout=SECONDS_MAX) == "1" * 32
 
 
 def log_of(api, handle) -> list[tuple[str, str]]:
