@@ -912,6 +912,22 @@ def test_p76_a_worker_runs_in_the_callers_loop(app, queue):
     asyncio.run(main())
 
 
+@pytest.mark.filterwarnings("ignore:this call blocks the running event loop")
+def test_p76_a_worker_runs_beside_a_loop_of_the_callers_thread(app, queue):
+    """As in a notebook, whose cells run inside one."""
+
+    @app.task(name=queue)
+    async def work(number: int) -> int:
+        return await asyncio.to_thread(lambda: number + 1)
+
+    async def cell() -> list[int]:
+        with app.worker():
+            return [work.submit(number).result(SECONDS_MAX) for number in range(3)]
+
+    for _ in range(2):
+        assert asyncio.run(cell()) == [1, 2, 3]
+
+
 def test_p76_ctrl_c_gives_back_what_runs_at_once(app, queue):
     """P51: uncharged, as a worker that is stopped does after its grace."""
     began = threading.Event()

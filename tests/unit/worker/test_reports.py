@@ -198,6 +198,20 @@ def test_p35_reports_are_kept_while_the_server_refuses_the_worker():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("kind", "is_said"), [(GIVEN_BACK, False), (COMPLETED, True)])
+def test_p51_a_job_that_came_too_late_is_no_problem_and_a_lost_report_is_one(caplog, kind, is_said):
+    async def main() -> None:
+        sender = Sender()
+        sender.add(0, kind, is_last=True)
+        await turns()
+        sender.stream.answers[0].set_exception(Refused("closed", "this client was closed"))
+        await turns()
+
+    asyncio.run(main())
+
+    assert ("was refused" in caplog.text) is is_said
+
+
 def test_waiting_ends_when_everything_is_answered():
     async def main() -> None:
         sender = Sender()
