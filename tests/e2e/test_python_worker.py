@@ -553,6 +553,7 @@ def test_p54_an_app_that_cannot_be_loaded_is_named(tmp_path, target, code, sente
     assert sentence in found.stderr
     assert "importlib" not in found.stderr
     assert "manyhands/client" not in found.stderr
+    assert "manyhands.worker" not in found.stderr  # nothing is to be said about the child's end
 
 
 @pytest.mark.parametrize("target", ["tasks", "tasks:app", "tasks:make()"])
