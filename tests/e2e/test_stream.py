@@ -350,7 +350,7 @@ def test_what_was_answered_survives_a_kill(tmp_path):
 
 
 def test_p13_a_submit_that_joined_and_is_repeated_after_the_end_makes_a_job(served, queue):
-    """As a later caller's would: whoever said it has no answer."""
+    """As a later caller's submit would."""
     options = {"unique_key": "k", "on_existing": "keep"}
     first, second = item(queue, options=options), item(queue, options=options)
     with talking(served) as talk:
