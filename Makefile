@@ -32,7 +32,7 @@ TEST_CLIENTS := gearmanode@0.9.2 amqplib@2.3.1 @cloudamqp/amqp-client@4.1.1 axe-
 TEST_CLIENTS_FOLDER := .test-clients
 
 # Scripts that write pages below docs/ from the source.
-GENERATORS := $(wildcard tools/lifecycle.py tools/vocabulary.py)
+GENERATORS := $(wildcard tools/lifecycle.py tools/vocabulary.py tools/reference.py)
 
 TESTS_IN_CHECK := tests/unit tests/tidy
 TESTS_BEYOND := $(filter-out $(TESTS_IN_CHECK) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))

@@ -7,12 +7,15 @@ import itertools
 import json
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import httpx
 import msgspec
+import pytest
 
+from manyhands import App, Fail, JobFailed, Retry, current_job
 from manyhands.protocols.dwork.codec import Kind
 from manyhands.protocols.gearman import codec as shipped
 from manyhands.protocols.gearman import draft_codec as draft
@@ -489,6 +492,11 @@ class Wmp(Peer):
         assert reply["state"] == b"completed"
         return reply.payload or b""
 
+    def failure(self) -> str:
+        """With a payload of its own, the whole of a long reason is in that: here, a traceback."""
+        *_, text = self.failure_data().decode().partition("manyhands.client.errors.Fail: ")
+        return text.removesuffix("\n") or super().failure()
+
     def failure_data(self) -> bytes:
         reply = self.talk.fetch(self.job, wait=WAIT_MS)
         assert reply["state"] == b"failed"
@@ -516,6 +524,70 @@ class Wmp(Peer):
         self._done(b"once more", status="error")
 
 
+class Python(Peer):
+    """The Python client, and a worker of it in a thread of this process (P69)."""
+
+    def open(self) -> None:
+        self.app = App(self.served.url)
+        self.stack.callback(self.app.close)
+        self._payloads: SimpleQueue[tuple[bytes, int]] = SimpleQueue()
+        self._words: SimpleQueue[bytes | Exception] = SimpleQueue()
+        self._is_working = False
+
+        @self.app.task(name=self.queue, raw=True)
+        def work(data: bytes) -> bytes:
+            self._payloads.put((data, current_job().attempt))
+            word = self._words.get()
+            if isinstance(word, Exception):
+                raise word
+            return word
+
+        self._task = work
+
+    def submit(self, content: Content) -> None:
+        self._handle = self._task.submit(content.data)
+
+    def result(self) -> bytes:
+        found = self._handle.result(WAIT_MS / 1000)
+        return b"" if found is None else found
+
+    def _failed(self) -> JobFailed:
+        with pytest.raises(JobFailed) as found:
+            self._handle.result(WAIT_MS / 1000)
+        return found.value
+
+    def failure(self) -> str:
+        return self._failed().message
+
+    def failure_data(self) -> bytes:
+        """Details are shown as text; the API has their bytes."""
+        assert self._failed().traceback == FAILURE_DATA.decode(errors="replace")
+        job = self.app.client.request("GET", f"/api/jobs/{self._handle.id}")
+        return shown_bytes(job["failure"]["payload"])
+
+    def claim(self) -> bytes:
+        if not self._is_working:
+            self._is_working = True
+            self.stack.enter_context(self.app.worker(concurrency=1))
+        self._pause(False)
+        payload, self.attempt = self._payloads.get(timeout=WAIT_MS / 1000)
+        return payload
+
+    def complete(self, sample: Sample) -> None:
+        self._words.put(sample.data)
+
+    def fail(self, text: str) -> None:
+        self._words.put(Fail(text))
+
+    def try_again(self) -> None:
+        """It would take it again at once; a test looks at it first."""
+        self._pause(True)
+        self._words.put(Retry("once more", delay=0))
+
+    def _pause(self, paused: bool) -> None:
+        self.app.client.request("PUT", f"/api/queues/{quote(self.queue)}", {"paused": paused})
+
+
 PEERS: dict[str, type[Peer]] = {
     "gearman": Gearman,
     "draft": Draft,
@@ -524,4 +596,5 @@ PEERS: dict[str, type[Peer]] = {
     "native": Native,
     "taskcluster": Taskcluster,
     "wmp": Wmp,
+    "python": Python,
 }

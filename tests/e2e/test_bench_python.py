@@ -3,6 +3,7 @@
 It ends with an error unless every job of a drain was done and nothing was left.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -106,6 +107,73 @@ def test_a_drain_that_leaves_jobs_behind_is_no_result(tmp_path):
     )
     assert (found.returncode, found.stdout) == (1, "watching\n")
     assert "2 of 3 jobs were done in time" in found.stderr
+
+
+def said(code: str, folder: Path) -> str:
+    """What a program of the benchmark's folder prints."""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=BENCH,
+        env=os.environ | {"BENCH_TALLY": str(folder / "tally"), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=4 * SECONDS_MAX,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_all_peers_say_how_durable_they_are_and_how_often_they_deliver(tmp_path):
+    """P84, P90: those that the figures are compared with, each with its promise."""
+    promises = json.loads(
+        said(
+            "import json, peers; print(json.dumps({k: v.promise for k, v in peers.PEERS.items()}))",
+            tmp_path,
+        )
+    )
+
+    others = ("pgqueuer", "huey-fsync", "dramatiq", "saq", "celery", "arq", "rq", "procrastinate")
+    assert {*others, "taskiq", "ours", "ours-async"} <= set(promises)
+    for name in (*others, "taskiq"):
+        durable, _, delivery = promises[name].partition("; ")
+        assert re.search("flushed|synchronous_commit on", durable), name
+        assert delivery == ("at most once" if name.startswith("huey") else "at least once")
+
+
+def test_rounds_are_interleaved_and_a_peer_that_fails_is_left_out(tmp_path):
+    """P84: in one direction and then in the other, so that nobody is always first."""
+    code = """
+import subprocess
+from workloads import Bench
+order = []
+def measure(name):
+    order.append(name)
+    if name == "c" and len(order) > 5:
+        raise subprocess.CalledProcessError(1, name)
+    return float(len(order))
+bench = Bench({name: "" for name in "abc"}, 3, 1.0, "")
+found = bench.in_turns(bench.among("a", "b", "c"), measure)
+print("".join(order), sorted(found), bench.among("a", "c"))
+"""
+    assert said(code, tmp_path).splitlines()[-1] == "abccbaabc ['a', 'b'] ['a']"
+
+
+def test_peers_are_installed_into_an_environment_of_the_benchmarks_own(tmp_path):
+    """P90: once, and again if that was interrupted."""
+    code = f"""
+import pathlib, peers, sys
+home = pathlib.Path({str(tmp_path)!r})
+peers.HERE = home
+(home / "requirements.txt").write_text("")
+first = peers.interpreter("requirements.txt", home)
+again = peers.interpreter("requirements.txt", home)
+assert first == again and pathlib.Path(first).is_relative_to(home)
+(home / "requirements" / "complete").unlink()
+peers.interpreter("requirements.txt", home)
+assert peers.interpreter(None, home) == sys.executable
+"""
+    assert said(code, tmp_path).count("installing requirements.txt") == 2
 
 
 @pytest.mark.parametrize("peer", sorted(path.stem for path in BENCH.glob("*_peer.py")))

@@ -81,6 +81,17 @@ def test_a_job_is_submitted_worked_on_and_watched_over_socket_pairs(place):
         assert client.next(ENDED)[1][:3] == [job_id, "completed", b"2"]
 
 
+def test_without_a_path_jobs_are_in_memory(tmp_path, monkeypatch):
+    """P77: nothing is written, and nothing is left."""
+    monkeypatch.chdir(tmp_path)
+    with embedded() as place:
+        request(place, "POST", "/api/submit", {"queue": "q"})
+        assert len(request(place, "GET", "/api/queues")) == 1
+    with place:
+        assert request(place, "GET", "/api/queues") == []
+    assert not list(tmp_path.iterdir())
+
+
 def test_plain_requests_go_over_socket_pairs(place):
     """P74: all of the API is there, although nothing listens."""
     made = request(place, "POST", "/api/submit", {"queue": "q"})

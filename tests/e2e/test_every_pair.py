@@ -1,4 +1,4 @@
-"""Every protocol submits to every protocol: payload, result, failure and retry arrive exactly, and
+"""Every protocol submits to every protocol, and so does the Python client (P69): payload, result,
 watchers of both kinds see the same story.
 """
 

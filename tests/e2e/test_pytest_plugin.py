@@ -43,10 +43,10 @@ def test_processes_share_a_server(manyhands_server):
 """
 
 
-def run_suite(folder: Path, source: str) -> str:
+def run_suite(folder: Path, source: str, *options: str) -> str:
     (folder / "test_suite.py").write_text(source)
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -68,3 +68,28 @@ def test_a_server_is_there_for_tests_across_processes(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     assert "1 passed" in run_suite(tmp_path, ACROSS)
+
+
+ALIKE = """
+import pytest
+from manyhands import App
+
+app = App()
+
+@app.task(unique="number")
+def double(number: int) -> int:
+    return 2 * number
+
+@pytest.mark.parametrize("_again", range(20))
+def test_the_same_key_is_free_in_every_test(manyhands, _again):
+    handle = double.using(on_duplicate="refuse", key="one").submit(7)
+    assert manyhands.drain() == 1
+    assert handle.result() == 14
+"""
+
+
+def test_processes_of_one_run_do_not_meet(tmp_path):
+    """P78: under xdist."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+
+    assert "20 passed" in run_suite(tmp_path, ALIKE, "-n", "2")

@@ -25,6 +25,7 @@ from manyhands import (
     agather,
     as_completed,
     await_,
+    current_job,
     gather,
     wait,
 )
@@ -119,8 +120,19 @@ def test_p14_coroutines_submit_and_await(app, queue):
         asyncio.run(submit())
 
 
-def test_p32_many_threads_and_loops_share_one_stream(app, queue):
-    """P16: their submits go in few messages; here only that all arrive counts."""
+def test_p32_many_threads_and_loops_share_one_stream(served, queue):
+    """And all clients of a process share one thread."""
+    with cutting(served.addresses["http"]) as (address, cuts):
+        app, other = App(address), App(served.url)
+        submit_in_threads_and_loops(app, other, queue)
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count("manyhands client") == 1
+        assert cuts.connections_count == 1
+        app.close()
+        other.close()
+
+
+def submit_in_threads_and_loops(app: App, other: App, queue: str) -> None:
     add = declare_add(app, queue)
     results: list[int] = []
 
@@ -134,13 +146,14 @@ def test_p32_many_threads_and_loops_share_one_stream(app, queue):
 
             results.append(asyncio.run(submit()))
 
-    with working(app):
-        threads = [threading.Thread(target=in_thread, args=(n,)) for n in range(16)]
+    declare_add(other, queue)
+    with working(other):
+        threads = [threading.Thread(target=in_thread, args=(n,)) for n in range(64)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(results) == [number + 2 for number in range(16)]
+    assert sorted(results) == [number + 2 for number in range(64)]
 
 
 def test_p36_failures_raise_with_their_code_and_traceback(app, queue):
@@ -163,7 +176,7 @@ def test_p36_failures_raise_with_their_code_and_traceback(app, queue):
 def test_p36_a_result_that_is_not_there_in_time_is_a_timeout(app, queue):
     handle = declare_add(app, queue).submit(1)
 
-    with pytest.raises(TimeoutError, match=handle.id):
+    with pytest.raises(TimeoutError, match=rf"{handle.id} .*status\(\)\.waits"):
         handle.result(timeout=0.01)
     with pytest.raises(TimeoutError, match=handle.id):
         asyncio.run(handle.aresult(timeout=0.01))
@@ -228,26 +241,30 @@ def test_p6_arguments_that_do_not_fit_fail_without_a_retry(app, queue):
     assert found.value.attempts == 1
 
 
-def test_p9_p10_raw_and_remote_tasks(app, queue):
-    """P9, P10."""
-
+def test_p9_a_raw_task_takes_and_returns_bytes(app, queue):
     @app.task(raw=True, name=queue)
     def shrink(data: bytes) -> bytes:
         return data[:2]
 
+    with app.worker():
+        assert shrink.submit(b"\xff\x00\x01").result(SECONDS_MAX) == b"\xff\x00"
+
+
+def test_p10_a_remote_task_is_left_to_other_workers(app, queue):
+    add = declare_add(app, queue)
+
     @app.task(remote=True, name=f"{queue}_")
     def elsewhere(path: str) -> str: ...
 
-    with working(app) as hands:
-        assert shrink.submit(b"\xff\x00\x01").result(SECONDS_MAX) == b"\xff\x00"
-        handle = elsewhere.submit("a")
-        with pytest.raises(RuntimeError, match="remote"):
-            elsewhere("a")
+    with pytest.raises(RuntimeError, match="remote"):
+        elsewhere("a")
+    with app.worker():
+        handle = elsewhere.using(priority=9).submit("a")
+        assert add.submit(1).result(SECONDS_MAX) == 3  # the worker had its chance
         claimed = app.client.request("POST", "/api/claim", {"queue": f"{queue}_"})
         body = {"id": claimed[0]["id"], "token": claimed[0]["token"], "result": "b"}
         app.client.request("POST", "/api/complete", body | {"encoding": "text"})
         assert handle.result(SECONDS_MAX) == "b"
-        assert handle.id not in hands.ran
 
 
 # Options.
@@ -272,6 +289,46 @@ def test_p11_options_travel_with_the_job(app, api, queue):
     assert shown["state"] == "delayed"
     assert shown["deadline_at"] == round(tomorrow.timestamp() * 1000)
     assert "attempts_max" not in api.get(f"jobs/{plain.id}")["terms"]
+
+
+def test_p11_every_option_arrives(app, api, queue):
+    """P7: how long a result is kept is one of them."""
+    first = declare_add(app, queue).submit(1)
+    start = datetime.now(UTC) + timedelta(hours=1)
+    options = {
+        "queue": f"{queue}_q",
+        "priority": 3,
+        "run_at": start,
+        "backoff": Backoff(first=2, factor=3, longest=60, jitter=0),
+        "tags": ["red"],
+        "depends_on": [first],
+        "on_dependency_failure": "hold",
+        "result_ttl": timedelta(minutes=5),
+    }
+
+    shown = api.get(f"jobs/{declare_add(app, f'{queue}_').using(**options).submit(1).id}")
+
+    terms = shown["terms"]
+    assert (shown["queue"], shown["priority"], shown["tags"]) == (f"{queue}_q", 3, ["red"])
+    assert shown["run_at"] == round(start.timestamp() * 1000)
+    assert shown["depends_on"] == [first.id]
+    assert terms["backoff"] == {"first_ms": 2_000, "factor": 3.0, "ms_max": 60_000, "jitter": 0.0}
+    assert (terms["on_dependency_failure"], terms["result_ms"]) == ("hold", 300_000)
+
+
+def test_p12_a_task_without_options_is_tried_five_times(app, queue):
+    attempts: list[int] = []
+
+    @app.task(name=queue, backoff=Backoff(first=0))
+    def fail() -> None:
+        attempts.append(current_job().attempt)
+        raise ConnectionError
+
+    with app.worker(), pytest.raises(JobFailed) as found:
+        fail.submit().result(SECONDS_MAX)
+
+    assert attempts == [1, 2, 3, 4, 5]
+    assert found.value.attempts == 5
 
 
 @pytest.mark.parametrize(
@@ -582,6 +639,28 @@ def test_p20_a_failed_dependency_cancels_with_its_cause(app, queue):
         with pytest.raises(JobFailed) as failed:
             failing.result(SECONDS_MAX)
         assert failed.value.code == "dependency"
+
+
+def test_p20_a_held_dependant_goes_on_when_its_dependency_is_retried(app, queue):
+    may_succeed = threading.Event()
+
+    @app.task(name=queue, retries=0)
+    def first() -> int:
+        if not may_succeed.is_set():
+            raise Fail("not yet")
+        return 1
+
+    second = declare_add(app, f"{queue}_after", on_dependency_failure="hold")
+    with app.worker():
+        with app.batch():
+            before = first.submit()
+            after = second.submit(before.output)
+        with pytest.raises(JobFailed):
+            before.result(SECONDS_MAX)
+        assert after.status().state == "blocked"
+        may_succeed.set()
+        app.client.retry(before.id)
+        assert after.result(SECONDS_MAX) == 3
 
 
 @pytest.mark.parametrize("policy", ["cancel", "fail", "run"])

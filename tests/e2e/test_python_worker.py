@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import App, JobFailed
+from manyhands import App, Handle, JobFailed, gather
 from tests.e2e.cutting_proxy import cutting
 from tests.e2e.serving import (
     SECONDS_MAX,
@@ -19,6 +19,7 @@ from tests.e2e.serving import (
     is_gone,
     own_address,
     serving,
+    start,
 )
 from tests.e2e.working import until, working, write_module
 
@@ -29,6 +30,8 @@ TASKS = """
 
     app = App()
     here = Path(__file__).parent
+    with (here / "imported").open("a") as file:
+        file.write(f"{os.getpid()} ")
 
     @app.task(queue="QUEUE-pid", name="pid")
     def pid() -> int:
@@ -104,6 +107,16 @@ class Tasks:
         file = self.folder / f"{name}.began"
         return int(until(lambda: file.exists() and file.read_text()))
 
+    def await_rest(self) -> Handle[int]:
+        """Until nobody takes work any more; a job that is left."""
+
+        def left() -> Handle[int] | None:
+            handle = self.pid.submit()
+            is_left = any("nobody is known" in each for each in handle.status().waits)
+            return handle if is_left else None
+
+        return until(left)
+
     def let_go(self, name: str) -> None:
         (self.folder / f"{name}.go").touch()
 
@@ -127,8 +140,8 @@ def test_p41_children_are_fresh_interpreters_and_the_supervisor_stays_small(
         assert tasks.pid.submit().result(timeout=SECONDS_MAX) in children
         names = {word for word in found.log().split() if word.startswith("crew-")}
         assert len(names) == 2
-        modules = Path(f"/proc/{found.process.pid}/maps").read_text()
-        assert "typer" not in modules
+        importers = {int(pid) for pid in (tmp_path / "imported").read_text().split()}
+        assert importers == set(children)  # and not the supervisor
         status = Path(f"/proc/{found.process.pid}/status").read_text()
         resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         assert int(resident.split()[1]) < 60 * 1024  # 27 MiB where it was measured
@@ -182,6 +195,43 @@ def test_p42_every_option_has_a_variable(served, tasks, tmp_path):
     flags = {each for each in flags if not each.startswith("no-")}
     named = set(re.findall(r"MANYHANDS_WORKER_([A-Z_]+)", shown))
     assert {each.upper().replace("-", "_") for each in flags} - named <= {"DJANGO"}
+
+
+ORDER = """
+    from pathlib import Path
+    from manyhands import App
+    app = App()
+
+    def note(name: str) -> None:
+        with (Path(__file__).parent / "order").open("a") as file:
+            file.write(name)
+
+    @app.task(name="QUEUE-first", priority=1)
+    def first() -> None:
+        note("1")
+
+    @app.task(name="QUEUE-second", priority=9)
+    def second() -> None:
+        note("2")
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("listed", "111222"), ("priority_in_turns", "222111")]
+)
+def test_p42_queues_are_taken_from_in_the_order_that_is_asked_for(
+    served, queue, tmp_path, order, expected
+):
+    app = App(served.url)
+    name = queue[:60]
+    handles = app.client.submit_many(f"{name}-first", ["{}"] * 3, priority=1)
+    handles += app.client.submit_many(f"{name}-second", ["{}"] * 3, priority=9)
+    flags = ("-c", "1", "--ahead", "0", "--order", order)
+    chosen = ("--queues", f"{name}-first,{name}-second")
+    with working(served.url, tmp_path, *flags, *chosen, code=ORDER.replace("QUEUE", name)):
+        gather(*handles, timeout=SECONDS_MAX)
+    assert (tmp_path / "order").read_text() == expected
+    app.close()
 
 
 def test_p48_code_that_holds_the_interpreter_keeps_its_job(served, tasks, tmp_path):
@@ -313,6 +363,29 @@ def test_p42_two_supervisors_of_one_name_do_not_touch_each_others_jobs(served, t
         assert "was refused" not in first.log()
 
 
+def test_p27_a_worker_keeps_its_jobs_while_the_server_is_killed_and_restarted(tmp_path, queue):
+    """P28, P35: what it ran is reported to the new server, and counts."""
+    address = own_address()
+    server = start(tmp_path, "--http", address)
+    tasks = Tasks(f"http://{address}", queue[:60], tmp_path)
+    with working(server.url, tmp_path, "-c", "2", "--ahead", "0", code=tasks.code) as found:
+        handles = [tasks.hold.submit(name) for name in ("one", "two")]
+        for name in ("one", "two"):
+            tasks.await_start(name)
+        server.stop(signal.SIGKILL)
+        tasks.let_go("one")  # it ends while there is no server
+        found.wait_for("no connection to the server")
+        server = start(tmp_path, "--http", address)
+        assert handles[0].result(timeout=SECONDS_MAX) == "one"
+        found.wait_for("connected to the server", count=2)
+        tasks.let_go("two")
+        assert handles[1].result(timeout=SECONDS_MAX) == "two"
+        assert [handle.status().attempts for handle in handles] == [0, 0]
+        assert "was refused" not in found.log()
+    tasks.app.close()
+    assert server.stop() == 0
+
+
 def test_p50_children_finish_and_leave_when_the_supervisor_dies(
     served, tasks, tmp_path, monkeypatch
 ):
@@ -324,7 +397,7 @@ def test_p50_children_finish_and_leave_when_the_supervisor_dies(
         found.process.kill()
         found.process.wait()
         found.wait_for("the supervisor is gone")
-        later = tasks.pid.submit()
+        later = tasks.await_rest()
         tasks.let_go("one")
         assert handle.result(timeout=SECONDS_MAX) == "one"
         until(lambda: is_gone(child), found.log)
@@ -338,7 +411,7 @@ def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):
         tasks.await_start("one")
         found.send(signal.SIGTERM)
         found.wait_for("stopping")
-        later = tasks.pid.submit()
+        later = tasks.await_rest()
         tasks.let_go("one")
         assert found.wait() == 0
         assert handle.result(timeout=SECONDS_MAX) == "one"
@@ -416,6 +489,16 @@ def test_p60_a_job_that_nothing_interrupts_costs_its_slot_and_then_its_child(
         assert "its slot is lost" in found.log()
 
 
+def test_p60_a_child_with_one_slot_that_is_stuck_in_c_is_replaced(served, tasks, tmp_path):
+    with working(served.url, tmp_path, "-c", "1", code=tasks.code) as found:
+        first = tasks.pid.submit().result(timeout=SECONDS_MAX)
+        with pytest.raises(JobFailed) as caught:
+            tasks.stuck.submit().result(timeout=SECONDS_MAX)
+        assert caught.value.code in ("timeout", "attempts")  # as above
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) != first
+        until(lambda: is_gone(first), found.log)
+
+
 def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancelled(
     served, tasks, tmp_path
 ):
@@ -428,11 +511,14 @@ def test_p60_a_child_that_holds_the_interpreter_is_killed_when_its_job_is_cancel
         assert handle.status().state == "cancelled"
 
 
-def run_in(folder: Path, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
+def run_in(
+    folder: Path, *arguments: str, url: str = "", given: str = ""
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments),
         env=environment() | {"MANYHANDS_URL": url},
         cwd=folder,
+        input=given,
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
@@ -467,6 +553,7 @@ def test_p54_an_app_that_cannot_be_loaded_is_named(tmp_path, target, code, sente
     assert sentence in found.stderr
     assert "importlib" not in found.stderr
     assert "manyhands/client" not in found.stderr
+    assert "manyhands.worker" not in found.stderr  # nothing is to be said about the child's end
 
 
 @pytest.mark.parametrize("target", ["tasks", "tasks:app", "tasks:make()"])
@@ -533,6 +620,18 @@ def test_p55_apply_shows_the_difference_and_changes_it(served, api, queue, tmp_p
     assert f"schedule {name}-mail: the code no longer has it" in found.stdout
     assert f"{name}-mail" not in {each["id"] for each in api.get("schedules")}
     assert f"{name}-nightly" in {each["id"] for each in api.get("schedules")}
+
+
+@pytest.mark.parametrize(("answer", "is_changed"), [("y", True), ("n", False), ("", False)])
+def test_p55_apply_asks_before_it_changes_anything(served, api, tmp_path, answer, is_changed):
+    name = f"apply-asks-{answer or 'nothing'}"
+    write_module(tmp_path, SETTINGS.replace("QUEUE", name))
+
+    found = run_in(tmp_path, "apply", "tasks:app", url=served.url, given=f"{answer}\n")
+
+    assert found.returncode == (0 if is_changed else 1)
+    assert "Change the server?" in found.stdout
+    assert (f"{name}-smtp" in {each["name"] for each in api.get("limits")}) is is_changed
 
 
 def test_p55_apply_says_that_the_server_is_away(tmp_path):

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
+import opentelemetry.trace
 import pytest
 
 from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job, gather
@@ -497,6 +498,8 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
                 raise Retry("later", delay=0)
             case "exit":
                 raise SystemExit(3)
+            case "interrupt":
+                raise KeyboardInterrupt
         return kind
 
     with app.worker():
@@ -507,6 +510,8 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
         assert fast.submit("retry").result(timeout=SECONDS_MAX) == "retry"
         assert failure_of(fast.submit("always")).code == "retry"
         assert failure_of(work.using(retries=0).submit("exit")).code == "SystemExit"
+        interrupted = failure_of(work.using(retries=0).submit("interrupt"))
+        assert interrupted.code == "KeyboardInterrupt"
         assert work.submit("well").result(timeout=SECONDS_MAX) == "well"
     assert attempts == {
         "give up": 1,
@@ -514,6 +519,7 @@ def test_p62_attempts_are_repeated_unless_the_task_gives_up(app, queue):
         "retry": 3,
         "always": 3,
         "exit": 1,
+        "interrupt": 1,
         "well": 1,
     }
 
@@ -627,6 +633,37 @@ def test_p65_records_made_in_a_job_name_it(app, queue, caplog):
     ended = next(each for each in caplog.records if getattr(each, "outcome", ""))
     assert (ended.job_id, ended.outcome) == (handle.id, "completed")
     assert ended.seconds >= 0
+
+
+def test_p65_the_line_of_a_failed_job_says_why(app, queue, caplog):
+    @app.task(name=queue, retries=0)
+    def work(kind: str) -> None:
+        if kind == "fail":
+            raise Fail("no such user\nand more")
+        raise MailboxFullError("no room")
+
+    caplog.set_level(logging.INFO, "manyhands.worker")
+    with app.worker():
+        error = failure_of(work.submit("fail"))
+        failure_of(work.submit("raise"))
+    assert str(error) == f"job {error.id} failed: no such user\nand more"
+    lines = [each.getMessage() for each in caplog.records if getattr(each, "outcome", "")]
+    assert lines[0].endswith(" s: failed: no such user")
+    assert lines[1].endswith(" s: tests.MailboxFullError: no room")
+
+
+def test_p66_a_trace_of_any_submitter_reaches_the_task(app, api, queue):
+    """Over HTTP, where nobody knows of Python."""
+    given = f"00-{'1' * 32}-{'2' * 16}-01"
+
+    @app.task(name=queue)
+    def trace() -> str:
+        context = opentelemetry.trace.get_current_span().get_span_context()
+        return f"{context.trace_id:032x}"
+
+    with app.worker():
+        job_id = api.results("submit", queue=queue, headers={"traceparent": given})["id"]
+        assert app.handle(job_id, trace).result(timeout=SECONDS_MAX) == "1" * 32
 
 
 def log_of(api, handle) -> list[tuple[str, str]]:
@@ -782,6 +819,21 @@ def test_p3_jobs_for_no_task_do_not_keep_a_worker_from_others(app, queue):
         assert good.submit("x").result(timeout=SECONDS_MAX) == "x"
 
 
+def test_p3_a_job_that_names_no_task_is_for_the_default_of_its_queue(app, queue):
+    @app.task(name=f"{queue}-other", queue=queue)
+    def other() -> str:
+        return "other"
+
+    @app.task(name=f"{queue}-usual", queue=queue, default=True)
+    def usual() -> str:
+        return "usual"
+
+    with app.worker():
+        assert other.submit().result(timeout=SECONDS_MAX) == "other"
+        handle = app.client.submit_raw(queue, b"{}")
+        assert handle.result(timeout=SECONDS_MAX) == "usual"
+
+
 def test_p3_a_job_that_names_no_task_is_for_the_one_of_the_queues_name(app, queue):
     @app.task(name=queue)
     def own() -> str:
@@ -858,6 +910,22 @@ def test_p76_a_worker_runs_in_the_callers_loop(app, queue):
                 assert await handle == id(asyncio.get_running_loop())
 
     asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:this call blocks the running event loop")
+def test_p76_a_worker_runs_beside_a_loop_of_the_callers_thread(app, queue):
+    """As in a notebook, whose cells run inside one."""
+
+    @app.task(name=queue)
+    async def work(number: int) -> int:
+        return await asyncio.to_thread(lambda: number + 1)
+
+    async def cell() -> list[int]:
+        with app.worker():
+            return [work.submit(number).result(SECONDS_MAX) for number in range(3)]
+
+    for _ in range(2):
+        assert asyncio.run(cell()) == [1, 2, 3]
 
 
 def test_p76_ctrl_c_gives_back_what_runs_at_once(app, queue):

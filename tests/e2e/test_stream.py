@@ -217,7 +217,8 @@ def test_st6_a_note_without_a_number_has_no_answer_unless_it_is_refused(served, 
         talk.send([SUBMIT, 0, [job]], [99, 0])
 
         assert talk.next(ANSWER)[1:3] == [0, ["unknown_kind", "there is no note of kind 99"]]
-        assert len(talk.result(LOOK, [job[0]])) == 1  # asked after the submit, so decided after it
+        # Nothing says when it is decided.
+        wait_until(lambda: talk.result(LOOK, [job[0]])[0][1] == "ready")
         assert api.get(f"queues/{queue}")["counts"]["ready"] == 1
 
 
@@ -348,6 +349,20 @@ def test_what_was_answered_survives_a_kill(tmp_path):
     assert states == ["ready"] * 50
 
 
+def test_p13_a_submit_that_joined_and_is_repeated_after_the_end_makes_a_job(served, queue):
+    """As a later caller's submit would."""
+    options = {"unique_key": "k", "on_existing": "keep"}
+    first, second = item(queue, options=options), item(queue, options=options)
+    with talking(served) as talk:
+        talk.result(SUBMIT, [first])
+        assert talk.result(SUBMIT, [second]) == [[0, None, None, first[0], "ready"]]
+        assert talk.result(SUBMIT, [second]) == [[0, None, None, first[0], "ready"]]
+        talk.result(CANCEL, [first[0]])
+
+        assert talk.result(SUBMIT, [second]) == []
+        assert talk.result(LOOK, [second[0]])[0][1] == "ready"
+
+
 # Working.
 
 
@@ -377,6 +392,19 @@ def test_st12_a_sleeping_worker_hears_of_new_work(served, queue):
         assert [row[0] for row in talk.jobs(2)] == ids[:2]
         assert talk.result(WORK, [], [], [], [], [1, 0]) == []
         assert [row[0] for row in talk.jobs(1)] == ids[2:]
+
+
+def test_p24_large_payloads_are_handed_out_in_several_notes(served, queue):
+    with talking(served) as client, talking(served, "w1") as talk:
+        for _ in range(12):
+            client.submit(item(queue, b"x" * 3_000_000, "binary"))
+
+        worker_of(talk, queue, slots=12)
+        notes: list[list] = []
+        while sum(len(note[1]) for note in notes) < 12:
+            notes.append(talk.next(JOBS))
+
+    assert max(sum(len(row[5]) for row in note[1]) for note in notes) <= 16 * 1024 * 1024
 
 
 def test_st12_jobs_carry_what_few_of_them_have(served, queue):

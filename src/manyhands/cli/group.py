@@ -115,6 +115,18 @@ def _metavar(name: str, *_: Any, **__: Any) -> str:  # noqa: ANN401
     return name
 
 
+def _usage(name: str, *_: Any) -> list[str]:  # noqa: ANN401
+    return [name]
+
+
+def _type_name(parameter: Any) -> str:  # noqa: ANN401
+    """What reads a value: an object, or, as of typer 0.29, the annotation alone."""
+    if hasattr(parameter, "type"):
+        found: str = parameter.type.name
+        return found
+    return parameter.bare_type().removeprefix("list[").removesuffix("]").lower()  # type: ignore[no-any-return]
+
+
 def _name_values(command: Any) -> None:  # noqa: ANN401
     """Gives every value a name for the help that says what it is."""
     for parameter in command.params:
@@ -123,13 +135,19 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
                 several = "..." if parameter.nargs != 1 else ""
                 parameter.metavar = (parameter.name or "").upper() + several
             else:
-                parameter.metavar = _METAVARS.get(parameter.type.name)
+                parameter.metavar = _METAVARS.get(_type_name(parameter))
         if parameter.param_type_name == "argument":
             # The name says it all; the help with boxes would add the type.
-            parameter.type = copy(parameter.type)
-            parameter.type.get_metavar = lambda *_, **__: ""
-            if parameter.required:
-                # Without the braces that the usage line would have around it.
-                parameter.make_metavar = partial(_metavar, parameter.metavar)
+            if hasattr(parameter, "type"):
+                parameter.type = copy(parameter.type)
+                parameter.type.get_metavar = lambda *_, **__: ""
+            else:
+                parameter.display_type_rich = lambda *_, **__: ""
+            # Once in brackets or not at all, and without the braces that a usage line would have.
+            shown = parameter.metavar
+            if not (parameter.required or shown.startswith("[")):
+                shown = f"[{shown}]"
+            parameter.make_metavar = partial(_metavar, shown)
+            parameter.get_usage_pieces = partial(_usage, shown)
     for below in getattr(command, "commands", {}).values():
         _name_values(below)

@@ -45,6 +45,8 @@ class App(Generic[S]):
     """Tasks and a connection. The server is a URL, several separated by commas, or ``embedded()``;
     by default ``MANYHANDS_URL``, else ``http://127.0.0.1:7700``.
 
+    ``token``: by default ``MANYHANDS_TOKEN``. ``ca``, ``cert``: files, for a server with an
+    authority of its own, or one that asks for a certificate.
     ``timeout``: how many seconds a server may be away before calls raise ``Unavailable``.
     ``defaults``: options for all tasks. ``encode``, ``decode``: for types that JSON has no form
     for. ``lifespan``: an async context manager, entered once in each process of a worker; what it

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 _DELAY_SECONDS_MAX: Final = 1e9
+FAILED: Final = "failed"  # the code of a task's own `Fail` that names no other
 RETRY_AFTER_SECONDS: Final = 1.0  # for a full queue, if the server names no time
 
 
@@ -73,8 +74,9 @@ class JobFailed(Exception):  # noqa: N818
     def __init__(
         self, job_id: str, code: str, message: str, traceback: str = "", attempts: int = 0
     ) -> None:
-        text = f"{code}: {message}" if message else code
-        super().__init__(f"job {job_id} failed: {text}")
+        said = (code, message) if code != FAILED else (message,)
+        text = "".join(f": {each}" for each in said if each)
+        super().__init__(f"job {job_id} failed{text}")
         self.id = job_id
         self.code = code
         self.message = message
@@ -122,7 +124,7 @@ class Retry(Exception):  # noqa: N818
 class Fail(Exception):  # noqa: N818
     """Raised in a task: it failed for good, and a retry would not help."""
 
-    def __init__(self, message: str = "", *, code: str = "failed") -> None:
+    def __init__(self, message: str = "", *, code: str = FAILED) -> None:
         super().__init__(message)
         self.message = message
         self.code = code

@@ -176,7 +176,7 @@ class Handle(Generic[R]):
                 view = cast("View", future.result(timeout))
             except TimeoutError:
                 self._server.courier.forget_end(self.id, settle)
-                raise TimeoutError(f"job {self.id} did not finish in {timeout} s") from None
+                raise self._too_late(timeout) from None
             except BaseException:
                 self._server.courier.forget_end(self.id, settle)
                 raise
@@ -184,6 +184,10 @@ class Handle(Generic[R]):
         if view.state in ("failed", "cancelled"):
             raise _unsuccessful(view, *home.wait(self._server.reasons(self.id)))
         return self._decoded(view)
+
+    def _too_late(self, timeout: float | None) -> TimeoutError:
+        advice = "status().waits says what it waits for"
+        return TimeoutError(f"job {self.id} did not finish in {timeout} s; {advice}")
 
     async def aresult(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
         """The same in a coroutine."""
@@ -197,7 +201,7 @@ class Handle(Generic[R]):
                     view = cast("View", await future)
             except TimeoutError:
                 self._server.courier.forget_end(self.id, settle)
-                raise TimeoutError(f"job {self.id} did not finish in {timeout} s") from None
+                raise self._too_late(timeout) from None
             except BaseException:
                 self._server.courier.forget_end(self.id, settle)
                 raise

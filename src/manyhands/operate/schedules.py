@@ -30,6 +30,15 @@ def next_firing_at(schedule: Schedule, after: int) -> int:
     return first_cron_at(schedule.cron or "", schedule.time_zone, after)
 
 
+def first_firing_at(schedule: Schedule, now: int) -> int:
+    """When a new schedule fires for the first time, if nobody chose that. Raises
+    ``CalendarError``.
+    """
+    if schedule.interval_ms is not None:
+        return now + schedule.interval_ms
+    return first_cron_at(schedule.cron or "", schedule.time_zone, now)
+
+
 def first_cron_at(cron: str, time_zone: str, after: int) -> int:
     """The first instant of a cron line after ``after``, in a time zone with its summer time."""
     try:

@@ -12,6 +12,7 @@ from manyhands.client.app import App
 from manyhands.client.handle import Handle
 from manyhands.client.options import TASK_HEADER
 from manyhands.client.task import Task
+from manyhands.client.worker.declared import settings_of
 from manyhands.model.commands import ByToken, Claim, ClaimOrder, Fail
 from manyhands.model.job import Failure, Holder, Job
 from manyhands.model.replies import Claimed
@@ -20,8 +21,10 @@ from manyhands.testing.courier import EngineCourier, SubmittedJob
 from manyhands.testing.direct import job_for
 from manyhands.testing.engine import Engine
 from manyhands.testing.runs import Run, WorkerKilledError
+from manyhands.testing.settings import command_of
 
 _TERM_MS: Final = 30_000
+_ORIGIN: Final = "test"
 _RUNS_MAX: Final = 100_000
 # The job whose task runs in this context.
 _running: contextvars.ContextVar[str | None] = contextvars.ContextVar("manyhands_running")
@@ -41,6 +44,7 @@ class Manyhands:
         self.courier = EngineCourier(self.engine)
         self._apps = apps
         self._workers = 1
+        self._declared: set[tuple[str, str]] = set()  # kinds and names of settings
         self._is_doomed = False  # the worker dies in its next job
         self._runner: asyncio.Runner | None = None
 
@@ -51,10 +55,19 @@ class Manyhands:
 
     # Running jobs.
 
+    def _declare(self) -> None:
+        """P55: as a worker does at its start; once, for apps that came since."""
+        for app in self._apps():
+            for setting in settings_of(app, _ORIGIN):
+                if (setting.kind, setting.name) not in self._declared:
+                    self._declared.add((setting.kind, setting.name))
+                    self.engine.ask(command_of(setting, self.engine.clock.now()))
+
     def drain(self, *, raises: bool = True) -> int:
         """P79: runs what is ready, until nothing is; returns how many jobs ran. The first exception
         of a task that it did not declare is raised at the end, unless ``raises`` is false.
         """
+        self._declare()
         found: list[BaseException] = []
         entered: list[_Entered] = []
         try:
@@ -71,6 +84,7 @@ class Manyhands:
 
     async def adrain(self, *, raises: bool = True) -> int:
         """The same in a coroutine: tasks run in its loop."""
+        self._declare()
         found: list[BaseException] = []
         entered: list[_Entered] = []
         try:
@@ -229,6 +243,7 @@ class Manyhands:
             distance = to - self.now
         if distance < timedelta(0):
             raise ValueError("time goes forward only")
+        self._declare()
         # Rounded up: what is due at that instant is due.
         self.engine.travel(self.engine.clock.now() + -(-distance // timedelta(milliseconds=1)))
 

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.main import get_command
 
 from manyhands import __version__
-from manyhands.cli import COMMANDS, app, main
+from manyhands.cli import COMMANDS, app, group, main
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -114,3 +115,38 @@ def test_a_command_loads_no_other():
     )
 
     assert found.returncode == 0, found.stderr
+
+
+class LaterArgument:
+    """An argument as typer has it from 0.29 on: with an annotation, and without an object that
+    reads it. No version of it fits beside all tools of the tests.
+    """
+
+    param_type_name = "argument"
+    name = "target"
+    metavar = None
+    nargs = 1
+    required = False
+
+    def bare_type(self) -> str:
+        return "str"
+
+
+def test_arguments_are_named_with_every_typer_that_may_be_installed():
+    argument = LaterArgument()
+
+    group._name_values(SimpleNamespace(params=[argument]))
+
+    assert argument.metavar == "TARGET"
+    assert argument.get_usage_pieces(None) == ["[TARGET]"]
+    assert argument.display_type_rich(None) == ""
+
+
+def test_options_are_named_with_every_typer_that_may_be_installed():
+    option = LaterArgument()
+    option.param_type_name = "option"
+    option.bare_type = lambda: "list[Path]"
+
+    group._name_values(SimpleNamespace(params=[option]))
+
+    assert option.metavar == "PATH"

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from manyhands import App, JobFailed, Refused, Unavailable, gather
-from manyhands.client import courier
+from manyhands.client import courier, home
 from manyhands.client.ids import id_of, new_id
 from tests.unit.client.fake_server import ANSWER, ENDED, SUBMIT, WATCH, fake_server
 
@@ -63,6 +63,92 @@ def test_p16_submits_of_one_turn_leave_in_one_message(server, app):
 
     [note] = server.notes(SUBMIT)[1:]
     assert len(note[2]) == 100
+
+
+def test_p16_submits_of_many_threads_leave_in_one_message(server, app):
+    add = declare(app)
+    add.submit(0)
+    may_go, calls = threading.Event(), home.home()._calls._calls
+    home.home().call(may_go.wait, SECONDS_MAX)  # the client's thread is busy
+    threads = [threading.Thread(target=add.submit, args=(n,)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    while len(calls) < 16:
+        threads[0].join(0.001)
+    may_go.set()
+    for thread in threads:
+        thread.join(SECONDS_MAX)
+
+    [note] = server.notes(SUBMIT)[1:]
+    assert len(note[2]) == 16
+
+
+@pytest.mark.parametrize("way", ["map", "amap"])
+def test_p16_four_slices_of_a_map_are_under_way(server, app, way):
+    add = declare(app)
+    add.submit(0)
+    held: list = []
+
+    def answer(note):
+        if note[0] != SUBMIT:
+            return server.accept(note)
+        held.append(note)
+        assert len(held) <= 4
+        return None
+
+    server.answer = answer
+    run = add.map if way == "map" else lambda items: asyncio.run(add.amap(items))
+    thread = threading.Thread(target=run, args=(range(5_000),))
+    thread.start()
+    for left in range(10, 0, -1):
+        server.wait_for(lambda left=left: len(held) == min(4, left))
+        note = held.pop(0)
+        assert len(note[2]) == 500
+        server.send([ANSWER, note[1], None, []])
+    thread.join(SECONDS_MAX)
+
+    assert sum(len(note[2]) for note in server.notes(SUBMIT)) == 5_001
+
+
+def test_p16_a_slice_has_four_mebibytes_at_most(server, app):
+    @app.task
+    def store(text: str) -> None: ...
+
+    store.map("x" * 900_000 for _ in range(10))
+
+    assert [len(note[2]) for note in server.notes(SUBMIT)] == [4, 4, 2]
+
+
+def test_p17_so_many_bytes_are_unanswered_at_most(server, app, monkeypatch):
+    """A coroutine waits as a thread does."""
+    monkeypatch.setattr(courier, "UNANSWERED_BYTES_MAX", 1_000_000)
+    held: list = []
+
+    @app.task
+    def store(text: str) -> None: ...
+
+    def answer(note):
+        if note[0] != SUBMIT:
+            return server.accept(note)
+        held.append(note)
+        assert sum(len(item[1]) + len(item[2]) for each in held for item in each[2]) <= 1_000_000
+        return None
+
+    async def submit() -> None:
+        await asyncio.gather(*(store.asubmit("x" * 300_000) for _ in range(8)))
+
+    server.answer = answer
+    thread = threading.Thread(target=lambda: asyncio.run(submit()))
+    thread.start()
+    count = 0
+    while count < 8:
+        enough = min(3, 8 - count)
+        server.wait_for(lambda enough=enough: sum(len(note[2]) for note in held) >= enough)
+        some, held[:] = held[:], []
+        count += sum(len(note[2]) for note in some)
+        server.send(*([ANSWER, note[1], None, []] for note in some))
+    thread.join(SECONDS_MAX)
+    assert not thread.is_alive()
 
 
 def test_p17_ten_thousand_jobs_are_unanswered_at_most(server, app):

@@ -217,6 +217,28 @@ def test_p5_models_are_validated_by_themselves():
         called(greet, b'{"model":{}}')
 
 
+def test_p5_pydantic_models_are_arguments_and_results():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Order(pydantic.BaseModel):
+        number: int = pydantic.Field(gt=0)
+        items: tuple[str, ...] = ()
+
+    def confirm(order, more) -> Any: ...
+
+    confirm.__annotations__.update({"order": Order, "more": list[Order], "return": Order})
+    found = arguments(confirm)
+    order = Order(number=3, items=("tea",))
+
+    payload = found.encode(found.bind((order, [order]), {}))[0]
+
+    assert found.decode(payload).kwargs == {"order": order, "more": [order]}
+    results = Results(confirm, "confirm", Hooks())
+    assert results.decode(*results.encode(order)) == order
+    with pytest.raises(BadArguments, match="greater than 0"):
+        found.decode(b'{"order":{"number":-1},"more":[]}')
+
+
 def test_p5_unannotated_parameters_take_any_json():
     def echo(value):
         return value

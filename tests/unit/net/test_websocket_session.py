@@ -300,6 +300,7 @@ def test_a_server_that_stops_adds_nothing_to_a_close(open_room):
 
 
 def test_st3_a_silent_peer_is_asked_once_and_given_up_after_30_seconds(open_room):
+    """P30, from the server's side."""
     open_room.wait(10)
     assert open_room.said() == b""
     open_room.wait(2)

@@ -91,6 +91,7 @@ def states(room: Room) -> list[State]:
 
 
 def test_st6_nothing_is_answered_before_it_is_committed(room, hub):
+    """P14, P23."""
     client = Streamer(room, hub)
 
     client.give_notes([wire.SUBMIT, 2, items(1)])
@@ -101,6 +102,7 @@ def test_st6_nothing_is_answered_before_it_is_committed(room, hub):
 
 
 def test_st6_a_peer_that_is_owed_too_many_answers_is_not_read_from(room, hub):
+    """P23: ten thousand."""
     waiting = []
     hub.look = lambda _ids, _bytes_max, found: waiting.append(found)
     client = Streamer(room, hub)

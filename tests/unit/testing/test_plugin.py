@@ -12,12 +12,18 @@ from manyhands.client.app import App
 from manyhands.client.courier import Courier
 from manyhands.client.errors import Fail, JobCancelled, JobFailed, Refused, Retry
 from manyhands.client.job import current_job
-from manyhands.client.options import Backoff
+from manyhands.client.options import Backoff, cron, every
 from manyhands.testing import job_for
 from manyhands.testing.courier import EngineCourier, NotFinished
 
 app = App()
 ran: list = []
+
+
+def hours(count: int) -> timedelta:
+    return timedelta(hours=count)
+
+
 GREETING = contextvars.ContextVar("greeting", default="hello")
 
 
@@ -380,6 +386,58 @@ def test_deadlines_pass_on_the_way(manyhands):
     assert handle.status().failure.code == "deadline"
     with pytest.raises(ValueError, match="forward"):
         manyhands.travel(manyhands.now - timedelta(seconds=1))
+
+
+def test_schedules_fall_due_on_the_way_in_order(manyhands):
+    """P80: those that the code declares, as a worker puts them."""
+    other = App()
+    log: list[tuple[str, str]] = []
+
+    @other.task(schedule=every(hours(8)))
+    def often() -> None:
+        log.append(("often", current_job().queue))
+
+    @other.task(schedule=cron("0 3 * * *", "Europe/Berlin"), queue="shared")
+    def nightly() -> None:
+        log.append(("nightly", current_job().task))
+
+    for _ in range(6):
+        manyhands.travel(hours=4)
+        manyhands.drain()
+
+    assert log.count(("often", "often")) == 3
+    assert log.count(("nightly", "nightly")) == 1
+
+
+def test_the_settings_of_queues_hold(manyhands):
+    """P79: limits are the real ones."""
+    other = App()
+
+    @other.task(rate="2/s")
+    def slow(number: int) -> None: ...
+
+    slow.map(range(5))
+
+    assert manyhands.drain() == 2
+    manyhands.travel(seconds=1)
+    assert manyhands.drain() == 2
+
+
+def test_a_lease_runs_out_on_the_way(manyhands):
+    """P80: in a task that takes longer than its lease."""
+    other = App()
+    states: list[str] = []
+
+    @other.task(lease=5, retries=0)
+    def long() -> None:
+        manyhands.travel(seconds=6)
+        states.append(other.handle(current_job().id).status().state)
+
+    handle = long.submit()
+    manyhands.drain(raises=False)
+
+    assert states == ["failed"]
+    assert handle.status().state == "failed"
 
 
 def test_a_worker_that_is_killed_costs_an_attempt(manyhands):

@@ -9,6 +9,7 @@ from manyhands import App
 from manyhands.client import notes
 from manyhands.client.errors import Refused
 from manyhands.client.notes import Limits
+from manyhands.client.worker import reports
 from manyhands.client.worker.execution import Outcome
 from manyhands.client.worker.reports import Reports
 from manyhands.client.worker.run import Run
@@ -75,6 +76,38 @@ def test_p46_outcomes_leave_together_and_by_their_kinds():
             }
         ]
         assert sender.settled == ["0", "1", "2", "3", "4"]
+
+    asyncio.run(main())
+
+
+def test_p46_a_busy_worker_gathers_64_outcomes_or_those_of_a_millisecond(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(reports, "perf_counter", lambda: now[0])
+
+    async def main() -> None:
+        sender = Sender()
+        counts: list[int] = []
+
+        async def add(count: int) -> None:
+            for number in range(count):
+                sender.add(number)
+            await turns()
+            for answer in sender.stream.answers:
+                if not answer.done():
+                    answer.set_result([])
+            await turns()
+            counts[:] = [len(each["done"]) for each in sender.stream.sent]
+
+        await add(1)  # the first does not wait
+        assert counts == [1]
+        await add(63)
+        assert counts == [1]
+        await add(1)
+        assert counts == [1, 64]
+        await add(5)
+        now[0] += 0.002
+        await add(1)
+        assert counts == [1, 64, 6]
 
     asyncio.run(main())
 
@@ -163,6 +196,20 @@ def test_p35_reports_are_kept_while_the_server_refuses_the_worker():
         assert sender.stream.sent[1] == sender.stream.sent[0]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [(GIVEN_BACK, False), (COMPLETED, True)])
+def test_p51_a_job_that_came_too_late_is_no_problem_and_a_lost_report_is_one(caplog, kind, is_said):
+    async def main() -> None:
+        sender = Sender()
+        sender.add(0, kind, is_last=True)
+        await turns()
+        sender.stream.answers[0].set_exception(Refused("closed", "this client was closed"))
+        await turns()
+
+    asyncio.run(main())
+
+    assert ("was refused" in caplog.text) is is_said
 
 
 def test_waiting_ends_when_everything_is_answered():

@@ -37,6 +37,7 @@ from manyhands.client.worker_stream import WorkerStream
 _log: Final = logging.getLogger("manyhands.worker")
 _BUFFERED_SECONDS_MAX: Final = 1.0  # P45
 _TICK_SECONDS: Final = 0.25
+_SHOWN_CHARS_MAX: Final = 200  # of a failure, in the log
 _QUEUES_MAX: Final = 1_000  # the server's bound
 # P61: the server cuts an attempt off at its timeout and this grace, counted from the claim.
 _BEFORE_NET: Final = 0.8
@@ -440,7 +441,10 @@ class Crew:
     def _log_end(self, run: Run, outcome: Outcome) -> None:
         """P65: one line for each job."""
         kind = outcome.kind
-        how = f"failed with {outcome.report[2]}" if kind == FAILED else kind.replace("_", " ")
+        how, why = kind.replace("_", " "), ""
+        if kind == FAILED:
+            code, message = outcome.report[2:4]
+            why = f": {code}: {message.partition(chr(10))[0][:_SHOWN_CHARS_MAX]}"
         given, task = run.given, run.task.name
         fields = {
             "job_id": given.id,
@@ -450,7 +454,7 @@ class Crew:
             "outcome": kind,
             "seconds": round(run.took, 6),
         }
-        _log.info("job %s of %s %s in %.3f s", given.id, task, how, run.took, extra=fields)
+        _log.info("job %s of %s %s in %.3f s%s", given.id, task, how, run.took, why, extra=fields)
 
     def _was_refused(self, run: Run) -> None:
         self.tallies.note(run.task.name, LOST, 0.0)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import sysconfig
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,8 @@ _DECLARE_SECONDS_MAX: Final = 5.0
 # 5 ms it would run all that was fetched ahead first, and then wait for more. Threads that compute
 # side by side pay one or two percent for it.
 _SWITCH_SECONDS: Final = 0.0005
+_STANDARD: Final = Path(sysconfig.get_path("stdlib"))
+_SITES: Final = frozenset({"site-packages", "dist-packages"})
 _log: Final = logging.getLogger("manyhands.worker")
 
 
@@ -185,9 +188,14 @@ def modules_of_user(target: str) -> list[str]:
             found.add(spec.origin)
     for module in tuple(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if file and not file.startswith((sys.base_prefix, sys.prefix)):
+        if file and not _is_installed(Path(file)):
             found.add(str(Path(file).absolute()))
     return sorted(found)
+
+
+def _is_installed(file: Path) -> bool:
+    """Whether a module came with Python or a package. Projects may lie below Python's prefix."""
+    return file.is_relative_to(_STANDARD) or not _SITES.isdisjoint(file.parts)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from manyhands.client.errors import Fail, Retry
 from manyhands.client.worker_stream import Failed
 
 DETAILS_BYTES_MAX: Final = 64 * 1024
-MESSAGE_CHARS_MAX: Final = 8 * 1024
+MESSAGE_CHARS_MAX: Final = 64 * 1024
 CODE_CHARS_MAX: Final = 200
 _OURS: Final = str(Path(manyhands.__file__).parent / "client")
 _CUT: Final = b"\n[...]\n"

@@ -81,7 +81,7 @@ class InProcessWorker:
         """Starts to work, in a thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="manyhands-worker", daemon=True
+            target=self._serve, args=(self._loop,), name="manyhands-worker", daemon=True
         )
         self._thread.start()
         try:
@@ -110,5 +110,10 @@ class InProcessWorker:
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
+        # Here, since the thread that ends the worker may have a running loop of its own.
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -11,6 +11,7 @@ FIELDS: Final = ("job_id", "task", "queue", "attempt")
 _EXTRA: Final = (*FIELDS, "outcome", "seconds")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FORMATS: Final = ("text", "json")
+_CLEAR: Final = "\x1b[2K"
 
 
 def name_jobs_in_records() -> None:
@@ -33,11 +34,18 @@ def name_jobs_in_records() -> None:
     logging.setLogRecordFactory(make_with_job)
 
 
+def line_start() -> str:
+    """What a line on standard error begins with: on a terminal it takes the place of the live view
+    (``view.py``), which may be longer.
+    """
+    return _CLEAR if sys.stderr.isatty() else ""
+
+
 class _TextFormatter(logging.Formatter):
     """A line, with the job at its end if it was made in one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = line_start() + super().format(record)
         if hasattr(record, "outcome") or not hasattr(record, "job_id"):
             return text
         first, *rest = text.split("\n", 1)

@@ -111,7 +111,10 @@ class Reports:
 
     def _on_refusal(self, error: Refused, ended: Sequence[tuple[Run, Outcome]]) -> None:
         """A whole note was refused, so that nothing in it was carried out."""
-        if error.code in PASSING or error.code == "closed":
+        is_at_end = error.code == "closed"
+        if is_at_end and all(outcome.kind == GIVEN_BACK for _, outcome in ended):
+            return  # they came while the worker left, which gives back all that it holds
+        if error.code in PASSING or is_at_end:
             _log.warning("a report on %d jobs was refused: %s", len(ended), error)
         elif not self._stream.is_open:
             self._report(ended)  # unread: the server refuses this worker, for now

@@ -161,7 +161,7 @@ class Supervisor:
         if is_death and how.code != BAD_TARGET:
             _log.error("%s, pid %d: %s, running %d", child.name, child.pid, how, len(running))
             self.totals.deaths += 1
-        if self._stream is not None:
+        if self._stream is not None and how.code != BAD_TARGET:  # else it never took work
             self._report_end(child.name, str(how), running)
         if not self._is_stopping:
             self._replace(child, how, lived)

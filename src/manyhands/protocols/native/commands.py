@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from manyhands.dispatch.ask import ask, ask_all
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -33,7 +34,7 @@ from manyhands.model.replies import (
     Why,
 )
 from manyhands.model.roles import Caller
-from manyhands.operate.schedules import CalendarError, first_cron_at
+from manyhands.operate.schedules import CalendarError, first_firing_at
 from manyhands.protocols.native import answers, bodies, builders, settings
 from manyhands.protocols.native.decoder import (
     Batch,
@@ -246,19 +247,16 @@ class ApiCommands:
         """Creates or replaces a schedule."""
         body = decode(settings.SCHEDULE, await exchange.body())
         body.check()
-        now = self._clock.now()
-        if body.cron is not None:
+        schedule = body.schedule(name, body.first_at or 0)
+        if body.first_at is None:
             try:
-                next_at = first_cron_at(body.cron, body.time_zone, now)
+                first_at = first_firing_at(schedule, self._clock.now())
             except CalendarError as error:
                 raise Problem(400, "bad_schedule", str(error)) from None
-        elif body.first_at is not None:
-            next_at = body.first_at
-        else:
-            next_at = now + (body.interval_ms or 0)
-        command = PutSchedule(body.schedule(name, next_at), if_absent=_if_absent(exchange))
+            schedule = replace(schedule, next_at=first_at)
+        command = PutSchedule(schedule, if_absent=_if_absent(exchange))
         applied = await self._count(command) > 0
-        answer = answers.ScheduleSet(name, applied, next_at if applied else UNSET)
+        answer = answers.ScheduleSet(name, applied, schedule.next_at if applied else UNSET)
         await exchange.answer(answer)
 
     async def delete_schedule(self, exchange: Exchange, name: str) -> None:
