@@ -48,6 +48,12 @@ def why_it_waits(
     return (Wait(Obstacle.NEXT, sentence, name=job.queue),)
 
 
+def why_queue_waits(name: str, view: View, now: int) -> tuple[Wait, ...]:
+    """What keeps the next ready job of a queue from being handed out; workers are not looked at."""
+    job = view.first_ready(name) if view.queue(name) is not None else None
+    return () if job is None else (*_of_queue(job, view, now), *_of_limits(job, view))
+
+
 def _blocked(job: Job, view: View) -> tuple[Wait, ...]:
     count = len(job.waits_for)
     lost: list[Job] = []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from manyhands.dispatch.ask import ask
+from manyhands.dispatch.obstacles import why_held_back
 from manyhands.model.commands import SetQueue
 from manyhands.model.history import MINUTE_MS
 from manyhands.model.job import State
@@ -118,6 +119,7 @@ class Queues(Page):
             "awaited": self.sources.sleepers.is_wanted(name),
             "polled": name in self._lately,
             "retrying": sum(self.live.retrying_counts(name).values()),
+            "waits": why_held_back(self.sources.dispatcher, name),
         }
 
     async def act(self, visit: Visit, form: Form) -> Done:

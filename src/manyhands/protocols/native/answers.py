@@ -326,6 +326,9 @@ class Queue(Struct, frozen=True):
     policy: QueuePolicy
     awaited: Annotated[bool, Meta(description="whether a worker is waiting for its jobs")]
     retrying: Annotated[int, Meta(ge=0, description="unfinished jobs that failed")]
+    waits: Annotated[
+        list[Wait], Meta(description="what holds its next ready job back, workers aside")
+    ]
 
 
 class HeldLease(Struct, frozen=True, gc=False):
@@ -555,6 +558,7 @@ class Note(Struct, frozen=True):
     count: Annotated[int, Meta(ge=0, description="jobs, attempts or leases that are concerned")]
     retrying: Annotated[int, Meta(ge=0, description="jobs that are being retried")]
     group: Annotated[str | None, Meta(description="the group of `/api/failures`")]
+    job: Annotated[str | None, Meta(description="the job to look at")]
 
 
 class Me(Struct, frozen=True):

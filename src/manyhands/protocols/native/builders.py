@@ -3,7 +3,7 @@
 Tokens are shown only to the worker that claims, since anyone who knows one may finish the job.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -234,12 +234,20 @@ def queue(
     *,
     awaited: bool,
     retrying: int,
+    waits: Sequence[Wait],
 ) -> answers.Queue:
     """A queue: its job counts and settings."""
     age = None if oldest_ready_at is None else max(0, now - oldest_ready_at)
     found = answers.Counts(**{state.value: counts[state] for state in State})
     return answers.Queue(
-        settings.name, settings.paused, found, age, settings.policy, awaited, retrying
+        settings.name,
+        settings.paused,
+        found,
+        age,
+        settings.policy,
+        awaited,
+        retrying,
+        [_wait(reason) for reason in waits],
     )
 
 

@@ -11,7 +11,7 @@ from manyhands import __version__
 from manyhands.config import OPTIONS
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.lookup import find_job
-from manyhands.dispatch.obstacles import why_waiting
+from manyhands.dispatch.obstacles import why_held_back, why_waiting
 from manyhands.model.filter import CONDITIONS, FilterError, Order, read_filter
 from manyhands.model.job import FINISHED, Job
 from manyhands.model.replies import Refusal, Why
@@ -159,7 +159,13 @@ class ApiQueries:
         ready_at, now = known.oldest_ready_at(), self._sources.clock.now()
         retrying = sum(self._sources.store.live.retrying_counts(known.queue.name).values())
         return builders.queue(
-            known.queue, known.counts, ready_at, now, awaited=awaited, retrying=retrying
+            known.queue,
+            known.counts,
+            ready_at,
+            now,
+            awaited=awaited,
+            retrying=retrying,
+            waits=why_held_back(self._dispatcher, known.queue.name),
         )
 
     async def workers(self, exchange: Exchange) -> None:

@@ -46,6 +46,7 @@ class ApiOperating:
                 note.count,
                 note.retrying,
                 note.group_id or None,
+                note.job_id or None,
             )
             for note in attention.notes(now)
         ]
