@@ -84,7 +84,7 @@ def test_a_queue_says_which_full_limit_holds_it_back(http, api, queue, served):
     assert wait["sentence"] == f"limit '{queue}' is full: 1 of 1 leases are held"
     page = text_of(http.get("/ui/queues", params={"q": queue}))
     assert "limit full" in page
-    assert "2 jobs held back" in text_of(http.get("/ui/limits"))
+    assert f"2 jobs in {queue}" in text_of(http.get("/ui/limits"))
     row = next(
         line
         for line in run("queue", "list", "--url", served.url).stdout.splitlines()
