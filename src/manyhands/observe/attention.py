@@ -18,7 +18,7 @@ from manyhands.model.history import Sample
 from manyhands.model.job import Job, State
 from manyhands.model.obstacles import Obstacle, Wait
 from manyhands.observe.history import History
-from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
+from manyhands.observe.retries import FailureReader
 from manyhands.observe.seen_history import SeenHistory
 from manyhands.observe.usual import Usual
 from manyhands.store.contract import FailureQuestion, Store
@@ -28,7 +28,7 @@ _LATE_MS: Final = 5 * 60_000
 _UNATTENDED_MS: Final = 10_000
 # Counting failures may take longer than a page may, so a recent count is shown.
 _COUNTED_MS_MAX: Final = 15_000
-_PATIENCE_SECONDS: Final = 0.03
+_PATIENCE_SECONDS: Final = 0.02
 _GROUPS_COUNT: Final = 20
 _FAILING_MANY: Final = 5
 _HOUR_MS: Final = 3_600_000
@@ -99,6 +99,7 @@ class Attention:
         self._worked: frozenset[str] = frozenset()  # queues that had a claim in the last minute
         self._usual = Usual(history)
         self._usual_ms: Mapping[str, float] = {}  # of the queues of leases that are held for long
+        self._failures = FailureReader()
         self._failing: list[Note] = []
         self._counted_at = 0
         self._counting: asyncio.Task[None] | None = None
@@ -124,8 +125,7 @@ class Attention:
 
     async def _count(self, now: int) -> None:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_GROUPS_COUNT)
-        retried = self._live.retried_jobs(RETRIED_JOBS_MAX)
-        found = await asyncio.to_thread(read_failures, self._store, wanted, retried)
+        found = await self._failures.read(self._store, wanted)
         self.recent = await self._history.recent(RECENT_MINUTES)
         latest = await self._history.recent(1)
         self._worked = frozenset(name for name, sample in latest.items() if sample.started)
