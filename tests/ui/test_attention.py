@@ -84,7 +84,7 @@ def test_a_queue_says_which_full_limit_holds_it_back(http, api, queue, served):
     assert wait["sentence"] == f"limit '{queue}' is full: 1 of 1 leases are held"
     page = text_of(http.get("/ui/queues", params={"q": queue}))
     assert "limit full" in page
-    assert f"2 jobs in {queue}" in text_of(http.get("/ui/limits"))
+    assert f"2 jobs in {queue[:20]}" in text_of(http.get("/ui/limits"))
     row = next(
         line
         for line in run("queue", "list", "--url", served.url).stdout.splitlines()
@@ -137,3 +137,25 @@ def test_a_relay_without_its_broker_needs_attention(relaying):
         r"^warn\trelay\tamqp://\S+ cannot be reached: Connection refused;", seen, re.MULTILINE
     )
     api.close()
+
+
+def test_a_list_of_jobs_counts_the_attempt_that_completed_a_job(api, queue, served):
+    submit(api, queue)
+    (job,) = claim(api, queue)
+    api.results("complete", **proof(job), result=1)
+
+    (row,) = run("jobs", f"queue:{queue}", "--url", served.url).stdout.splitlines()
+
+    assert row.split("\t")[4] == "1"
+
+
+def test_a_queue_whose_workers_poll_is_not_said_to_have_none(api, queue, served):
+    submit(api, queue)
+    (job,) = claim(api, queue)
+    api.results("complete", **proof(job), result=1)
+
+    def workers() -> str:
+        said = run("queue", "list", queue, "--url", served.url).stdout
+        return said.rstrip("\n").rpartition("\t")[2]
+
+    wait_until(lambda: workers() == "polling")  # it is remembered for some seconds who took jobs

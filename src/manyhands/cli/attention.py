@@ -42,10 +42,10 @@ def _remedy(found: Mapping[str, Any]) -> str:
     what = found["what"]
     if what == "failing" and found["retrying"] >= found["count"]:
         what = "retrying"  # jobs that are retried anyway need no retry
-    elif what == "stuck" and found["job"] is None:
+    elif what == "stuck" and found.get("job") is None:
         what = "stuck on several"
     remedy = _REMEDIES.get(what, "manyhands doctor")
-    return remedy.format(name=quote(found["about"]), job=found["job"], group=found["group"])
+    return remedy.format(name=quote(found["about"]), job=found.get("job"), group=found["group"])
 
 
 def gathered(found: list[Note], count_max: int | None = None) -> list[Note]:

@@ -104,13 +104,15 @@ def _workers_cell(queue: Mapping[str, Any]) -> Cell:
     counts = queue["counts"]
     if queue["paused"]:
         return Cell("paused", "yellow")
-    full = next((wait["what"] for wait in queue["waits"] if wait["what"] in FULL), None)
+    full = next((wait["what"] for wait in queue.get("waits", ()) if wait["what"] in FULL), None)
     if full is not None:
         return Cell(FULL[full], "yellow")
     if counts["leased"]:
         return Cell("busy", "green")
     if queue["awaited"]:
         return Cell("waiting", "green")
+    if queue.get("polled"):
+        return Cell("polling", "green")
     return Cell("none", "bold red") if counts["ready"] else Cell("none", "dim")
 
 

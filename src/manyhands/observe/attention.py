@@ -29,6 +29,7 @@ _UNATTENDED_MS: Final = 10_000
 # Counting failures may take longer than a page may, so a recent count is shown.
 _COUNTED_MS_MAX: Final = 15_000
 _PATIENCE_SECONDS: Final = 0.02
+_POLLED_MS: Final = 5_000  # for so long it is remembered who took jobs
 _GROUPS_COUNT: Final = 20
 _FAILING_MANY: Final = 5
 _HOUR_MS: Final = 3_600_000
@@ -96,7 +97,8 @@ class Attention:
         self._sleepers = sleepers
         self._more = more
         self.recent: Mapping[str, Sample] = {}  # of each queue, in the last minutes
-        self._worked: frozenset[str] = frozenset()  # queues that had a claim in the last minute
+        self._polled: frozenset[str] = frozenset()
+        self._polled_at = 0
         self._usual = Usual(history)
         self._usual_ms: Mapping[str, float] = {}  # of the queues of leases that are held for long
         self._failures = FailureReader()
@@ -117,6 +119,16 @@ class Attention:
         """Counts again, and waits for the result."""
         await asyncio.shield(self._count_again(now))
 
+    async def polled(self, now: int) -> frozenset[str]:
+        """Queues that workers took jobs from in the last minute: between two polls nobody waits,
+        and yet somebody works.
+        """
+        if now - self._polled_at >= _POLLED_MS:
+            self._polled_at = now
+            latest = await self._history.recent(1)
+            self._polled = frozenset(name for name, sample in latest.items() if sample.started)
+        return self._polled
+
     def _count_again(self, now: int) -> asyncio.Task[None]:
         if self._counting is None or self._counting.done():
             self._counted_at = now
@@ -127,8 +139,7 @@ class Attention:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_GROUPS_COUNT)
         found = await self._failures.read(self._store, wanted)
         self.recent = await self._history.recent(RECENT_MINUTES)
-        latest = await self._history.recent(1)
-        self._worked = frozenset(name for name, sample in latest.items() if sample.started)
+        await self.polled(now)
         self._usual_ms = await self._usual.read(self._long_held(now), now)
         since = now - now % _HOUR_MS - _HOUR_MS
         notes = [*_attempt_notes(self.recent), *await self._stuck_notes(now)]
@@ -181,7 +192,7 @@ class Attention:
                 yield Note(level="warn", what="paused", about=name, sentence=held, count=ready)
                 continue
             waited_ms = now - (known.oldest_ready_at() or now)
-            is_worked = name in self._worked  # between two polls no worker waits, and yet one works
+            is_worked = name in self._polled  # between two polls no worker waits, and yet one works
             if waited_ms <= (_LATE_MS if is_worked else _UNATTENDED_MS):
                 continue
             full = self._full(name, now)
