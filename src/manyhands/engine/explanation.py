@@ -70,7 +70,7 @@ def _blocked(job: Job, view: View) -> tuple[Wait, ...]:
         Wait(
             Obstacle.LOST_DEPENDENCY,
             f"job {other.job_id}, on which it depends, is {other.state}: it is held until that one"
-            " is put to work again",
+            " runs again",
             job_ids=(other.job_id,),
             count=1,
         )
@@ -107,7 +107,7 @@ def _leased(lease: Lease) -> Wait:
         return Wait(Obstacle.IN_GRACE, sentence, until_at=lease.expires_at, name=who)
     sentence = f"{who!r} works on it"
     if lease.expires_at is None:
-        sentence += "; its lease ends with its connection or by its word"
+        sentence += "; its lease ends when it reports, or with its connection"
     return Wait(Obstacle.LEASED, sentence, until_at=lease.expires_at, name=who)
 
 

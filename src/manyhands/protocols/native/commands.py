@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from manyhands.dispatch.ask import ask, ask_all
 from manyhands.dispatch.dispatcher import Dispatcher
@@ -32,7 +33,7 @@ from manyhands.model.replies import (
     SubmittedMany,
     Why,
 )
-from manyhands.operate.schedules import CalendarError, first_cron_at
+from manyhands.operate.schedules import CalendarError, first_cron_at, resumed_at
 from manyhands.protocols.native import answers, bodies, builders, settings
 from manyhands.protocols.native.decoder import (
     Batch,
@@ -243,6 +244,9 @@ class ApiCommands:
     async def put_schedule(self, exchange: Exchange, name: str) -> None:
         """Creates or replaces a schedule."""
         body = decode(settings.SCHEDULE, await exchange.body())
+        if body.pauses_only:
+            await self._pause_schedule(exchange, name, paused=body.paused)
+            return
         body.check()
         now = self._clock.now()
         if body.cron is not None:
@@ -258,6 +262,18 @@ class ApiCommands:
         applied = await self._count(command) > 0
         answer = answers.ScheduleSet(name, applied, next_at if applied else UNSET)
         await exchange.answer(answer)
+
+    async def _pause_schedule(self, exchange: Exchange, name: str, *, paused: bool) -> None:
+        known = self._dispatcher.store.live.schedules.get(name)
+        if known is None:
+            raise problem(Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {name!r}"))
+        try:
+            next_at = known.next_at if paused else resumed_at(known, self._clock.now())
+        except CalendarError as error:
+            raise Problem(409, "bad_schedule", str(error)) from None
+        changed = replace(known, paused=paused, next_at=next_at)
+        await self._count(PutSchedule(changed, fields=("paused", "next_at")))
+        await exchange.answer(answers.ScheduleSet(name, applied=True, next_at=next_at))
 
     async def delete_schedule(self, exchange: Exchange, name: str) -> None:
         """Removes a schedule."""
