@@ -146,7 +146,7 @@ def test_a_row_is_one_line_until_more_room_is_wanted(looking, filled):
 
 @pytest.mark.parametrize("width", [820, 1024, 1440])
 @pytest.mark.parametrize("path", ["", "?by=protocol", "queue?name=work"])
-def test_a_chart_does_not_move_when_its_numbers_are_shown(looking, path, width):
+def test_a_chart_does_not_move_when_its_numbers_are_shown(looking, filled, path, width):  # noqa: ARG001
     looking.page.set_viewport_size({"width": width, "height": 900})
     page = looking.at(path)
     plot = page.locator("#plot-throughput .u-over")
