@@ -159,3 +159,22 @@ def test_a_queue_whose_workers_poll_is_not_said_to_have_none(api, queue, served)
         return said.rstrip("\n").rpartition("\t")[2]
 
     wait_until(lambda: workers() == "polling")  # it is remembered for some seconds who took jobs
+
+
+def test_jobs_stay_stuck_through_a_restart(tmp_path):
+    with serving(tmp_path) as served:
+        api = Api(served)
+        (first,) = submit(api, "first")
+        submit(api, "q", 2, depends_on=[first], on_dependency_failure="hold")
+        (job,) = claim(api, "first")
+        api.results("fail", **proof(job), code="x", message="y", retry=False)
+        before = note_about(api, "stuck", "q")
+        api.close()
+
+    with serving(tmp_path) as served:
+        api = Api(served)
+        after = note_about(api, "stuck", "q")
+        api.close()
+
+    assert (before["job"], before["count"]) == (first, 2)
+    assert after == before

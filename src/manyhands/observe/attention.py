@@ -241,7 +241,7 @@ class Attention:
         found: dict[str, dict[str, None]] = {}  # ids of the jobs that wait, by queue
         causes: dict[str, list[Job | None]] = {}
         for key in lost[:_LOST_MAX]:
-            cause = live.view.job(key)
+            cause = await self._job(key)
             if cause is not None and cause.state not in _LOST:
                 continue
             waiting = [job for job_id in live.dependants(key) if (job := live.live_job(job_id))]
@@ -252,6 +252,15 @@ class Attention:
             for job in waiting:
                 found.setdefault(job.queue, {})[job.job_id] = None
         return [_stuck_note(queue, len(ids), causes[queue]) for queue, ids in found.items()]
+
+    async def _job(self, key: str) -> Job | None:
+        """The job that an id or a name key refers to, also of queues that the caller may not see:
+        the jobs that wait for it say so themselves.
+        """
+        store = self._dispatcher.store
+        if "\0" in key:
+            return store.live.view.job(key)  # names are in memory while something waits for them
+        return store.live.live_job(key) or await asyncio.to_thread(store.find, key)
 
     def _worker_notes(self, now: int) -> Iterator[Note]:
         """Notes about workers that went silent while they held jobs, or hold one for very long."""
