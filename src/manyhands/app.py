@@ -225,6 +225,9 @@ class Server:
     def _more_notes(self) -> Iterator[Note]:
         if isinstance(self.config.store, DatabaseAddress):
             yield from database_notes(cast("PostgresStore", self.store))
+        for kept in self.listeners:
+            if isinstance(kept, Relay):
+                yield from kept.notes()
 
     def _amqp_homes(self) -> Homes | None:
         """Which server serves which durable queue, if there are several."""

@@ -364,6 +364,36 @@ def test_a_schedule_is_set_listed_shown_and_deleted(served, api):
     assert [row["id"] for row in api.get("schedules")] == ["nightly"]
 
 
+def test_a_schedule_is_paused_resumed_and_run_now_with_its_whole_template(served, api):
+    body = {
+        "queue": "pulses",
+        "interval_ms": 3_600_000,
+        "payload": {"n": 1},
+        "headers": {"task": "beat"},
+        "tags": ["t"],
+        "attempts_max": 2,
+    }
+    api.http.put("/api/schedules/hourly", json=body)
+    before = next(row for row in api.get("schedules") if row["id"] == "hourly")
+
+    assert talk(served, "schedule", "pause", "hourly").stdout == "hourly is paused.\n"
+    paused = next(row for row in api.get("schedules") if row["id"] == "hourly")
+    resumed = talk(served, "schedule", "resume", "hourly").stdout
+    after = next(row for row in api.get("schedules") if row["id"] == "hourly")
+    job = api.get(f"jobs/{talk(served, 'schedule', 'run', 'hourly').stdout.strip()}")
+
+    assert paused == before | {"paused": True}
+    assert resumed.startswith("hourly is resumed; the next job is due 20")
+    assert after == before
+    assert (job["queue"], job["payload"], job["tags"]) == ("pulses", {"n": 1}, ["t"])
+    assert (job["headers"], job["terms"]["attempts_max"]) == ({"task": "beat"}, 2)
+    missing = api.http.put("/api/schedules/mistyped", json={"paused": True})
+    assert missing.status_code == 404
+    no_queue = api.http.put("/api/schedules/mistyped", json={"interval_ms": 1000})
+    assert no_queue.status_code == 400
+    api.http.delete("/api/schedules/hourly")
+
+
 def test_a_limit_is_set_listed_and_deleted(served):
     assert talk(served, "limit", "set", "database", "2").stdout == "database: 2 jobs at once.\n"
     assert lines(served, "limit", "list") == [["database", "0", "2"]]

@@ -223,6 +223,25 @@ def test_a_result_is_reported_after_the_server_was_killed_and_is_back(tmp_path):
     server.stop()
 
 
+def test_a_worker_that_has_had_no_job_yet_stays_when_the_server_is_killed(tmp_path):
+    address = own_address()
+    server = start(tmp_path, "--http", address)
+    api = Api(server)
+    api.http.put("/api/queues/q", json={})
+    worker = work(server, "q", "cat", "-n", "1")
+    wait_until(lambda: api.get("queues/q")["awaited"])
+
+    server.process.kill()
+    server.process.wait(SECONDS_MAX)
+    server = start(tmp_path, "--http", address)
+
+    submit(api, "q")
+    code, out, _ = ended(worker)
+    assert (code, out.split("\t")[0]) == (0, "completed")
+    api.close()
+    server.stop()
+
+
 def test_output_of_commands_goes_into_files_on_demand(served, api, queue, tmp_path):
     job_id = submit(api, queue)
 

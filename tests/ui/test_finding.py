@@ -25,6 +25,15 @@ def test_an_id_in_any_form_leads_to_the_job(http, api, queue):
         assert (answer.status_code, answer.headers.get("location")) == (303, f"/ui/job/{job_id}")
 
 
+def test_the_end_of_an_id_leads_to_its_job_and_not_to_those_that_mention_it(http, api, queue):
+    job_id = api.results("submit", queue=queue, payload=1)["id"]
+    api.results("submit", queue=queue, payload={"parent": job_id})
+
+    answer = found(http, job_id[-12:])
+
+    assert (answer.status_code, answer.headers.get("location")) == (303, f"/ui/job/{job_id}")
+
+
 def test_the_name_of_a_queue_or_a_worker_leads_to_its_page(http, api):
     api.results("submit", queue="a queue to find", payload=1)
     api.results("claim", queue="a queue to find", worker="a finder", term_ms=3_600_000)
@@ -135,9 +144,13 @@ def test_a_row_is_one_line_until_more_room_is_wanted(looking, filled):
     assert row.bounding_box()["height"] > compact
 
 
-def test_a_chart_does_not_move_when_its_numbers_are_shown(looking):
-    page = looking.at("queue?name=work")
+@pytest.mark.parametrize("width", [820, 1024, 1440])
+@pytest.mark.parametrize("path", ["", "?by=protocol", "queue?name=work"])
+def test_a_chart_does_not_move_when_its_numbers_are_shown(looking, filled, path, width):  # noqa: ARG001
+    looking.page.set_viewport_size({"width": width, "height": 900})
+    page = looking.at(path)
     plot = page.locator("#plot-throughput .u-over")
+    plot.scroll_into_view_if_needed()
     before = plot.bounding_box()
 
     plot.hover(position={"x": before["width"] - 3, "y": 40})

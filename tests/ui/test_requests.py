@@ -308,6 +308,17 @@ def test_a_schedule_is_made_changed_run_paused_and_removed(http, api):
     assert [row["id"] for row in api.get("schedules")] == ["nightly"]
 
 
+def test_a_schedule_that_is_run_now_gives_its_job_the_headers_that_a_worker_needs(http, api):
+    template = {"queue": "run-now", "interval_ms": 3_600_000, "headers": {"task": "beat"}}
+    api.http.put("/api/schedules/run-now", json=template)
+
+    send(http, "schedules", action="run", schedule="run-now")
+
+    (job,) = api.get("jobs?queue=run-now")
+    assert api.get(f"jobs/{job['id']}")["headers"] == {"task": "beat"}
+    api.http.delete("/api/schedules/run-now")
+
+
 def test_a_schedule_with_mistakes_is_told_under_its_fields(http):
     answer = send(
         http, "schedules", action="put", when="0 99 * * *", zone="Mars/Olympus", priority="x"

@@ -109,6 +109,14 @@ class SeenLive:
         """Ids of unfinished jobs that wait for this one."""
         return [job_id for job_id in self._live.dependants(key) if self.live_job(job_id)]
 
+    def awaited_keys(self, count_max: int) -> list[str]:
+        """What unfinished jobs wait for; their own queues decide, in ``dependants``."""
+        return self._live.awaited_keys(count_max)
+
+    def is_lost(self, key: str) -> bool:
+        """Whether that has ended without success."""
+        return self._live.is_lost(key)
+
     def retrying_counts(self, queue: str) -> Mapping[State, int]:
         """How many jobs of a queue are tried again."""
         may_use = self._caller.may_use(queue)

@@ -7,6 +7,20 @@ from typing import Any, Final
 from msgspec import Struct
 
 _SHOWN_OF_A_KIND: Final = 5
+_REMEDIES: Final = {
+    "paused": "manyhands queue resume {name}",
+    "no workers": "manyhands work {name} --command …",
+    "slow": "manyhands queue show {name}",
+    "queue full": "manyhands queue show {name}",
+    "limit full": "manyhands limit list",
+    "attempts fail": "manyhands failures --queue {name}",
+    "expired leases": "manyhands expire --worker {name}",
+    "held for long": "manyhands expire {job}",
+    "stuck": "manyhands retry {job}",
+    "stuck on several": "manyhands jobs state:blocked queue:{name}",
+    "failing": "manyhands retry --failure {group}",
+    "retrying": "manyhands jobs is:retrying",
+}
 
 
 class Note(Struct, frozen=True):
@@ -25,25 +39,13 @@ def note_of(found: Mapping[str, Any]) -> Note:
 
 
 def _remedy(found: Mapping[str, Any]) -> str:
-    name = quote(found["about"])
-    match found["what"]:
-        case "paused":
-            return f"manyhands queue resume {name}"
-        case "no workers":
-            return f"manyhands work {name} --command …"
-        case "slow":
-            return f"manyhands queue show {name}"
-        case "attempts fail":
-            return f"manyhands failures --queue {name}"
-        case "expired leases":
-            return f"manyhands expire --worker {name}"
-        case "failing":
-            # Jobs that are retried anyway need no retry.
-            if found["retrying"] >= found["count"]:
-                return "manyhands jobs is:retrying"
-            return f"manyhands retry --failure {found['group']}"
-        case _:
-            return "manyhands doctor"
+    what = found["what"]
+    if what == "failing" and found["retrying"] >= found["count"]:
+        what = "retrying"  # jobs that are retried anyway need no retry
+    elif what == "stuck" and found.get("job") is None:
+        what = "stuck on several"
+    remedy = _REMEDIES.get(what, "manyhands doctor")
+    return remedy.format(name=quote(found["about"]), job=found.get("job"), group=found["group"])
 
 
 def gathered(found: list[Note], count_max: int | None = None) -> list[Note]:

@@ -311,11 +311,14 @@ class Hand:
         until_ms = crew.clock.monotonic_ms() + crew.plan.patience_ms
         pause = _AWAY_SECONDS
         while not stopping.finishing.is_set():
+            # The first answer comes at once: a server that is lost after it may come back, while a
+            # wrong address is a mistake.
+            body = self._body if crew.met else self._body | {"wait": 0}
             try:
                 answer: _Claims = self._claims.ask(
                     "POST",
                     "/api/claim",
-                    self._body,
+                    body,
                     seconds=self._wait + _REPLY_SECONDS,
                     decode=_decode_claims,
                 )

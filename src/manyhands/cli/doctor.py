@@ -282,6 +282,7 @@ def _server(link: HttpLink) -> tuple[bool, list[Finding]]:
     try:
         about = link.ask("GET", "/api/about", seconds=5.0)["results"]
         ready = link.ask("GET", "/readyz", seconds=5.0)["results"]
+        notes = link.ask("GET", "/api/attention", seconds=5.0)["results"]
     except UnansweredError:
         return False, [Finding("server", "ok", f"none answers at {link.name}.")]
     except RefusedError as error:
@@ -296,6 +297,9 @@ def _server(link: HttpLink) -> tuple[bool, list[Finding]]:
     if about["version"] != __version__:
         sentence = f"it is version {about['version']}, and this command is {__version__}."
         found.append(Finding("server", "warn", sentence))
+    # Notes about no queue and no worker are about the server and what it needs.
+    troubles = [note for note in notes if not note["about"]]
+    found += [Finding(note["what"], "warn", f"{note['detail']}.") for note in troubles]
     off_ms = abs(about["started_at"] + about["uptime_ms"] - Clock().now())
     if off_ms > _CLOCK_MS_OFF:
         sentence = f"its clock and that of this machine differ by {span(off_ms)}."

@@ -64,8 +64,9 @@ def jobs(
 
     The search has words with qualifiers, all of which must match: state:failed,cancelled queue:mail
     tag:urgent worker:host-7 protocol:gearman name:task-3 key:k id:8cd39c41 failure:GROUP age>1h
-    age<5m; other words are looked for in the payload. In a pipe, a job is a line with tabs: id,
-    queue, state, instant of its submission (milliseconds), attempts, detail.
+    age<5m is:retrying; other words are looked for in the payload, the name and the failure. In a
+    pipe, a job is a line with tabs: id, queue, state, instant of its submission (milliseconds),
+    attempts, detail.
 
     Examples:
 
@@ -130,7 +131,7 @@ def _row(job: Mapping[str, Any], now: int, *, live: bool) -> list[Cell | str]:
         job["queue"],
         state_cell(job["state"]),
         span(now - job["submitted_at"]) if live else str(job["submitted_at"]),
-        str(job["attempts_used"] + (job["state"] == "leased")),
+        str(job["lease_number"]),
         Cell(detail(job, now), "red" if job["state"] == "failed" else ""),
     ]
 

@@ -10,6 +10,8 @@ from manyhands.cli.http_link import HttpLink
 from manyhands.cli.output import Cell, Column, number, plural, span
 
 STATES: Final = ("ready", "leased", "delayed", "blocked", "failed", "completed", "cancelled")
+# What lets no more jobs of a queue run until others have finished.
+FULL: Final = {"limit": "limit full", "concurrency": "queue full"}
 COLUMNS: Final = (
     Column("QUEUE", folds=True),
     Column("READY", right=True),
@@ -102,10 +104,15 @@ def _workers_cell(queue: Mapping[str, Any]) -> Cell:
     counts = queue["counts"]
     if queue["paused"]:
         return Cell("paused", "yellow")
+    full = next((wait["what"] for wait in queue.get("waits", ()) if wait["what"] in FULL), None)
+    if full is not None:
+        return Cell(FULL[full], "yellow")
     if counts["leased"]:
         return Cell("busy", "green")
     if queue["awaited"]:
         return Cell("waiting", "green")
+    if queue.get("polled"):
+        return Cell("polling", "green")
     return Cell("none", "bold red") if counts["ready"] else Cell("none", "dim")
 
 

@@ -85,6 +85,7 @@ def show(
     lines = [f"{state.replace('leased', 'running')}\t{number(counts[state])}" for state in counts]
     lines.append(f"retrying\t{number(found['retrying'])}")
     lines.append(f"oldest ready\t{span(found['oldest_ready_age_ms'])}")
+    lines += [f"held back\t{wait['sentence']}" for wait in found.get("waits", ())]
     lines.append(f"workers waiting\t{'yes' if found['awaited'] else 'no'}")
     lines.append(
         f"last hour\t{number(total['submitted'])} submitted, "

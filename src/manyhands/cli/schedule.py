@@ -25,11 +25,14 @@ from manyhands.cli.output import (
 from manyhands.cli.stores import AsJson, fail
 
 schedule = typer.Typer(
-    help="List, show, set and delete schedules.",
+    help="List, show, set, pause, resume, run and delete schedules.",
     epilog="Example: manyhands schedule set nightly reports --cron '0 3 * * *'",
     no_args_is_help=True,
 )
 Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")]
+Names = Annotated[list[str], typer.Argument(help="Names of schedules.", metavar="NAME...")]
+# What a job of a schedule has from it.
+_TEMPLATE: Final = ("queue", "payload", "encoding", "priority", "tags", "limits", "headers")
 _COLUMNS: Final = (
     Column("SCHEDULE", folds=True),
     Column("QUEUE", folds=True),
@@ -206,6 +209,73 @@ def set_schedule(  # noqa: PLR0913 - each is a flag
     else:
         next_at = f"the next job is due {moment(found['next_at'])}"
         typer.echo(readable(f"{name}: {'it is paused' if paused else next_at}."))
+
+
+@schedule.command()
+@connected
+def pause(
+    names: Names,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Submit no more jobs of these schedules for now.
+
+    Example:
+
+      manyhands schedule pause nightly
+    """
+    _set_paused(link, names, paused=True, as_json=as_json)
+
+
+@schedule.command()
+@connected
+def resume(
+    names: Names,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Submit the jobs of these schedules again; those missed meanwhile are not caught up.
+
+    Example:
+
+      manyhands schedule resume nightly
+    """
+    _set_paused(link, names, paused=False, as_json=as_json)
+
+
+def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool) -> None:
+    for name in names:
+        found = link.put(path_of("schedule", name), {"paused": paused})
+        if as_json:
+            print_json(found)
+            continue
+        next_at = f"is resumed; the next job is due {moment(found['next_at'])}"
+        typer.echo(readable(f"{name} {'is paused' if paused else next_at}."))
+
+
+@schedule.command()
+@connected
+def run(
+    name: Name,
+    *,
+    link: HttpLink,
+    as_json: AsJson = False,
+) -> None:
+    """Submit one job of a schedule now, besides those that are due anyway.
+
+    Example:
+
+      manyhands schedule run nightly
+    """
+    found = _found(link, name)
+    body = {key: found[key] for key in _TEMPLATE if found[key] not in (None, [], {})}
+    job = link.post("/api/submit", body | found["terms"])
+    if as_json:
+        print_json(job)
+    else:
+        typer.echo(job["id"])
 
 
 @schedule.command()

@@ -1,9 +1,14 @@
 """Why a job waits, with what only the server knows: sleepers, and the jobs that go first."""
 
 from manyhands.dispatch.dispatcher import Dispatcher
-from manyhands.engine.explanation import why_it_waits
+from manyhands.engine.explanation import why_it_waits, why_queue_waits
 from manyhands.model.job import Job, State
 from manyhands.model.obstacles import Wait
+
+
+def why_held_back(dispatcher: Dispatcher, queue: str) -> tuple[Wait, ...]:
+    """What keeps the next ready job of a queue from being handed out, workers aside."""
+    return why_queue_waits(queue, dispatcher.store.live.view, dispatcher.clock.now())
 
 
 def why_waiting(dispatcher: Dispatcher, job: Job) -> tuple[Wait, ...]:

@@ -48,6 +48,12 @@ def why_it_waits(
     return (Wait(Obstacle.NEXT, sentence, name=job.queue),)
 
 
+def why_queue_waits(name: str, view: View, now: int) -> tuple[Wait, ...]:
+    """What keeps the next ready job of a queue from being handed out; workers are not looked at."""
+    job = view.first_ready(name) if view.queue(name) is not None else None
+    return () if job is None else (*_of_queue(job, view, now), *_of_limits(job, view))
+
+
 def _blocked(job: Job, view: View) -> tuple[Wait, ...]:
     count = len(job.waits_for)
     lost: list[Job] = []
@@ -64,7 +70,7 @@ def _blocked(job: Job, view: View) -> tuple[Wait, ...]:
         Wait(
             Obstacle.LOST_DEPENDENCY,
             f"job {other.job_id}, on which it depends, is {other.state}: it is held until that one"
-            " is put to work again",
+            " runs again",
             job_ids=(other.job_id,),
             count=1,
         )
@@ -101,7 +107,7 @@ def _leased(lease: Lease) -> Wait:
         return Wait(Obstacle.IN_GRACE, sentence, until_at=lease.expires_at, name=who)
     sentence = f"{who!r} works on it"
     if lease.expires_at is None:
-        sentence += "; its lease ends with its connection or by its word"
+        sentence += "; its lease ends when it reports, or with its connection"
     return Wait(Obstacle.LEASED, sentence, until_at=lease.expires_at, name=who)
 
 

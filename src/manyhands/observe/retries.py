@@ -4,6 +4,7 @@ A job that failed for good is on record; one that is tried again is in memory, w
 failure. Operators want to see both under the same error.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from manyhands.model.failures import Group, group_of
-from manyhands.model.job import EndReason, Job
+from manyhands.model.job import EndReason, Failure, Job
 from manyhands.store.contract import FailureGroup, FailureQuestion, Failures, Store
 from manyhands.store.records.failures import HOUR_MS, TREND_HOURS
 
@@ -21,20 +22,54 @@ _SAMPLES_COUNT: Final = 5
 _QUEUES_SHOWN: Final = 10
 
 
-def read_failures(store: Store, wanted: FailureQuestion, retried: Sequence[Job]) -> Failures:
-    """The groups on record with those of the retried jobs. Call it in a thread; ``retried`` are
-    from ``Live.retried_jobs``, which may not be called there.
+class FailureReader:
+    """Reads the groups on record together with those of the retried jobs.
+
+    It remembers the group of each retried job: to find it costs up to 50 µs, and there may be
+    thousands of them that are the same each time.
     """
-    found = store.failures(wanted)
-    alike = _alike(retried, wanted)
-    if not alike:
-        return found
 
-    def on_record(group_id: str) -> FailureGroup | None:
-        known = store.failures(replace(wanted, group_id=group_id, count_max=1)).groups
-        return known[0] if known else None
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Failure, Group]] = {}
 
-    return _merged(found, alike, wanted, on_record)
+    async def read(self, store: Store, wanted: FailureQuestion) -> Failures:
+        """The groups as they are now."""
+        retried = store.live.retried_jobs(RETRIED_JOBS_MAX)
+        return await asyncio.to_thread(self.read_now, store, wanted, retried)
+
+    def read_now(self, store: Store, wanted: FailureQuestion, retried: Sequence[Job]) -> Failures:
+        """The same with given jobs, in a thread or where the event loop may wait."""
+        found = store.failures(wanted)
+        alike = self._alike(retried, wanted)
+        if not alike:
+            return found
+
+        def on_record(group_id: str) -> FailureGroup | None:
+            known = store.failures(replace(wanted, group_id=group_id, count_max=1)).groups
+            return known[0] if known else None
+
+        return _merged(found, alike, wanted, on_record)
+
+    def _alike(self, retried: Iterable[Job], wanted: FailureQuestion) -> dict[Group, list[Job]]:
+        known = self._known
+        fresh: dict[str, tuple[Failure, Group]] = {}
+        by_text: dict[tuple[str, str], Group] = {}
+        alike: dict[Group, list[Job]] = {}
+        for job in retried:
+            failure = job.failure
+            if failure is None:
+                continue
+            kept = known.get(job.job_id)
+            if kept is None or kept[0] is not failure:
+                text = (failure.code, failure.message)
+                group = by_text.get(text) or by_text.setdefault(text, group_of(failure))
+                kept = failure, group
+            fresh[job.job_id] = kept
+            group = kept[1]
+            if wanted.queue in (None, job.queue) and wanted.group_id in (None, group.group_id):
+                alike.setdefault(group, []).append(job)
+        self._known = fresh
+        return alike
 
 
 def failed_at(job: Job) -> int:
@@ -43,17 +78,6 @@ def failed_at(job: Job) -> int:
         if attempt.reason is EndReason.FAILED:
             return attempt.ended_at
     return job.entered_at
-
-
-def _alike(retried: Iterable[Job], wanted: FailureQuestion) -> dict[Group, list[Job]]:
-    alike: dict[Group, list[Job]] = {}
-    for job in retried:
-        if job.failure is None or wanted.queue not in (None, job.queue):
-            continue
-        group = group_of(job.failure)
-        if wanted.group_id in (None, group.group_id):
-            alike.setdefault(group, []).append(job)
-    return alike
 
 
 def _merged(

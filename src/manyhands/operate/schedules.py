@@ -39,6 +39,11 @@ def first_firing_at(schedule: Schedule, now: int) -> int:
     return first_cron_at(schedule.cron or "", schedule.time_zone, now)
 
 
+def resumed_at(schedule: Schedule, now: int) -> int:
+    """When a schedule that was paused fires next: what it missed is not caught up."""
+    return schedule.next_at if schedule.next_at > now else next_firing_at(schedule, now)
+
+
 def first_cron_at(cron: str, time_zone: str, after: int) -> int:
     """The first instant of a cron line after ``after``, in a time zone with its summer time."""
     try:

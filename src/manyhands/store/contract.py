@@ -231,6 +231,14 @@ class Live(Protocol):
     def dependants(self, key: str) -> Sequence[str]:
         """Ids of unfinished jobs that wait for this id or name key, in order of arrival."""
 
+    def awaited_keys(self, count_max: int) -> list[str]:
+        """Ids and name keys that unfinished jobs wait for, those named first, at most so many."""
+
+    def is_lost(self, key: str) -> bool:
+        """Whether what such a key refers to has ended without success, as far as memory knows: it
+        may also be unknown.
+        """
+
     def waited(self) -> Iterable[str]:
         """Ids of all jobs with waiters, or without durable interest."""
 

@@ -17,6 +17,10 @@ _ALL_OF_A_KIND: Final = {
     "slow": url("queues", sort="oldest"),
     "paused": url("queues", sort="ready"),
     "expired leases": url("workers"),
+    "held for long": url("workers"),
+    "stuck": url("jobs", q="state:blocked"),
+    "limit full": url("limits"),
+    "queue full": url("queues", sort="ready"),
 }
 
 
@@ -56,8 +60,12 @@ def _to(note: Note) -> str:
     match note.what:
         case "failing":
             return f"/ui/failures/{note.group_id}"
-        case "expired leases":
+        case "expired leases" | "held for long":
             return url("workers", q=note.about)
+        case "stuck" if note.job_id:
+            return f"/ui/job/{note.job_id}"
+        case "stuck":
+            return url("queue", name=note.about, tab="blocked")
         case "attempts fail":
             return url("queue", name=note.about, tab="retrying")
         case _ if note.about:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from manyhands.model.filter import Filter
 from manyhands.model.job import Job, State
 from manyhands.model.traces import own_frame
-from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
+from manyhands.observe.retries import FailureReader
 from manyhands.store.contract import FailureQuestion, Failures
 from manyhands.ui import listings
 from manyhands.ui.page import Page, Shown, url
@@ -50,6 +50,7 @@ class FailuresPage(Page):
         super().__init__(sources)
         self._kept: dict[FailureQuestion, _Kept] = {}
         self._reading: dict[FailureQuestion, asyncio.Task[Failures]] = {}
+        self._reader = FailureReader()
 
     async def show(self, visit: Visit) -> Shown:
         if visit.rest and visit.rest[0]:
@@ -133,10 +134,7 @@ class FailuresPage(Page):
         clock = self.sources.clock
         began_ms = clock.monotonic_ms()
         try:
-            retried = self.live.retried_jobs(RETRIED_JOBS_MAX)
-            found = await asyncio.to_thread(
-                read_failures, self.sources.store, replace(wanted, now=now), retried
-            )
+            found = await self._reader.read(self.sources.store, replace(wanted, now=now))
         finally:
             del self._reading[wanted]
         fresh_ms = min(_FRESH_MS, _REST * (clock.monotonic_ms() - began_ms))

@@ -1,5 +1,6 @@
 """One search for everything that has a name: a job by its id, a queue, a worker; else some text."""
 
+import re
 from typing import Any, Final
 
 from manyhands.dispatch.lookup import find_job
@@ -13,6 +14,7 @@ from manyhands.ui.workers import worker_rows
 
 _SHOWN: Final = 10
 _SECONDS: Final = 0.015
+_TAIL: Final = re.compile(r"[0-9a-fA-F]{8,}")
 
 
 class Find(Page):
@@ -37,12 +39,17 @@ class Find(Page):
             job = await find_job(self.sources.dispatcher, query.job_id)
             if job is not None and not isinstance(job, Refusal):
                 return f"/ui/job/{job.job_id}"
+        if _TAIL.fullmatch(text):
+            ended = Filter(id_tail=text.lower(), count_max=2)
+            jobs = (await listings.find(self.sources.store, ended)).jobs
+            if len(jobs) == 1:
+                return f"/ui/job/{jobs[0].job_id}"
         if text in self.live.queues:
             return url("queue", name=text)
         named = [row["to"] for row in worker_rows(self.sources, now)[0] if row["name"] == text]
         return named[0] if text and len(set(named)) == 1 else None
 
-    async def _found(self, visit: Visit, query: Query, text: str) -> Shown | Moved:
+    async def _found(self, visit: Visit, query: Query, text: str) -> Shown:
         folded = text.casefold()
         queues = sorted(name for name in self.live.queues if folded in name.casefold())
         workers = [
@@ -57,13 +64,6 @@ class Find(Page):
             page = await listings.find(self.sources.store, wanted, _SECONDS)
             jobs = [listings.row(job, visit.now) for job in page.jobs]
             complete = page.complete and page.next is None
-            ends = [row for row in jobs if row["id"].endswith(folded)]
-            if (
-                complete
-                and len(jobs) == len(ends) == 1
-                and not (queues or workers or visit.is_refresh)
-            ):
-                return Moved(f"/ui/job/{jobs[0]['id']}")
         values = {
             "q": text,
             "queues": queues[:_SHOWN] if text else [],

@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from manyhands.dispatch.obstacles import why_held_back
 from manyhands.model.commands import RemoveLimit, SetLimit
+from manyhands.model.obstacles import Obstacle
 from manyhands.ui import words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
@@ -27,8 +29,19 @@ class Limits(Page):
         live = self.live
         span = visit.span_of(len(live.limits), _ROWS)
         names = sorted(live.limits)[span["first"] :][:_ROWS]
-        rows = [(live.limits[name], live.limit_used(name)) for name in names]
+        held = self._held_back()
+        rows = [(live.limits[name], live.limit_used(name), held.get(name, [])) for name in names]
         return Shown("limits.html", {"rows": rows, "given": given, "span": span}, self.title)
+
+    def _held_back(self) -> dict[str, list[tuple[str, int]]]:
+        """Queues whose next job waits for a limit, with the number of their ready jobs."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for name, known in self.live.queues.items():
+            if known.ready_count:
+                for wait in why_held_back(self.sources.dispatcher, name):
+                    if wait.what is Obstacle.LIMIT:
+                        found.setdefault(wait.name, []).append((name, known.ready_count))
+        return found
 
     async def act(self, visit: Visit, form: Form) -> Done | Confirm | Shown:
         name = form.text("name")

@@ -2,10 +2,11 @@
 
 import asyncio
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from manyhands.dispatch.ask import ask
+from manyhands.dispatch.obstacles import why_held_back
 from manyhands.model.commands import SetQueue
 from manyhands.model.history import MINUTE_MS
 from manyhands.model.job import State
@@ -19,7 +20,6 @@ from manyhands.web.sources import Sources
 
 _ROWS: Final = 50
 _MINUTES: Final = 30
-_LATELY_MS: Final = 5_000  # for so long it is remembered who took jobs
 _SORTS: Final[dict[str, Callable[[QueueFacts], int]]] = {
     "delayed": lambda known: known.counts[State.DELAYED],
     "ready": lambda known: known.counts[State.READY],
@@ -40,8 +40,6 @@ class Queues(Page):
         # Past minutes do not change: they are read once.
         self._recent_at = 0
         self._recently: dict[str, list[int]] = {}
-        self._lately: frozenset[str] = frozenset()
-        self._lately_at = 0
 
     async def show(self, visit: Visit) -> Shown:
         text = visit.text("q").casefold()
@@ -58,10 +56,12 @@ class Queues(Page):
                 first + _ROWS, names, key=lambda name: (-key(known[name]), name)
             )
         workers = workers_by_queue(self)
-        self._lately = await self._polled(visit.now)
+        polled = await self.sources.attention.polled(visit.now)
         recent = await self._recent(names[first:], visit.now)
         values = {
-            "rows": [self.row(known[name], workers) | recent[name] for name in names[first:]],
+            "rows": [
+                self.row(known[name], workers, polled) | recent[name] for name in names[first:]
+            ],
             "q": visit.text("q"),
             "sort": sort,
             "sorts": ("name", *_SORTS, "retrying"),
@@ -85,16 +85,6 @@ class Queues(Page):
             self._recently.update(found)
         return {name: {"recent": self._recently.get(name, ())} for name in names}
 
-    async def _polled(self, now: int) -> frozenset[str]:
-        """Queues that workers took jobs from in the last minute: between two polls nobody waits,
-        and yet somebody works.
-        """
-        if now - self._lately_at < _LATELY_MS:
-            return self._lately
-        self._lately_at = now
-        recent = await self.sources.history.recent(1)
-        return frozenset(name for name, sample in recent.items() if sample.started)
-
     def _read_recent(self, names: list[str], since: int, until: int) -> dict[str, list[int]]:
         found = {}
         for name in names:
@@ -105,7 +95,9 @@ class Queues(Page):
             found[name] = counts
         return found
 
-    def row(self, known: QueueFacts, workers: dict[str, int]) -> dict[str, Any]:
+    def row(
+        self, known: QueueFacts, workers: dict[str, int], polled: Collection[str]
+    ) -> dict[str, Any]:
         """One queue, for a table."""
         name = known.queue.name
         oldest_at = known.oldest_ready_at()
@@ -116,8 +108,9 @@ class Queues(Page):
             "oldest_at": oldest_at,
             "workers": workers.get(name, 0),
             "awaited": self.sources.sleepers.is_wanted(name),
-            "polled": name in self._lately,
+            "polled": name in polled,
             "retrying": sum(self.live.retrying_counts(name).values()),
+            "waits": why_held_back(self.sources.dispatcher, name),
         }
 
     async def act(self, visit: Visit, form: Form) -> Done:

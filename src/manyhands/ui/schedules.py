@@ -10,7 +10,7 @@ from manyhands.model.commands import Command, NewJob, PutSchedule, RemoveSchedul
 from manyhands.model.job import Origin, Schedule
 from manyhands.model.payload import Encoding
 from manyhands.model.replies import Refusal, SubmittedMany
-from manyhands.operate.schedules import CalendarError, first_cron_at
+from manyhands.operate.schedules import CalendarError, first_cron_at, resumed_at
 from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
@@ -92,6 +92,7 @@ class Schedules(Page):
             priority=schedule.priority,
             tags=schedule.tags,
             limits=schedule.limits,
+            headers=schedule.headers,
             schedule=schedule.schedule_id,
         )
         reply = await ask(self.sources.dispatcher, Submit((item,)))
@@ -184,14 +185,10 @@ def _read_payload(text: str, before: Schedule | None) -> tuple[bytes, Encoding]:
 
 def _first_at(schedule: Schedule, now: int) -> int:
     """The next instant of a schedule after a pause: missed firings are not caught up."""
-    if schedule.next_at > now:
-        return schedule.next_at
-    if schedule.cron is not None:
-        try:
-            return first_cron_at(schedule.cron, schedule.time_zone, now)
-        except CalendarError as error:
-            raise Problem(409, "bad_schedule", str(error)) from None
-    return now + (schedule.interval_ms or 0)
+    try:
+        return resumed_at(schedule, now)
+    except CalendarError as error:
+        raise Problem(409, "bad_schedule", str(error)) from None
 
 
 def _payload_text(schedule: Schedule) -> str:

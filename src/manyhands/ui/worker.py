@@ -4,11 +4,12 @@ from typing import Final
 
 from manyhands.model.filter import Filter
 from manyhands.model.job import Job
+from manyhands.observe.usual import Usual
 from manyhands.ui import listings, words
 from manyhands.ui.page import Confirm, Done, Page, Shown, url
 from manyhands.ui.query import quoted
 from manyhands.ui.visit import Form, Visit
-from manyhands.ui.workers import Usual, release, unusual, worker_rows
+from manyhands.ui.workers import release, unusual, worker_rows
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
 
@@ -25,7 +26,7 @@ class WorkerPage(Page):
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources)
-        self._usual = Usual(sources)
+        self._usual = Usual(sources.history)
 
     async def show(self, visit: Visit) -> Shown:
         realm, name = visit.text("realm"), visit.raw("name") or ""

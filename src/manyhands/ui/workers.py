@@ -4,8 +4,8 @@ import re
 from typing import Any, Final
 
 from manyhands.model.commands import Depart
-from manyhands.model.history import merged, quantile
 from manyhands.model.job import EndReason, Holder, Job
+from manyhands.observe.usual import Usual
 from manyhands.observe.workers import WorkerRecord
 from manyhands.ui import words
 from manyhands.ui.actions import carry_out
@@ -19,32 +19,6 @@ _LEASES_LOOKED_AT: Final = 20
 _LEASES_SHOWN: Final = 3
 _ROWS: Final = 50
 _DIGITS: Final = re.compile(r"(\d+)")
-# What is usual for a queue: 99 of 100 attempts of the last hour took less.
-_USUAL_SHARE: Final = 0.99
-_USUAL_ATTEMPTS_MIN: Final = 20
-_USUAL_KEPT_MS: Final = 60_000
-_USUAL_READ_MAX: Final = 20  # queues that are read for one page
-
-
-class Usual:
-    """How long attempts in each queue usually take, at most a minute old."""
-
-    def __init__(self, sources: Sources) -> None:
-        self._history = sources.history
-        self._kept: dict[str, tuple[int, float | None]] = {}
-
-    async def read(self, queues: set[str], now: int) -> dict[str, float]:
-        """The 99th percentile of the queues that had enough attempts."""
-        old = [name for name in queues if self._kept.get(name, (0, None))[0] <= now]
-        for name in sorted(old)[:_USUAL_READ_MAX]:
-            run = merged(point.sample for point in await self._history.read("1h", name)).run
-            enough = sum(run) >= _USUAL_ATTEMPTS_MIN
-            found = quantile(run, _USUAL_SHARE) if enough else None
-            self._kept[name] = (now + _USUAL_KEPT_MS, found)
-        if len(self._kept) > _WORKERS_MAX:
-            self._kept = {name: kept for name, kept in self._kept.items() if kept[0] > now}
-        usual = {name: self._kept.get(name, (0, None))[1] for name in queues}
-        return {name: ms for name, ms in usual.items() if ms is not None}
 
 
 class Workers(Page):
@@ -55,7 +29,7 @@ class Workers(Page):
 
     def __init__(self, sources: Sources) -> None:
         super().__init__(sources)
-        self._usual = Usual(sources)
+        self._usual = Usual(sources.history)
 
     async def show(self, visit: Visit) -> Shown:
         rows, left_out = worker_rows(self.sources, visit.now)

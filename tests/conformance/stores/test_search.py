@@ -100,6 +100,7 @@ filters = st.builds(
     failure_code=sometimes(("boom", "late")),
     header=sometimes((("task", "t1"), ("task", 't"2'), ("other", "t1"))),
     text=sometimes(TEXTS),
+    id_tail=sometimes("0123456789abcdef"),
     order=st.sampled_from(Order),
     count_max=st.integers(1, 5),
     payload_bytes=sometimes((1, 4)),
@@ -124,6 +125,17 @@ def walk(opened, wanted, seconds_max=2.0):
     while pages[-1].next is not None:
         pages.append(opened.store.search(replace(wanted, after=pages[-1].next), seconds_max))
     return pages
+
+
+def test_the_end_of_an_id_is_found_at_once_however_many_jobs_came_later(opened):
+    first = opened.submit("a")
+    for _ in range(1_500):
+        opened.submit("a")
+    opened.commit()
+
+    found = opened.store.search(Filter(id_tail=first.job_id[-12:]), seconds_max=0)
+
+    assert (ids(found.jobs), found.complete) == ([first.job_id], True)
 
 
 @settings(max_examples=20, deadline=None)

@@ -5,7 +5,7 @@ import pytest
 from manyhands.cli.attention import gathered, note_of
 
 
-def a_note(what: str, about: str = "q", *, count: int = 1, retrying: int = 0, group=None):
+def a_note(what: str, about: str = "q", *, count: int = 1, retrying: int = 0, group=None, job=None):
     return {
         "level": "bad",
         "what": what,
@@ -14,6 +14,7 @@ def a_note(what: str, about: str = "q", *, count: int = 1, retrying: int = 0, gr
         "count": count,
         "retrying": retrying,
         "group": group,
+        "job": job,
     }
 
 
@@ -27,6 +28,12 @@ def a_note(what: str, about: str = "q", *, count: int = 1, retrying: int = 0, gr
         (a_note("expired leases", "w 1"), "manyhands expire --worker 'w 1'"),
         (a_note("failing", "boom", group="5f0c"), "manyhands retry --failure 5f0c"),
         (a_note("failing", "boom", retrying=1, group="5f0c"), "manyhands jobs is:retrying"),
+        (a_note("limit full"), "manyhands limit list"),
+        (a_note("queue full"), "manyhands queue show q"),
+        (a_note("held for long", "w 1", job="feed01"), "manyhands expire feed01"),
+        (a_note("stuck", job="feed01"), "manyhands retry feed01"),
+        (a_note("stuck", "a b"), "manyhands jobs state:blocked queue:'a b'"),
+        (a_note("relay", ""), "manyhands doctor"),
         (a_note("disk full", ""), "manyhands doctor"),
     ],
 )

@@ -1,8 +1,10 @@
 """Failures of jobs that are tried again stand beside those on record, under the same error."""
 
+from manyhands.model import failures as model
 from manyhands.model.commands import ByToken, Fail
 from manyhands.model.job import Failure
-from manyhands.observe.retries import read_failures
+from manyhands.observe import retries
+from manyhands.observe.retries import FailureReader
 from manyhands.store.contract import FailureQuestion
 from tests.conformance.stores.opened import Opened
 
@@ -19,7 +21,7 @@ def failing(opened: Opened, queue: str, message: str, *, retry: bool) -> None:
 
 def read(opened: Opened, **wanted):
     question = FailureQuestion(now=opened.now, **wanted)
-    return read_failures(opened.store, question, opened.store.live.retried_jobs(100))
+    return FailureReader().read_now(opened.store, question, opened.store.live.retried_jobs(100))
 
 
 def test_a_group_counts_jobs_on_record_and_jobs_tried_again(tmp_path):
@@ -64,4 +66,30 @@ def test_a_group_beyond_those_shown_keeps_its_number_on_record(tmp_path):
     (first,) = read(opened, count_max=1).groups
 
     assert (first.group.line, first.count, first.retrying) == ("rare", 1, 5)
+    opened.close()
+
+
+def test_the_group_of_a_retried_job_is_found_once_for_each_of_its_failures(tmp_path, monkeypatch):
+    opened = Opened("memory", tmp_path)
+    for number in range(3):
+        failing(opened, "a", f"gone {number}", retry=True)
+    asked: list[str] = []
+
+    def group_of(failure: Failure):
+        asked.append(failure.message)
+        return model.group_of(failure)
+
+    monkeypatch.setattr(retries, "group_of", group_of)
+    reader, question = FailureReader(), FailureQuestion(now=opened.now)
+
+    def found():
+        return reader.read_now(opened.store, question, opened.store.live.retried_jobs(100))
+
+    first = found()
+    failing(opened, "a", "gone 9", retry=True)
+    second = found()
+
+    assert asked == ["gone 0", "gone 1", "gone 2", "gone 9"]
+    assert [(row.group.line, row.retrying) for row in first.groups] == [("gone <number>", 3)]
+    assert [(row.group.line, row.retrying) for row in second.groups] == [("gone <number>", 4)]
     opened.close()

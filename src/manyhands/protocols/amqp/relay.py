@@ -20,6 +20,7 @@ from manyhands.loggers import get_logger
 from manyhands.model.commands import SetCursor
 from manyhands.model.events import Cursor
 from manyhands.net.tls import client_context
+from manyhands.observe.attention import Note
 from manyhands.observe.repeats import Repeats
 from manyhands.protocols.amqp.log import MessageLog
 from manyhands.protocols.amqp.publisher import BrokerError, Publisher
@@ -103,6 +104,30 @@ class Relay:
             "refused": self._rejections.given_up_count,
         }
 
+    def notes(self) -> Iterator[Note]:
+        """What needs attention."""
+        link = self._link
+        if self._failure is not None:
+            trouble = f"cannot be reached: {self._failure}"
+        elif link is not None and link.publisher.blocked_for is not None:
+            trouble = f"accepts nothing: {link.publisher.blocked_for}"
+        elif self._rejections.held_count:
+            trouble = "refuses messages, which are sent again"
+        else:
+            return
+        count, age_ms = self.backlog_count, self._oldest_age_ms()
+        waiting = "no event waits"
+        if count:
+            waiting = "1 event waits" if count == 1 else f"{count:,} events wait"
+            waiting += ", the oldest for {span}" if age_ms else ""
+        yield Note(
+            level="bad",
+            what="relay",
+            sentence=f"{self._broker} {trouble}; {waiting}",
+            span_ms=age_ms,
+            count=count,
+        )
+
     def _oldest_age_ms(self) -> int:
         """The age of the oldest unconfirmed event; 0 if all are confirmed."""
         oldest = self._events.after(self._confirmed, 1)
@@ -180,7 +205,7 @@ class Relay:
                 text = str(error)
             except (OSError, TimeoutError) as error:
                 lasting = False
-                text = str(error) or type(error).__name__
+                text = getattr(error, "strerror", None) or str(error) or type(error).__name__
             else:
                 lasting, text = False, "the connection was lost"
             if self._failure is None:

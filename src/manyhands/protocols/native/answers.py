@@ -205,7 +205,8 @@ class ListedJob(Struct, frozen=True, kw_only=True):
     finished_at: Instant | None
     run_at: Instant | None
     deadline_at: Instant | None
-    attempts_used: Count
+    attempts_used: Annotated[int, Meta(ge=0, description="attempts that were charged")]
+    lease_number: Annotated[int, Meta(ge=0, description="how often it was handed out")]
     incarnation: Count
     tags: tuple[str, ...]
     payload_bytes: Count
@@ -270,7 +271,6 @@ class Job(ListedJob, frozen=True, kw_only=True):
     limits: tuple[str, ...]
     depends_on: tuple[str, ...]
     waits_for: tuple[str, ...]
-    lease_number: Count
     attempts: list[Attempt]
     history: list[HistoryEntry]
     terms: Terms
@@ -326,6 +326,10 @@ class Queue(Struct, frozen=True):
     policy: QueuePolicy
     awaited: Annotated[bool, Meta(description="whether a worker is waiting for its jobs")]
     retrying: Annotated[int, Meta(ge=0, description="unfinished jobs that failed")]
+    polled: Annotated[bool, Meta(description="whether workers took jobs in the last minute")]
+    waits: Annotated[
+        list[Wait], Meta(description="what holds its next ready job back, workers aside")
+    ]
 
 
 class HeldLease(Struct, frozen=True, gc=False):
@@ -555,6 +559,7 @@ class Note(Struct, frozen=True):
     count: Annotated[int, Meta(ge=0, description="jobs, attempts or leases that are concerned")]
     retrying: Annotated[int, Meta(ge=0, description="jobs that are being retried")]
     group: Annotated[str | None, Meta(description="the group of `/api/failures`")]
+    job: Annotated[str | None, Meta(description="the job to look at")]
 
 
 class Me(Struct, frozen=True):

@@ -3,7 +3,7 @@
 Tokens are shown only to the worker that claims, since anyone who knows one may finish the job.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -97,6 +97,7 @@ def _short(job: Job) -> dict[str, Any]:
         "run_at": job.run_at,
         "deadline_at": job.deadline_at,
         "attempts_used": job.attempts_used,
+        "lease_number": job.lease_number,
         "incarnation": job.incarnation,
         "tags": job.tags,
         "payload_bytes": len(job.payload) + job.stored_bytes,
@@ -130,7 +131,6 @@ def whole(job: Job, reasons: Iterable[Wait] = ()) -> answers.Job:
         limits=job.limits,
         depends_on=job.depends_on,
         waits_for=job.waits_for,
-        lease_number=job.lease_number,
         attempts=[_attempt(attempt) for attempt in job.attempts],
         history=[answers.HistoryEntry(entry.at, entry.what, entry.detail) for entry in job.history],
         terms=_terms(job.terms),
@@ -234,12 +234,22 @@ def queue(
     *,
     awaited: bool,
     retrying: int,
+    polled: bool,
+    waits: Sequence[Wait],
 ) -> answers.Queue:
     """A queue: its job counts and settings."""
     age = None if oldest_ready_at is None else max(0, now - oldest_ready_at)
     found = answers.Counts(**{state.value: counts[state] for state in State})
     return answers.Queue(
-        settings.name, settings.paused, found, age, settings.policy, awaited, retrying
+        settings.name,
+        settings.paused,
+        found,
+        age,
+        settings.policy,
+        awaited,
+        retrying,
+        polled,
+        [_wait(reason) for reason in waits],
     )
 
 

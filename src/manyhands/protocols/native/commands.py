@@ -34,7 +34,7 @@ from manyhands.model.replies import (
     Why,
 )
 from manyhands.model.roles import Caller
-from manyhands.operate.schedules import CalendarError, first_firing_at
+from manyhands.operate.schedules import CalendarError, first_firing_at, resumed_at
 from manyhands.protocols.native import answers, bodies, builders, settings
 from manyhands.protocols.native.decoder import (
     Batch,
@@ -246,6 +246,9 @@ class ApiCommands:
     async def put_schedule(self, exchange: Exchange, name: str) -> None:
         """Creates or replaces a schedule."""
         body = decode(settings.SCHEDULE, await exchange.body())
+        if body.pauses_only:
+            await self._pause_schedule(exchange, name, paused=body.paused)
+            return
         body.check()
         schedule = body.schedule(name, body.first_at or 0)
         if body.first_at is None:
@@ -258,6 +261,18 @@ class ApiCommands:
         applied = await self._count(command) > 0
         answer = answers.ScheduleSet(name, applied, schedule.next_at if applied else UNSET)
         await exchange.answer(answer)
+
+    async def _pause_schedule(self, exchange: Exchange, name: str, *, paused: bool) -> None:
+        known = self._dispatcher.store.live.schedules.get(name)
+        if known is None:
+            raise problem(Refusal(Why.UNKNOWN_SCHEDULE, f"there is no schedule {name!r}"))
+        try:
+            next_at = known.next_at if paused else resumed_at(known, self._clock.now())
+        except CalendarError as error:
+            raise Problem(409, "bad_schedule", str(error)) from None
+        changed = replace(known, paused=paused, next_at=next_at)
+        await self._count(PutSchedule(changed, fields=("paused", "next_at")))
+        await exchange.answer(answers.ScheduleSet(name, applied=True, next_at=next_at))
 
     async def delete_schedule(self, exchange: Exchange, name: str) -> None:
         """Removes a schedule."""

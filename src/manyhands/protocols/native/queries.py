@@ -1,7 +1,7 @@
 """Queries of the native API: jobs, queues, workers, events, settings, the server itself."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -11,7 +11,7 @@ from manyhands import __version__
 from manyhands.config import OPTIONS
 from manyhands.dispatch.ask import settled
 from manyhands.dispatch.lookup import find_job
-from manyhands.dispatch.obstacles import why_waiting
+from manyhands.dispatch.obstacles import why_held_back, why_waiting
 from manyhands.model.filter import CONDITIONS, FilterError, Order, read_filter
 from manyhands.model.job import FINISHED, Job
 from manyhands.model.replies import Refusal, Why
@@ -144,7 +144,8 @@ class ApiQueries:
     async def queues(self, exchange: Exchange) -> None:
         """Queues ordered by name."""
         known = self._sources.of_caller.store.live.queues
-        await _answer_named(exchange, known, lambda name: self._queue(known[name]))
+        polled = await self._sources.of_caller.attention.polled(self._sources.clock.now())
+        await _answer_named(exchange, known, lambda name: self._queue(known[name], polled))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
@@ -152,14 +153,22 @@ class ApiQueries:
         known = self._sources.of_caller.store.live.queues.get(name)
         if known is None:
             raise problem(Refusal(Why.UNKNOWN_QUEUE, f"there is no queue {name!r}"))
-        await exchange.answer(self._queue(known))
+        polled = await self._sources.of_caller.attention.polled(self._sources.clock.now())
+        await exchange.answer(self._queue(known, polled))
 
-    def _queue(self, known: QueueFacts) -> answers.Queue:
+    def _queue(self, known: QueueFacts, polled: Collection[str]) -> answers.Queue:
         awaited = self._dispatcher.sleepers.is_wanted(known.queue.name)
         ready_at, now = known.oldest_ready_at(), self._sources.clock.now()
         retrying = sum(self._sources.store.live.retrying_counts(known.queue.name).values())
         return builders.queue(
-            known.queue, known.counts, ready_at, now, awaited=awaited, retrying=retrying
+            known.queue,
+            known.counts,
+            ready_at,
+            now,
+            awaited=awaited,
+            retrying=retrying,
+            polled=known.queue.name in polled,
+            waits=why_held_back(self._dispatcher, known.queue.name),
         )
 
     async def workers(self, exchange: Exchange) -> None:

@@ -11,7 +11,7 @@ from manyhands.access.audit import AUDIT_CONDITIONS, search_audit
 from manyhands.dispatch.ask import settled
 from manyhands.model.history import ALL_QUEUES, merged
 from manyhands.observe.history import RANGES
-from manyhands.observe.retries import RETRIED_JOBS_MAX, read_failures
+from manyhands.observe.retries import FailureReader
 from manyhands.protocols.native import answers, builders
 from manyhands.store.contract import FailureGroup, FailureQuestion
 from manyhands.web.envelope import Problem
@@ -30,6 +30,7 @@ class ApiOperating:
         self._sources = sources
         self._dispatcher = sources.dispatcher
         self._traffic = sources.traffic
+        self._failures = FailureReader()
 
     async def attention(self, exchange: Exchange) -> None:
         """What needs a person, counted now."""
@@ -46,6 +47,7 @@ class ApiOperating:
                 note.count,
                 note.retrying,
                 note.group_id or None,
+                note.job_id or None,
             )
             for note in attention.notes(now)
         ]
@@ -84,8 +86,7 @@ class ApiOperating:
         )
         query.finish()
         store = self._sources.of_caller.store
-        retried = store.live.retried_jobs(RETRIED_JOBS_MAX)
-        found = await asyncio.to_thread(read_failures, store, wanted, retried)
+        found = await self._failures.read(store, wanted)
         beside = {
             "groups": found.groups_count,
             "failed": found.failed_count,

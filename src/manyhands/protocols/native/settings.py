@@ -68,9 +68,9 @@ class LimitBody(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleBody(Wishes, kw_only=True):
-    """A template, and when it submits a job."""
+    """A template, and when it submits a job; or only whether an existing schedule is paused."""
 
-    queue: str
+    queue: Annotated[str | None, said("needed, unless only `paused` is set")] = None
     interval_ms: Whole | None = None
     cron: str | None = None
     time_zone: str = "UTC"
@@ -87,13 +87,21 @@ class ScheduleBody(Wishes, kw_only=True):
 
     def check(self) -> None:
         """Checks what the first firing is computed from."""
+        if self.queue is None:
+            raise bad_body("a schedule has a queue; without it, only paused can be set")
         if (self.interval_ms is None) == (self.cron is None):
             raise bad_body("a schedule has interval_ms or cron, and not both")
         if self.cron is not None and self.first_at is not None:
             raise bad_body("first_at is for intervals; a cron line sets its own first instant")
 
+    @property
+    def pauses_only(self) -> bool:
+        """Whether nothing but ``paused`` is given."""
+        return self == ScheduleBody(paused=self.paused)
+
     def schedule(self, schedule_id: str, next_at: int) -> Schedule:
         """The schedule under the id in the path."""
+        assert self.queue is not None, "checked before"
         payload, encoding = read_payload(self.payload, self.encoding)
         return Schedule(
             schedule_id=schedule_id,

@@ -35,6 +35,7 @@ from manyhands.store.index.tables import Table, add, discard
 _READY: Final = State.READY
 _LEASED: Final = State.LEASED
 _COMPLETED: Final = State.COMPLETED
+_LOST: Final = frozenset({State.FAILED, State.CANCELLED})
 _JOB_BYTES: Final = limits.JOB_BYTES
 
 
@@ -200,6 +201,17 @@ class Index:
     def dependants(self, key: str) -> Sequence[str]:
         found = self._dependants.get(key)
         return tuple(found) if found is not None else ()
+
+    def awaited_keys(self, count_max: int) -> list[str]:
+        return list(islice(self._dependants, count_max))
+
+    def is_lost(self, key: str) -> bool:
+        namespace, is_name, name = key.partition("\0")
+        job_id = self._names.get(namespace, {}).get(name, name) if is_name else key
+        value = self.value(job_id)
+        if value is None:
+            return True
+        return isinstance(value, Job) and value.state in _LOST and job_id not in self.unnotified
 
     def unnotified_of(self, job_id: str) -> Unnotified | None:
         return self.unnotified.get(job_id)

@@ -20,6 +20,7 @@ _SLICE_ROWS: Final = 1_000  # at most; the first slice is as long as the page
 _FIRST_ROWS_OF_MANY: Final = 8
 # With more (queue, state) pairs than this, a walk over all rows is cheaper.
 _PLACES_MAX: Final = 5_000
+_TAILS_MAX: Final = 200  # ids with the same end that are looked up one by one
 _SERIAL_MAX: Final = (1 << 63) - 1
 
 # A serial and the row of a job, or None if all rows up to that serial were looked at, or nothing if
@@ -89,6 +90,10 @@ class _Search:
         beside = place_beside(dialect, wanted)
         if beside is not None:
             return [self._walk(beside)]
+        if wanted.id_tail is not None:
+            ids = self._ids_with(wanted.id_tail)
+            if len(ids) < _TAILS_MAX:
+                return [self._jobs(ids)]
         states = wanted.states or tuple(State)
         streams = []
         if wanted.unique_key is not None:
@@ -112,6 +117,15 @@ class _Search:
                 (queue, state.value) for queue in queues for state in dict.fromkeys(states)
             )
         return streams
+
+    def _ids_with(self, tail: str) -> list[str]:
+        """Ids that end so. They alone are read, which is much quicker than a walk over the rows;
+        a tail that many have is found by a walk.
+        """
+        ends = where(self._dialect, Filter(id_tail=tail))
+        jobs = f"{self._dialect.prefix}jobs"
+        statement = f"SELECT jobs.job_id FROM {jobs} WHERE {ends.sql} LIMIT {_TAILS_MAX}"  # noqa: S608
+        return [row[0] for row in self._reader.rows(statement, ends.values)]
 
     def _merged(self, places: Iterable[tuple[str, str]]) -> list[Iterator[_Step]]:
         """The rows of several queues and states. One statement finds where each begins: a place is
