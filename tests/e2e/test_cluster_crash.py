@@ -247,7 +247,9 @@ def check_events(url: str) -> None:
 
 
 def check_watched(ledger: Ledger) -> None:
-    """The watcher was told of states in their order."""
+    """The watcher was told of everything, and of states in their order."""
+    unwatched = ledger.unwatched()
+    assert not unwatched, f"{len(unwatched)} events were not delivered: {unwatched[:3]}"
     for job_id, states in ledger.events.items():
         first = {state: states.index(state) for state in states}
         if "task_completed_v1" in first:

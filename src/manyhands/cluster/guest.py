@@ -78,7 +78,7 @@ class Guest:
         self._news.clear()
         self._wakes.clear()
         self._signals.clear()
-        send(Begin(self._router.epoch, self._router.events.last_seq))
+        send(Begin(self._router.epoch, self._router.events.published_seq))
         self._parts = self._router.original.parts(_PART_JOBS)
         self._send_part()
         self._flush_soon()
