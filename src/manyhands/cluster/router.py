@@ -32,7 +32,7 @@ from manyhands.cluster.link import (
     Wake,
     Want,
 )
-from manyhands.cluster.news import batch_of, news_of
+from manyhands.cluster.news import batch_of, news_of, steps_of, take_steps
 from manyhands.cluster.signals import FarListeners
 from manyhands.cluster.waits import Waits
 from manyhands.dispatch.clock import Clock
@@ -189,6 +189,7 @@ class Router(Dispatcher):
         self._ownerless_ms = clock.monotonic_ms()
         self._flush_asks_soon = False
         self._idle_waiters: list[Callable[[], None]] = []
+        self._released_number = 0  # of the last batch whose answers have left
         self.hold_time(_ELSEWHERE)
 
     # Asking.
@@ -506,9 +507,18 @@ class Router(Dispatcher):
                 waiting.sent = False
 
     def _take_news(self, news: News) -> None:
-        batch = batch_of(news)
+        batch: Batch | None
+        if news.steps:
+            batch = take_steps(news, self.mirror)
+            if batch is None:
+                _log.error("what the server that decides announced does not follow; asking anew")
+                self.owner = None  # the next beat makes a new link, and everything comes anew
+                self._host = None
+                return
+        else:
+            batch = batch_of(news)
+            self.mirror.take(batch, news.serial, news.position)
         self._waits.written(batch)
-        self.mirror.take(batch, news.serial, news.position)
         self.mirror.applied(news.applied)
         if news.number:
             self._mirrored.follow(batch.last_seq, news.applied_seq)
@@ -702,13 +712,29 @@ class Router(Dispatcher):
         batch = gathering.batch
         if batch is None:
             return
+        self._released_number = batch.number
         elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
         for listener in self.on_own:
             listener(batch, elapsed_ms)
         if self.guests:
-            news = [Packed(each) for each in news_of(batch, self)]
-            for guest in self.guests.values():
-                guest.publish(news)
+            self._publish(batch)
+
+    def open_number(self) -> int:
+        """Of the batch that takes in what is decided now."""
+        return self._released_number + len(self._in_flight) + 1
+
+    def _publish(self, batch: Batch) -> None:
+        """Sends what was committed to the fronts, packed once."""
+        steps = steps_of(batch, self)
+        short = [Packed(steps)] if steps is not None else None
+        whole: list[Packed] | None = None
+        for guest in self.guests.values():
+            if short is not None and guest.follows(batch):
+                guest.publish(short)
+                continue
+            if whole is None:
+                whole = [Packed(each) for each in news_of(batch, self)]
+            guest.publish(whole)
 
     def hurry(self) -> int:
         """Has everything durable applied soon; returns the number of its last batch."""
