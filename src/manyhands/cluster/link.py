@@ -163,6 +163,7 @@ class CompletedStep(Struct, frozen=True, gc=False, tag=2, array_like=True):
     lasted_ms: int
     result: bytes | None
     result_encoding: Encoding
+    payload: bytes | None = None  # in place of the one that it was submitted with
 
 
 Step = ReadyStep | LeasedStep | CompletedStep

@@ -102,6 +102,7 @@ def steps_of(batch: Batch, router: "Router") -> News | None:
                     entry.lasted_ms,
                     entry.result,
                     entry.result_encoding,
+                    entry.payload,
                 )
             )
     return News(
@@ -140,7 +141,12 @@ def take_steps(news: News, mirror: Mirror) -> Batch | None:
             value = mirror.lease(step.job_id, lease, step.lasted_ms)
         elif type(step) is CompletedStep:
             value = mirror.complete(
-                step.job_id, step.at, step.lasted_ms, step.result, step.result_encoding
+                step.job_id,
+                step.at,
+                step.lasted_ms,
+                step.result,
+                step.result_encoding,
+                step.payload,
             )
         else:
             assert isinstance(step, ReadyStep)

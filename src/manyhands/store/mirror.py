@@ -84,6 +84,7 @@ class Mirror:
         lasted_ms: int,
         result: bytes | None,
         result_encoding: Encoding,
+        payload: bytes | None,
     ) -> PlainCompleted | None:
         """It was completed."""
         index = self._index
@@ -95,10 +96,10 @@ class Mirror:
         else:
             return None
         completed = PlainCompleted(
-            leased, at, result, result_encoding, leased.queue, leased.holder, lasted_ms
+            leased, at, result, result_encoding, leased.queue, leased.holder, lasted_ms, payload
         )
         if before is leased:
-            index.complete_plain(leased, completed)
+            index.complete_plain(completed)
         else:
             assert isinstance(before, Job)
             index.change(before, completed.job())

@@ -65,7 +65,12 @@ class Owner(Desk):
         self.tell(Claim(queues=("q",), holder=holder, tokens=tokens, term_ms=60_000))
         self.run(100)
         for number in range(completes):
-            done = Complete(job_id=f"{number:032x}", proof=ByToken(f"t{number}"), result=b"done")
+            done = Complete(
+                job_id=f"{number:032x}",
+                proof=ByToken(f"t{number}"),
+                result=b"done",
+                replaces_payload=number == 1,
+            )
             self.tell(done)
         self.run(100)
 
