@@ -107,12 +107,13 @@ class Database:
         return ["runuser", "-u", _USER, "--", *command] if os.getuid() == 0 else list(command)
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
+        done = subprocess.run(
             self._as_user(str(self._programs / program), *arguments),
-            check=True,
+            check=False,
             capture_output=True,
             cwd="/",
         )
+        assert done.returncode == 0, f"{program}: {done.stderr.decode(errors='replace')}"
 
     def start(self) -> None:
         sync = "on" if self._durable else "off"

@@ -18,6 +18,7 @@ from bench_postgres import Bench, family_cpu, spread, table
 from cycles import IN_FLIGHT, driver_on
 
 SECONDS = 60.0
+SECONDS_MIN = 15.0  # a slice takes some of it
 SLICE_JOBS = 2_000
 RATE = 1_000.0  # life cycles a second: a part of what there is, so that slices are alike
 
@@ -39,7 +40,7 @@ async def load(store_name: str, seconds: float, postmaster: int) -> None:
 
 
 def measure(bench: Bench) -> None:
-    seconds = SECONDS * min(1.0, bench.scale)
+    seconds = max(SECONDS_MIN, SECONDS * min(1.0, bench.scale))
     store = bench.database.url(bench.database.new_schema())
     postmaster = bench.database._postmaster()  # noqa: SLF001
     words = [sys.executable, __file__, store, str(1.5 * seconds), str(postmaster)]

@@ -34,9 +34,9 @@ class Cluster:
         self.names: tuple[str, ...] = ()  # of all that there ever were, in order
         self._arguments = arguments
         self._starts = 0
-        self._secret = folder / "cluster.secret"
-        self._secret.write_text("a secret that all servers of a test share")
-        self._secret.chmod(0o600)
+        self.secret = folder / "cluster.secret"
+        self.secret.write_text("a secret that all servers of a test share")
+        self.secret.chmod(0o600)
         self.wires: dict[str, Wire] = {}
         self._wires = Wires() if wired else None
 
@@ -62,7 +62,7 @@ class Cluster:
             store or self.database.url(self.schema),
             *self._listening(name, address),
             "--cluster-secret-file",
-            str(self._secret),
+            str(self.secret),
             "--server-name",
             name,
             *self._arguments,

@@ -66,9 +66,24 @@ class Ledger:
         self.completed: Counter[str] = Counter()  # by job id, as workers were told
         self.completed_names: Counter[str] = Counter()
         self.reported: set[str] = set()  # those whose end a submitter waited for
+        # The same of jobs that end with their waiter: their end is told before it is on disk.
+        self.fleeting: set[str] = set()
         self.events: dict[str, list[str]] = {}  # job id -> states, as the watcher was told
         self.by_protocol: Counter[str] = Counter()
         self.errors: list[str] = []
+
+    def unwatched(self) -> list[str]:
+        """What was acknowledged, and no watcher was told."""
+        with self.lock:
+            ended = {*self.completed, *self.reported}
+            wanted = [(job_id, "task_pending_v1") for job_id in self.submitted]
+            wanted += [(job_id, "task_completed_v1") for job_id in ended]
+            found = self.events
+            return [
+                f"{exchange} of {job_id}"
+                for job_id, exchange in wanted
+                if exchange not in found.get(job_id, ())
+            ]
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -313,7 +328,7 @@ class GearmanSubmitter(Gearman):
         assert ended == handle
         if kind == wire.WORK_COMPLETE:
             with self.ledger.lock:
-                self.ledger.reported.add(_id_of(handle))
+                self.ledger.fleeting.add(_id_of(handle))
                 self.ledger.by_protocol["gearman waited for"] += 1
 
 
@@ -482,6 +497,18 @@ class AmqpWatcher(Client):
 
     protocol = "amqp"
 
+    def __init__(self, clients: "Clients", place: int) -> None:
+        super().__init__(clients, place)
+        self.over = threading.Event()  # later than for those whose jobs it watches
+        self.has_bound = threading.Event()
+
+    def last_look(self, seconds: float) -> None:
+        """Ends once everything that was acknowledged has been watched, or nothing more comes."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.ledger.unwatched():
+            time.sleep(_POLL_MS / 1000)
+        self.over.set()
+
     def talk(self) -> None:
         options = {"blocked_connection_timeout": PATIENCE_SECONDS, "connection_attempts": 1}
         with (
@@ -491,6 +518,7 @@ class AmqpWatcher(Client):
             channel = connection.channel()
             channel.basic_qos(prefetch_count=200)
             bind_all(channel, WATCHER, durable=True)
+            self.has_bound.set()
             for method, _, body in channel.consume(WATCHER, inactivity_timeout=0.2):
                 if method is not None:
                     status = json.loads(body)["status"]
@@ -532,13 +560,20 @@ class Clients:
         self._watcher = AmqpWatcher(self, 0)
 
     def __enter__(self) -> Ledger:
-        for client in (*self._clients, self._watcher):
+        self._watcher.thread.start()  # so that it gets to know every job
+        self._watcher.has_bound.wait(PATIENCE_SECONDS)
+        for client in self._clients:
             client.thread.start()
         return self.ledger
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
-        for client in (*self._clients, self._watcher):
+        self._join(*self._clients)
+        self._watcher.last_look(2 * PATIENCE_SECONDS)
+        self._join(self._watcher)
+
+    def _join(self, *clients: Client) -> None:
+        for client in clients:
             client.thread.join(2 * PATIENCE_SECONDS)
             if client.thread.is_alive():
                 self.ledger.errors.append(f"{client.name} did not end")

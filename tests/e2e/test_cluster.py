@@ -10,8 +10,10 @@ from contextlib import ExitStack, closing
 import httpx
 import pytest
 
+from manyhands.protocols.gearman import codec as wire
 from tests.amqp.watching import connect, url_of
 from tests.e2e.cluster import ALL, is_ready, running
+from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.peers import FAILURE_TEXT, PEERS, SAMPLES
 from tests.e2e.serving import Api, command, environment, run, wait_until
 from tests.e2e.test_every_pair import PENDING, RUNNING, Pair, every_pair
@@ -313,6 +315,23 @@ def test_when_the_server_that_decides_is_killed_another_takes_over_and_nothing_i
     assert len(rest) == len(ids) - 2
     two.start(owner)
     assert state(two.servers[owner], held["id"]) == "completed"
+
+
+def test_who_waits_at_one_server_hears_of_the_end_although_the_one_that_decides_is_killed(two):
+    """S39 and S47: a job in the foreground, whose waiter is there all the time."""
+    owner = two.decider()
+    (front,) = (name for name in two.servers if name != owner)
+    with closing(GearmanTalk(two.servers[front])) as talk:
+        talk.put(wire.SUBMIT_JOB, b"q", b"", b"x")
+        kind, (handle, *_) = talk.next()
+        assert kind == wire.JOB_CREATED
+        two.kill(owner)
+        (job,) = wait_until(lambda: claim(two.servers[front]))
+        complete(two.servers[front], job)
+
+        assert talk.next() == (wire.WORK_COMPLETE, [handle, b'"done"'])
+        talk.put(wire.ECHO_REQ, b"nothing else came")
+        assert talk.next() == (wire.ECHO_RES, [b"nothing else came"])
 
 
 def test_a_front_that_is_killed_disturbs_nobody(two):

@@ -2,6 +2,7 @@
 that crashes and fails over: whatever was acknowledged is there, and nothing was done twice.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -30,6 +31,7 @@ SEED = int(os.environ.get("MANYHANDS_CLUSTER_SEED", "1"))
 NAMES = ("a", "b", "c")
 LEASE_SECONDS = 3
 FENCED = 4
+RECONNECTS = "manyhands_pg_reconnects_total"
 # Everything is to be there at the end, however long it runs.
 OPTIONS = {
     "cluster_lease_seconds": str(LEASE_SECONDS),
@@ -138,11 +140,26 @@ class Faults:
         self._fail_over()
 
     def lose_tail(self) -> None:
-        """The standby that is promoted lacks what was committed last."""
+        """The standby that is promoted lacks what was committed last. Until it is written again,
+        whoever wrote it must live.
+        """
         self.heal()
+        before = self._reconnects()
         self.database.part()
         time.sleep(self.rng.uniform(0.1, 0.5))
         self._fail_over()
+        wait_until(lambda: self._have_found_back(before))
+
+    def _have_found_back(self, before: dict[int, float]) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            now = self._reconnects()
+            return all(count > before.get(pid, 0) for pid, count in now.items())
+        return False
+
+    def _reconnects(self) -> dict[int, float]:
+        """How often each server has found back to the database, and to what it had written."""
+        servers = [one for one in self.cluster.servers.values() if one.process.poll() is None]
+        return {one.process.pid: metric(one.url, RECONNECTS) for one in servers}
 
     def _fail_over(self) -> None:
         self.database.fail_over()
@@ -203,8 +220,12 @@ def check(cluster: Cluster, ledger: Ledger) -> None:
 
 
 def is_applied(url: str) -> bool:
-    text = httpx.get(f"{url}/metrics", timeout=60.0).text
-    return "\nmanyhands_apply_lag_seconds 0.0\n" in text
+    return metric(url, "manyhands_apply_lag_seconds") == 0
+
+
+def metric(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics", timeout=60.0).text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 def check_states(found: dict[str, str], submitted: set[str], completed: list[str]) -> None:
@@ -247,7 +268,9 @@ def check_events(url: str) -> None:
 
 
 def check_watched(ledger: Ledger) -> None:
-    """The watcher was told of states in their order."""
+    """The watcher was told of everything, and of states in their order."""
+    unwatched = ledger.unwatched()
+    assert not unwatched, f"{len(unwatched)} events were not delivered: {unwatched[:3]}"
     for job_id, states in ledger.events.items():
         first = {state: states.index(state) for state in states}
         if "task_completed_v1" in first:

@@ -20,16 +20,19 @@ class Ledger:
         self.world = world
         self.submitted: dict[str, str] = {}  # acknowledged
         self.completed: Counter[str] = Counter()  # acknowledged
+        self.answered: set[str] = set()  # those that end with their waiters
         self.waited_for: dict[str, Node] = {}  # by a connection of this server, once accepted
         self.ended: Counter[str] = Counter()  # as those were told that waited
         self.refused: Counter[r.Why] = Counter()
         self.workers: list[Worker] = []
-        self._asked: Counter[Node] = Counter()
-        self._told: dict[Node, int] = {}
+        self._asked: Counter[object] = Counter()
+        self._told: dict[object, int] = {}
 
-    def ask(self, node: Node, command: c.Command, settle=None) -> None:
-        self._asked[node] += 1
-        number = self._asked[node]
+    def ask(self, node: Node, command: c.Command, settle=None, *, client=None) -> None:
+        """Asks as a client of its own, or as one that all others at this server share."""
+        client = client or node
+        self._asked[client] += 1
+        number = self._asked[client]
 
         def settled(reply: r.Reply) -> None:
             if not node.alive:
@@ -39,8 +42,8 @@ class Ledger:
                 self.refused[reply.why] += 1
             else:
                 # Refusals need no decision: sessions keep them in order.
-                assert self._told.get(node, 0) < number, "an answer overtook another one"
-                self._told[node] = number
+                assert self._told.get(client, 0) < number, "an answer overtook another one"
+                self._told[client] = number
             if settle is not None:
                 settle(reply)
 
@@ -61,6 +64,27 @@ class Ledger:
         self.ask(node, c.Submit((item,)), settle)
         return job_id
 
+    def submit_in_foreground(self, node: Node) -> str:
+        """A job that ends with its waiter (rule 22): nothing is promised, but whoever waits is told
+        of the job before its end.
+        """
+        job_id = node.ids.job_id(node.clock.now())
+        name = node.ids.connection()
+
+        def settle(_: r.Reply) -> None:
+            if node.alive:
+                self.answered.add(job_id)  # a refusal may say that nobody knows
+
+        def heard(signal: Signal) -> None:
+            assert job_id in self.answered, f"{job_id} ended before its submitter was told of it"
+            if signal.job.state in FINISHED:
+                self.ended[job_id] += 1
+
+        node.router.on_signal[name] = heard
+        item = c.NewJob(job_id=job_id, queue=QUEUE, waiter=name, durable_interest=False)
+        node.router.ask(c.Submit((item,), early=True), settle)
+        return job_id
+
     def _connection(self, node: Node) -> str:
         name = node.ids.connection()
 
@@ -76,7 +100,14 @@ class Ledger:
         self.claim(node, queue, count, lambda jobs: [self.complete(node, job) for job in jobs])
 
     def claim(
-        self, node: Node, queue: str, count: int, take, connection: str | None = None
+        self,
+        node: Node,
+        queue: str,
+        count: int,
+        take,
+        connection: str | None = None,
+        *,
+        client=None,
     ) -> None:
         tokens = tuple(node.ids.token() for _ in range(count))
         holder = Holder("native", f"{node.name}{self.world.rng.randint(0, 3)}")
@@ -88,7 +119,7 @@ class Ledger:
         command = c.Claim(
             queues=(queue,), holder=holder, tokens=tokens, term_ms=term_ms, connection=connection
         )
-        self.ask(node, command, settle)
+        self.ask(node, command, settle, client=client)
 
     def complete(self, node: Node, job: Job, done=None) -> None:
         def settle(reply: r.Reply) -> None:
@@ -142,7 +173,7 @@ class Worker:
     def go_on(self) -> None:
         if not self.is_waiting and self.node.alive:
             self.is_waiting = True
-            self._ledger.claim(self.node, QUEUE, 2, self._take, self._connection)
+            self._ledger.claim(self.node, QUEUE, 2, self._take, self._connection, client=self)
 
     def _take(self, jobs: tuple[Job, ...]) -> None:
         self.is_waiting = False

@@ -51,6 +51,8 @@ class Story:
         for node in self.world.living():
             for _ in range(rng.randint(0, 3)):
                 ledger.submit(node, waits=rng.random() < 0.3)
+            if rng.random() < 0.5:
+                ledger.submit_in_foreground(node)
             ledger.work(node, count=rng.randint(1, 4))
         if rng.random() < 0.5:
             ledger.keep_working()

@@ -383,6 +383,10 @@ class End:
         self.arrives_us = max(world.time.now_us + world.rng.randint(50, slow_us), self.arrives_us)
         other.node.loop.arrive(self.arrives_us - world.time.now_us, arrive)
 
+    def forget(self) -> None:
+        """What was held never arrives."""
+        self._held.clear()
+
     def mend(self) -> None:
         """What was held goes on."""
         held, self._held = self._held, []

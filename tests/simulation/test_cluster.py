@@ -3,6 +3,7 @@
 import pytest
 
 from manyhands.cluster.link import Begin
+from manyhands.model.job import State
 from tests.simulation.cluster_ledger import Ledger
 from tests.simulation.cluster_story import Story
 from tests.simulation.cluster_world import Cluster
@@ -73,6 +74,99 @@ def test_a_front_finds_back_to_the_owner_after_one_of_a_lost_past_has_announced_
     assert front.member.is_ready
 
 
+def test_nobody_is_told_twice_of_the_end_of_a_job_that_he_alone_wanted() -> None:
+    """Rule 22: he is told before it is on disk, and the next owner finds the job unfinished."""
+    world = Cluster(6)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    here, there = (node for node in world.living() if node is not owner)
+    job_id = ledger.submit_in_foreground(here)
+    world.run(0.5)
+    ledger.work(there)
+    world.until(lambda: owner.store.live.live_job(job_id).state is State.LEASED)
+    world.base.is_away = True  # so the end is not on disk
+    world.until(lambda: ledger.ended[job_id] == 1)
+    owner.crash()
+    world.base.is_away = False
+
+    world.until(lambda: ledger.completed[job_id] == 1)  # as its worker is told by the next one
+    world.run(1.0)
+
+    assert ledger.ended[job_id] == 1
+
+
+def test_whoever_waits_hears_of_an_end_that_came_while_the_link_was_broken() -> None:
+    """S47."""
+    world = Cluster(7)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    here, there = (node for node in world.living() if node is not owner)
+    job_id = ledger.submit(here, waits=True)
+    world.until(lambda: job_id in ledger.submitted)
+    world.run(0.5)
+    world.cut(owner.name, here.name)
+    ledger.work(there)
+    world.until(lambda: ledger.completed[job_id] == 1)
+    for end in here.ends:
+        end.lose("the wire broke")  # and with it the news
+        end.forget()
+    world.heal()
+
+    world.run(5.0)
+
+    assert ledger.ended[job_id] == 1
+
+
+def test_whoever_waits_hears_of_an_end_that_the_server_that_decided_took_with_it() -> None:
+    """S31 and S47: also where it was on disk, and nobody told of it."""
+    world = Cluster(8)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    here, there = (node for node in world.living() if node is not owner)
+    waiting = [ledger.submit(node, waits=True) for node in (here, there)]
+    world.until(lambda: all(job_id in ledger.submitted for job_id in waiting))
+    world.run(0.5)
+    for node in (here, there):
+        world.cut(owner.name, node.name, both_ways=False)
+    ledger.work(owner, count=2)
+    world.until(lambda: all(ledger.completed[job_id] == 1 for job_id in waiting))
+    owner.crash()
+    for end in owner.ends:
+        end.forget()
+    world.heal()
+
+    world.run(10.0)
+
+    assert [ledger.ended[job_id] for job_id in waiting] == [1, 1]
+
+
+def test_a_job_that_only_its_waiter_wants_outlives_the_server_that_took_it() -> None:
+    """Rule 22: it was accepted before it was on disk, and its waiter is still there."""
+    world = Cluster(9)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    here, there = (node for node in world.living() if node is not owner)
+    world.base.is_away = True
+    waiting = [ledger.submit_in_foreground(node) for node in (here, there)]
+    world.until(lambda: all(job_id in ledger.answered for job_id in waiting))
+    owner.crash()
+    world.base.is_away = False
+    world.run(10.0)
+
+    ledger.work(there, count=2)
+    world.run(5.0)
+
+    assert [ledger.ended[job_id] for job_id in waiting] == [1, 1]
+
+
 # The first ones, and those that have failed once.
 SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070)
 
@@ -138,3 +232,25 @@ def _left_ms(owner, job_id: str) -> int:
     job = owner.store.live.live_job(job_id)
     assert job.lease is not None
     return job.lease.expires_at - owner.clock.now()
+
+
+def test_a_server_whose_tenure_is_closed_does_not_call_again_and_again() -> None:
+    """S67: it slept through its takeover, and the others hang up."""
+    world = Cluster(10)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    sleeper = next(node for node in world.living() if node is not owner)
+    calls: list[str] = []
+    call = sleeper.call
+    sleeper.call = lambda address, *rest: (calls.append(address), call(address, *rest))
+    sleeper.member._shared.beat = lambda *_: None  # no beat of its own shows that it is closed
+    world.run(0.5)
+    world.base.close(sleeper.tenure)
+    world.until(lambda: sleeper.tenure not in owner.member.membership.tenures)
+
+    world.run(2.0)
+
+    assert sleeper.alive
+
+    assert len(calls) <= 2 * 5

@@ -232,10 +232,10 @@ def test_sleepers_that_are_never_woken_are_noticed(monkeypatch):
 def test_a_place_in_the_log_that_is_ahead_of_what_was_read_is_noticed(monkeypatch):
     save = WatchQueue.save
 
-    def hasty(self):
+    def hasty(self, server=""):
         ahead, self._ahead = self._ahead, deque()
         try:
-            return save(self)
+            return save(self, server)
         finally:
             self._ahead = ahead
 

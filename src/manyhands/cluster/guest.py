@@ -58,6 +58,7 @@ class Guest:
         self._wakes: dict[str, int] = {}
         self._hands = FarHands(router.sleepers, self._wake)
         self._parts: Iterator[Batch] | None = None  # of what it does not know yet
+        self._told_with = 0  # what it was sent may hold decisions up to this batch
         self._soon = False
 
     # The link.
@@ -78,7 +79,7 @@ class Guest:
         self._news.clear()
         self._wakes.clear()
         self._signals.clear()
-        send(Begin(self._router.epoch, self._router.events.last_seq))
+        send(Begin(self._router.epoch, self._router.events.published_seq))
         self._parts = self._router.original.parts(_PART_JOBS)
         self._send_part()
         self._flush_soon()
@@ -116,6 +117,7 @@ class Guest:
             router.loop.call_soon(self._send_part)
             return
         self._parts = None
+        self._told_with = router.open_number()
         self._send(End(router.original.graphs))
         self.count(router.original.counts(all_of_them=True))
 
@@ -178,6 +180,10 @@ class Guest:
             waking.look_at(queue)
 
     # What it is told.
+
+    def follows(self, batch: Batch) -> bool:
+        """Whether it knew everything before this batch, so that what happened in it is enough."""
+        return self._parts is None and batch.number > self._told_with
 
     def publish(self, news: Sequence[Packed]) -> None:
         """What was committed. In a turn it goes before the answers, so that whoever has an answer

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from manyhands.model.commands import Command, Submit
 from manyhands.model.events import Cursor, Event, Signal
-from manyhands.model.job import Job, Schedule, State
+from manyhands.model.job import Holder, Job, Origin, Schedule, State
+from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
 from manyhands.model.replies import Reply
 
@@ -119,6 +120,55 @@ class PieceNews(Struct, frozen=True, gc=False, array_like=True):
     is_log: bool = False
 
 
+class ReadyStep(Struct, frozen=True, gc=False, tag=0, array_like=True):
+    """A plain job was submitted. What many jobs have in common is in a table of the message, and
+    here is its place there.
+    """
+
+    job_id: str
+    serial: int
+    queue: str
+    payload: bytes
+    encoding: Encoding
+    terms: int
+    origin: int
+    priority: float
+    position: int
+    submitted_at: int
+    at: int
+    unique_key: bytes | None
+    durable_interest: bool
+    waiters: tuple[str, ...]
+
+
+class LeasedStep(Struct, frozen=True, gc=False, tag=1, array_like=True):
+    """It was claimed."""
+
+    job_id: str
+    token: str
+    holder: int
+    at: int
+    lasted_ms: int
+    term_ms: int | None
+    expires_at: int | None
+    cutoff_at: int | None
+    connection: str | None
+
+
+class CompletedStep(Struct, frozen=True, gc=False, tag=2, array_like=True):
+    """It was completed."""
+
+    job_id: str
+    at: int
+    lasted_ms: int
+    result: bytes | None
+    result_encoding: Encoding
+    payload: bytes | None = None  # in place of the one that it was submitted with
+
+
+Step = ReadyStep | LeasedStep | CompletedStep
+
+
 class News(Struct, frozen=True, gc=False, tag=8, array_like=True, kw_only=True):
     """What the owner committed: the present value of what changed. None: it was removed."""
 
@@ -135,6 +185,11 @@ class News(Struct, frozen=True, gc=False, tag=8, array_like=True, kw_only=True):
     schedules: dict[str, Schedule | None] = {}
     cursors: dict[str, Cursor | None] = {}
     pieces: tuple[PieceNews, ...] = ()
+    # Where nothing happened but to plain jobs, this stands for jobs and events.
+    steps: tuple[Step, ...] = ()
+    terms: tuple[Terms, ...] = ()
+    origins: tuple[Origin, ...] = ()
+    holders: tuple[Holder, ...] = ()
 
 
 class Begin(Struct, frozen=True, gc=False, tag=9, array_like=True):

@@ -63,6 +63,7 @@ class Other:
         self.peer: Peer | None = None
         self.calling = False  # or about to
         self.said_goodbye = False  # it stops in order, and closes its tenure by itself
+        self.linked_ms = now_ms  # since when there is one
         self.unlinked_ms = now_ms  # since when there is no link
         self.round_trip_ms: float | None = None
         self.pinged: dict[int, float] = {}
@@ -116,6 +117,8 @@ class Member:
         self._ended = False
         self._beating = False
         self._busy = False  # a takeover, a claim, a load or a hand-over is under way
+        self._taking_over = 0  # the tenure that is said to be dead
+        self._failure = ""  # the last one that is said; the database may be away for long
         self._pings = 0
         self._hurries = 0
         self._hurrying: dict[int, _Hurrying] = {}
@@ -188,6 +191,7 @@ class Member:
             membership.fail()
             return
         membership.take(found, sent_ms, self._clock.monotonic_ms())
+        self._failure = ""
         router = self.router
         displaced = router.decides and membership.owner != membership.tenure
         if displaced or (found.epoch < router.epoch and router.epoch_ms < sent_ms):
@@ -281,6 +285,7 @@ class Member:
         def opened(peer: Peer) -> None:
             other.calling = False
             other.peer = peer
+            other.linked_ms = self._clock.monotonic_ms()
             other.refusals = 0
             other.said_goodbye = False
             _log.info("linked", server=other.row.server, address=other.row.address)
@@ -324,7 +329,14 @@ class Member:
         other.pinged.clear()
         other.unlinked_ms = since_ms
         _log.warning("a link broke", server=other.row.server, reason=reason)
-        if not self._ended:
+        if self._ended:
+            return
+        if self._clock.monotonic_ms() - other.linked_ms < _CALL_AGAIN_SECONDS * 1000:
+            # It does not want us: perhaps our tenure is closed.
+            other.calling = True
+            self._loop.call_later(_CALL_AGAIN_SECONDS, lambda: self._call_again(other))
+            self.beat_now()
+        else:
             self._call(other)  # at once: whether it is refused tells whether the process lives
 
     def _not_reached(self, other: Other, reason: str) -> None:
@@ -498,7 +510,9 @@ class Member:
 
     def _take_over(self, dead: Tenure) -> None:
         self._busy = True
-        _log.warning("a server is dead; taking over", server=dead.server, tenure=dead.tenure)
+        if dead.tenure != self._taking_over:
+            self._taking_over = dead.tenure
+            _log.warning("a server is dead; taking over", server=dead.server, tenure=dead.tenure)
 
         def done(found: bool | Exception) -> None:  # noqa: FBT001
             self._busy = False
@@ -531,13 +545,15 @@ class Member:
             _log.info("this server decides now", epoch=self.membership.epoch)
             self.beat_now()
 
+        self.router.remember_waits()
         self._shared.load(done)
 
     def _failed(self, sentence: str, error: Exception) -> None:
         if isinstance(error, FencedError):
             self._fence(error)
-        else:
-            _log.warning(sentence, reason=str(error))
+        elif sentence != self._failure:
+            self._failure = sentence
+            _log.warning(sentence, reason=" ".join(str(error).split()))
 
     def _step_down(self) -> None:
         """The earliest server decides from now on; this one cannot reach all that live."""

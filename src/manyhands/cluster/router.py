@@ -32,10 +32,10 @@ from manyhands.cluster.link import (
     Wake,
     Want,
 )
-from manyhands.cluster.news import batch_of, news_of
+from manyhands.cluster.news import batch_of, news_of, steps_of, take_steps
 from manyhands.cluster.signals import FarListeners
+from manyhands.cluster.waits import Waits
 from manyhands.dispatch.clock import Clock
-from manyhands.dispatch.delivery import Listeners
 from manyhands.dispatch.dispatcher import Dispatcher, Refused, Settle
 from manyhands.dispatch.loops import Loop
 from manyhands.loggers import get_logger
@@ -56,9 +56,10 @@ from manyhands.model.commands import (
     Submit,
     Tick,
 )
-from manyhands.model.job import Holder, Job
+from manyhands.model.events import Signal
+from manyhands.model.job import FINISHED, Holder, Job
 from manyhands.model.plain import PlainLeased
-from manyhands.model.replies import Accepted, Refusal, Reply, Why
+from manyhands.model.replies import Accepted, Found, Refusal, Reply, Why
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Mirrored
 
@@ -107,7 +108,7 @@ class Forwarding:
 class _Waiting:
     """A command of a client here that is not answered yet."""
 
-    __slots__ = ("asked_ms", "command", "refused", "sent", "settle", "weight")
+    __slots__ = ("again", "asked_ms", "command", "refused", "sent", "settle", "weight")
 
     def __init__(
         self, command: Command, settle: Settle | None, refused: Refused | None, asked_ms: float
@@ -117,6 +118,7 @@ class _Waiting:
         self.refused = refused
         self.asked_ms = asked_ms
         self.sent = False  # to some owner
+        self.again = False  # asked over more than one link
         self.weight = _weight_of(command)
 
 
@@ -154,6 +156,8 @@ class Router(Dispatcher):
         )
         self.loop = loop
         self.incarnation = incarnation
+        self._waits = Waits(store.live, self.on_signal.__contains__)
+        self.far_listeners.on_end = self._waits.told
         self.mirror = store.mirror()
         self.original = store.original()
         self._mirrored = store
@@ -185,6 +189,7 @@ class Router(Dispatcher):
         self._ownerless_ms = clock.monotonic_ms()
         self._flush_asks_soon = False
         self._idle_waiters: list[Callable[[], None]] = []
+        self._released_number = 0  # of the last batch whose answers have left
         self.hold_time(_ELSEWHERE)
 
     # Asking.
@@ -369,7 +374,7 @@ class Router(Dispatcher):
             self._take_news(message)
         elif isinstance(message, Signals):
             for signal in message.signals:
-                Listeners.deliver(self.far_listeners, signal)
+                self.far_listeners.deliver_here(signal)
         elif isinstance(message, Wake):
             self._take_wakes(message)
         elif isinstance(message, Undecided):
@@ -377,12 +382,12 @@ class Router(Dispatcher):
         elif isinstance(message, Counts):
             self.mirror.count(message.finished)
             self.mirror.applied(message.applied)
-            if message.applied_seq > self._mirrored.applied_seq():
-                self._mirrored.follow(self.events.last_seq, message.applied_seq)
-                self.events.look_again()
+            self._mirrored.follow(self.events.published_seq, message.applied_seq)
+            self.events.stored(message.applied_seq)
         elif isinstance(message, End):
             self.mirror.end(message.graphs)
             self.is_mirrored = True
+            self._tell_ends()
 
     def _begin(self, incarnation: str, send: Callable[[Sent], None], begin: Begin) -> None:
         """A server announces that it decides."""
@@ -394,12 +399,41 @@ class Router(Dispatcher):
         self.owner = incarnation
         self._host = send
         self.is_mirrored = False
+        self.remember_waits()
         self.mirror.begin()
-        self._mirrored.follow(begin.last_seq, self._mirrored.applied_seq())
-        self.events.restart(begin.last_seq)
+        stored_seq = self._mirrored.applied_seq()
+        self._mirrored.follow(begin.last_seq, stored_seq)
+        self.events.restart(begin.last_seq, stored_seq)
         self._ask_again(incarnation)
         self.counted_sleepers.forget_changes()
         self._send_soon()
+
+    def remember_waits(self) -> None:
+        """What is known of the jobs is about to be replaced by what the next owner knows."""
+        self._waits.remember(list(self.on_signal))
+
+    def _tell_ends(self) -> None:
+        """What the owner knows is known here: jobs that have ended meanwhile are looked up, and
+        those told who wait for them.
+        """
+        for job_id, names in self._waits.ended():
+
+            def tell(reply: Reply, job_id: str = job_id, names: tuple[str, ...] = names) -> None:
+                job = reply.job if type(reply) is Found else None
+                untold = self._waits.is_untold(job_id)
+                if untold and job is not None and job.state in FINISHED:
+                    self.far_listeners.deliver_here(Signal(job, "ended", b"", names), once=True)
+
+            self.ask(Look(job_id), tell)
+
+    def _submit_unwritten(self) -> None:
+        """Jobs that an owner that is gone had accepted, and perhaps not written down."""
+        for command in self._waits.unwritten():
+            if self.decides:
+                self.ask_again(command, None)
+            else:
+                self._forward(command, None, None)
+                self._waiting[self._number].sent = True  # so the owner looks for traces first
 
     def _ask_again(self, incarnation: str) -> None:
         """What was not answered is asked once more. If the owner is the same, it knows the numbers
@@ -412,6 +446,7 @@ class Router(Dispatcher):
             self.forwarding.held_ms += now_ms - max(waiting.asked_ms, self._ownerless_ms)
             if not waiting.sent:
                 continue
+            waiting.again = True
             if same:
                 waiting.sent = False  # a number that it has seen is not decided again
             elif may_repeat(waiting.command):
@@ -422,6 +457,8 @@ class Router(Dispatcher):
         self._unsent = list(self._waiting)
         for waiting in unknown:
             self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
+        if not same:
+            self._submit_unwritten()
 
     def lose_host(self, send: Callable[[Sent], None], since_ms: float) -> None:
         """A link to another server broke; it was silent since that instant."""
@@ -436,6 +473,7 @@ class Router(Dispatcher):
 
     def _take_answers(self, message: Answers) -> None:
         answers: list[tuple[Settle, Reply]] = []
+        looks = False
         for number, reply in message.replies:
             waiting = self._drop(number)
             if waiting is None:
@@ -445,8 +483,15 @@ class Router(Dispatcher):
                 settle = waiting.refused()
             if settle is not None:
                 answers.append((settle, reply))
+            if waiting.again:
+                self._waits.asked_again(waiting.command, reply)
+                looks = self.is_mirrored
+            if type(waiting.command) is Submit and waiting.command.early:
+                self._waits.accepted(waiting.command, reply)
         self.forwarding.answered += len(message.replies)
         self._listeners.answer(answers)
+        if looks:
+            self._tell_ends()
         for notify in self.on_progress:
             notify()
         if not self._waiting and self._idle_waiters:
@@ -462,12 +507,23 @@ class Router(Dispatcher):
                 waiting.sent = False
 
     def _take_news(self, news: News) -> None:
-        batch = batch_of(news)
-        self.mirror.take(batch, news.serial, news.position)
+        batch: Batch | None
+        if news.steps:
+            batch = take_steps(news, self.mirror)
+            if batch is None:
+                _log.error("what the server that decides announced does not follow; asking anew")
+                self.owner = None  # the next beat makes a new link, and everything comes anew
+                self._host = None
+                return
+        else:
+            batch = batch_of(news)
+            self.mirror.take(batch, news.serial, news.position)
+        self._waits.written(batch)
         self.mirror.applied(news.applied)
         if news.number:
             self._mirrored.follow(batch.last_seq, news.applied_seq)
             self.events.publish(batch.entries, batch.last_seq)
+            self.events.stored(news.applied_seq)
             self._listeners.committed(batch, 0.0)
             for listener in self.on_news:
                 listener(batch, 0.0)
@@ -538,6 +594,8 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         for each in waiting.values():
             self._decide_again(each)
+        self._submit_unwritten()
+        self._tell_ends()
         for guest in self.guests.values():
             self._listen_to(guest)
         self.waking.where_there_is_work()
@@ -579,7 +637,14 @@ class Router(Dispatcher):
                 self._refuse(UNKNOWN_OUTCOME, settle, refused)
                 return
             self.forwarding.repeated += 1
-            self.ask_again(command, settle, refused)
+
+            def settled(reply: Reply) -> None:
+                if settle is not None:
+                    settle(reply)
+                self._waits.asked_again(command, reply)
+                self._tell_ends()
+
+            self.ask_again(command, settled, refused)
         else:
             self.ask(command, settle, refused)
 
@@ -647,13 +712,29 @@ class Router(Dispatcher):
         batch = gathering.batch
         if batch is None:
             return
+        self._released_number = batch.number
         elapsed_ms = self.clock.monotonic_ms() - gathering.started_ms
         for listener in self.on_own:
             listener(batch, elapsed_ms)
         if self.guests:
-            news = [Packed(each) for each in news_of(batch, self)]
-            for guest in self.guests.values():
-                guest.publish(news)
+            self._publish(batch)
+
+    def open_number(self) -> int:
+        """Of the batch that takes in what is decided now."""
+        return self._released_number + len(self._in_flight) + 1
+
+    def _publish(self, batch: Batch) -> None:
+        """Sends what was committed to the fronts, packed once."""
+        steps = steps_of(batch, self)
+        short = [Packed(steps)] if steps is not None else None
+        whole: list[Packed] | None = None
+        for guest in self.guests.values():
+            if short is not None and guest.follows(batch):
+                guest.publish(short)
+                continue
+            if whole is None:
+                whole = [Packed(each) for each in news_of(batch, self)]
+            guest.publish(whole)
 
     def hurry(self) -> int:
         """Has everything durable applied soon; returns the number of its last batch."""

@@ -3,9 +3,12 @@ its server.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from manyhands.dispatch.delivery import Listeners
 from manyhands.model.events import Signal
+
+_TOLD_KEPT_MAX: Final = 10_000
 
 
 class FarListeners(Listeners):
@@ -16,11 +19,30 @@ class FarListeners(Listeners):
         self._incarnation = incarnation
         # By incarnation: the fronts of an owner.
         self.fronts: dict[str, Callable[[Signal], None]] = {}
+        self.on_end: Callable[[str], None] = lambda _job_id: None  # before an end is told here
+        self._told: dict[tuple[str, int], None] = {}  # the latest ends that may be told again
+
+    def deliver_here(self, signal: Signal, *, once: bool = False) -> None:
+        """Delivers to connections of this server. The end of a job that only they want is told
+        before it is on disk: if the server that decided it dies, the job ends once more, and nobody
+        is told twice. The same with ``once``.
+        """
+        if signal.what == "ended":
+            job, told = signal.job, self._told
+            end = (job.job_id, job.incarnation)
+            if end in told:
+                return
+            self.on_end(job.job_id)
+            if once or not job.durable_interest:
+                told[end] = None
+                if len(told) > _TOLD_KEPT_MAX:
+                    del told[next(iter(told))]
+        super().deliver(signal)
 
     def deliver(self, signal: Signal) -> None:
         fronts = self.fronts
         if not fronts:
-            super().deliver(signal)
+            self.deliver_here(signal)
             return
         here = False
         there: dict[str, None] = {}
@@ -35,7 +57,7 @@ class FarListeners(Listeners):
                 fronts[incarnation](signal)
                 passed_on = True
         if here or not passed_on:
-            super().deliver(signal)
+            self.deliver_here(signal)
         if signal.what == "notice" and not here and not passed_on:
             # A lease without a connection: whichever server its worker talks to.
             for pass_on in fronts.values():

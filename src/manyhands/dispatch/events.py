@@ -25,28 +25,43 @@ class EventLog:
         self._store = store
         self._recent: deque[Event | Plain] = deque(maxlen=RECENT_COUNT_MAX)
         self._watchers: dict[Callable[[], None], None] = {}
-        self.last_seq = store.last_seq()
+        self.published_seq = store.last_seq()
+        # How far the store can be read, if that is not all that is older than what is in memory.
+        self._stored_seq: int | None = None
+        # The last event that can be read. All before it can, unless they were dropped.
+        self.last_seq = self.published_seq
 
     def publish(self, events: Sequence[Event | Plain], last_seq: int) -> None:
         """Publishes committed events, the last one with this number."""
         if not events:
             return
         self._recent.extend(events)
-        self.last_seq = last_seq
-        if self._watchers:
-            self._call_watchers()
+        self.published_seq = last_seq
+        self._show()
 
-    def restart(self, last_seq: int) -> None:
-        """Everything up to this number has been published, by another server; it is read from the
-        store.
+    def restart(self, last_seq: int, stored_seq: int | None = None) -> None:
+        """Everything up to ``last_seq`` has been published. Where another server did, the store may
+        have it up to ``stored_seq`` only, and says when it has more (``stored``).
         """
         self._recent.clear()
-        self.last_seq = last_seq
-        self.look_again()
+        self.published_seq, self._stored_seq = last_seq, stored_seq
+        self.last_seq = 0
+        self._show()
 
-    def look_again(self) -> None:
-        """Calls the watchers: more of what was published can be read."""
-        if self._watchers:
+    def stored(self, seq: int) -> None:
+        """Events up to this number can be read from the store."""
+        self._stored_seq = seq
+        self._show()
+
+    def _show(self) -> None:
+        """What lies between the store and memory cannot be read yet, nor what follows it: whoever
+        reads would pass over it.
+        """
+        shown, stored_seq = self.published_seq, self._stored_seq
+        if stored_seq is not None and stored_seq < shown - len(self._recent):
+            shown = stored_seq
+        before, self.last_seq = self.last_seq, shown
+        if shown > before and self._watchers:
             self._call_watchers()
 
     def _call_watchers(self) -> None:
@@ -71,14 +86,14 @@ class EventLog:
 
     def is_recent(self, seq: int) -> bool:
         """Whether the events after a sequence number are in memory."""
-        return seq >= self.last_seq - len(self._recent)
+        return seq >= self.published_seq - len(self._recent)
 
     def after(self, seq: int, count_max: int) -> Sequence[StoredEvent]:
         """The events after a sequence number, in order; from memory if possible."""
         if seq >= self.last_seq:
             return ()
         recent = self._recent
-        before = self.last_seq - len(recent)  # the number before that of the first
+        before = self.published_seq - len(recent)  # the number before that of the first
         if recent and before <= seq:
             start = seq - before
             stop = min(len(recent), start + count_max)

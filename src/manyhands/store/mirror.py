@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from manyhands.model.events import Cursor
-from manyhands.model.job import FINISHED, Job, State, Unnotified
-from manyhands.model.plain import Plain, job_of
+from manyhands.model.job import FINISHED, Job, Lease, State, Unnotified
+from manyhands.model.payload import Encoding
+from manyhands.model.plain import Plain, PlainCompleted, PlainLeased, PlainReady, job_of
 from manyhands.model.reasons import as_detail
 from manyhands.model.receipts import read_receipt, write_receipt
 from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFIX, Batch
@@ -47,8 +48,63 @@ class Mirror:
         for name, cursor in batch.rows_of("cursors").items():
             self._put_cursor(name, cursor)
         index.namespaces.turned.clear()  # the other server stores where its graphs begin
-        index.serial, index.position = serial, position
+        self.follow(batch, serial, position)
+
+    def follow(self, batch: Batch, serial: int, position: int) -> None:
+        """Goes on after a batch."""
+        self._index.serial, self._index.position = serial, position
         self._unapplied.append(batch)
+
+    # Steps of plain jobs (``engine/plain.py``), in order. None: it does not follow from what is
+    # known.
+
+    def add(self, ready: PlainReady) -> PlainReady | None:
+        """A job was submitted."""
+        if ready.job_id in self._index.values:
+            return None
+        self._index.put_plain(ready)
+        return ready
+
+    def lease(self, job_id: str, lease: Lease, lasted_ms: int) -> PlainLeased | None:
+        """It was claimed."""
+        before = self._index.value(job_id)
+        if type(before) is not PlainReady:
+            if type(before) is not Job or before.state is not State.READY:
+                return None
+            leased = _leased(_ready(before), lease, lasted_ms)
+        else:
+            leased = _leased(before, lease, lasted_ms)
+        self._index.lease_plain(before, leased)
+        return leased
+
+    def complete(
+        self,
+        job_id: str,
+        at: int,
+        lasted_ms: int,
+        result: bytes | None,
+        result_encoding: Encoding,
+        payload: bytes | None,
+    ) -> PlainCompleted | None:
+        """It was completed."""
+        index = self._index
+        before = index.value(job_id)
+        if type(before) is PlainLeased:
+            leased = before
+        elif type(before) is Job and before.state is State.LEASED and before.lease is not None:
+            leased = _leased(_ready(before), before.lease, 0)
+        else:
+            return None
+        completed = PlainCompleted(
+            leased, at, result, result_encoding, leased.queue, leased.holder, lasted_ms, payload
+        )
+        if before is leased:
+            index.complete_plain(completed)
+        else:
+            assert isinstance(before, Job)
+            index.change(before, completed.job())
+            index.values[job_id] = completed
+        return completed
 
     def _put_cursor(self, name: str, cursor: Cursor | None) -> None:
         index = self._index
@@ -69,7 +125,11 @@ class Mirror:
         values = self._index.values
         while self._unapplied and self._unapplied[0].number <= number:
             for job_id, job in self._unapplied.popleft().values.items():
-                if isinstance(job, Job) and job.state in FINISHED and values.get(job_id) is job:
+                if values.get(job_id) is not job:
+                    continue
+                if type(job) is PlainCompleted:
+                    self._index.forget_plain(job_id)
+                elif isinstance(job, Job) and job.state in FINISHED:
                     self._index.forget(job)
 
     def end(self, graphs: Mapping[str, int]) -> None:
@@ -142,6 +202,30 @@ class Original:
         if is_settled and not all_of_them:
             self._unsettled.clear()
         return found
+
+
+def _leased(ready: PlainReady, lease: Lease, lasted_ms: int) -> PlainLeased:
+    return PlainLeased(ready, lease, ready.queue, lease.holder, lease.claimed_at, lasted_ms)
+
+
+def _ready(job: Job) -> PlainReady:
+    """A plain job as it was before it was claimed, of which the whole job was known here."""
+    return PlainReady(
+        job.job_id,
+        job.queue,
+        job.payload,
+        job.encoding,
+        job.terms,
+        job.origin,
+        job.priority,
+        job.position,
+        job.submitted_at,
+        job.entered_at,
+        job.unique_key,
+        job.durable_interest,
+        job.waiters,
+        job.serial,
+    )
 
 
 def _in_order(jobs: Collection[Job | Plain]) -> Sequence[Job | Plain]:

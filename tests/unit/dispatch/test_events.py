@@ -4,6 +4,7 @@ import pytest
 
 from manyhands.dispatch import events as module
 from manyhands.dispatch.events import EventLog
+from manyhands.model.events import Event
 from tests.unit.dispatch.desk import COMMIT_MS, Desk
 
 
@@ -103,3 +104,63 @@ def test_memory_and_store_tell_the_same(seq):
     desk.submit(3)
 
     assert list(desk.dispatcher.events.after(seq, 10)) == list(desk.store.events_after(seq, 10))
+
+
+def an_event() -> Event:
+    desk = Desk()
+    desk.submit(1)
+    (stored,) = desk.dispatcher.events.after(0, 1)
+    return stored.event
+
+
+def front(published: int, stored: int) -> EventLog:
+    """The log of a server that another one tells of events, and that reads those which that one
+    published before from a store that may lag behind.
+    """
+    desk = Desk()
+    desk.submit(published)
+    log = EventLog(desk.store)
+    log.restart(published, stored)
+    return log
+
+
+def test_nobody_passes_over_events_that_the_store_does_not_have_yet():
+    """S49."""
+    log = front(published=10, stored=7)
+    calls: list[int] = []
+    log.watch(lambda: calls.append(log.last_seq))
+
+    assert log.last_seq == 7
+    log.publish([an_event()], 11)  # memory holds it, and not what is before it
+    assert (log.last_seq, log.after(7, 10)) == (7, ())
+    log.stored(9)
+    assert log.last_seq == 9
+    log.stored(10)
+
+    assert log.last_seq == 11
+    assert [stored.seq for stored in log.after(10, 10)] == [11]
+    assert calls == [9, 11]
+
+
+def test_nobody_passes_over_events_that_left_memory_before_the_store_had_them(monkeypatch):
+    """S49."""
+    monkeypatch.setattr(module, "RECENT_COUNT_MAX", 4)
+    log = front(published=10, stored=10)
+
+    log.publish([an_event()] * 4, 14)
+    assert log.last_seq == 14
+    log.publish([an_event()] * 4, 18)
+    assert log.last_seq == 10
+    log.stored(14)
+    assert log.last_seq == 18
+
+
+def test_a_log_that_starts_again_calls_its_watchers():
+    log = front(published=3, stored=3)
+    calls: list[int] = []
+    log.watch(lambda: calls.append(log.last_seq))
+
+    log.restart(5, 4)
+    log.restart(5)
+
+    assert calls == [4, 5]

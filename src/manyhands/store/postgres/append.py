@@ -459,12 +459,14 @@ class Appender:
             first=missing[0],
             last=missing[-1],
         )
-        for number in missing:
-            connection.execute(
-                f"INSERT INTO {self._address.schema}.journal VALUES(%s, %s, 0, %s)"
-                " ON CONFLICT DO NOTHING",
-                (self._tenure, number, kept[number].body),
-            )
+        # At once: until then nobody else has them.
+        with connection.transaction():
+            for number in missing:
+                connection.execute(
+                    f"INSERT INTO {self._address.schema}.journal VALUES(%s, %s, 0, %s)"
+                    " ON CONFLICT DO NOTHING",
+                    (self._tenure, number, kept[number].body),
+                )
         self.counts.rewritten += len(missing)
 
     def close_journal(self) -> None:

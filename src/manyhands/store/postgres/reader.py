@@ -99,9 +99,10 @@ class Reader:
         found: list[StoredEvent] = []
         while len(found) < count_max:
             after = found[-1].seq if found else seq
+            wanted = min(_EVENTS_AT_ONCE, count_max - len(found))  # each row has one at least
             rows = self.rows(
                 f"SELECT last_seq, count, bodies FROM {self._prefix}events WHERE last_seq > ?"
-                f" ORDER BY last_seq LIMIT {_EVENTS_AT_ONCE}",
+                f" ORDER BY last_seq LIMIT {wanted}",
                 (after,),
             )
             for last_seq, count, bodies in rows:
@@ -113,7 +114,7 @@ class Reader:
                 ]
                 if len(found) == count_max:
                     break
-            if len(rows) < _EVENTS_AT_ONCE:
+            if len(rows) < wanted:
                 break
         return found
 

@@ -160,7 +160,7 @@ class Migration(Struct, frozen=True):
 MIGRATIONS: Final = (
     Migration(_FIRST),
     # From here on frames and events may tell of plain jobs in few words.
-    Migration("UPDATE {schema}.facts SET value = '2' WHERE key = 'frames'"),
+    Migration("UPDATE {schema}.facts SET value = '2' WHERE key = 'frames';\n"),
 )
 VERSION: Final = len(MIGRATIONS)
 FRAMES: Final = 2  # the version of the frames in the journal

@@ -271,20 +271,21 @@ class Pruner:
     def _prune_events(
         self, now: int, count_max: int, removals: Removals, first_seq: int, last_seq: int
     ) -> Generator[Question, Any, None]:
-        """Drops events. They are in order of time, so the last one to drop is found by
-        bisection.
+        """Drops events. They are in order of time, so the last one to drop is found by bisection,
+        if the first one is to be dropped at all.
         """
         too_old_at = now - self._retention.event_ms
         low, high = first_seq, first_seq + count_max  # all before `low` go; none from `high` on do
         surplus_to = last_seq - self._retention.events_max
         low = min(high, max(low, surplus_to + 1))
+        middle = low
         while low < high:
-            middle = (low + high) // 2
             found = yield partial(_events, middle - 1)
             if found and found[0].event.at <= too_old_at:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         if low > first_seq:
             removals.events_to = low - 1
 
