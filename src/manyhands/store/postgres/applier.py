@@ -71,12 +71,12 @@ encode = msgspec.msgpack.Encoder().encode
 class Applier:
     """Takes records from the server and writes them."""
 
-    def __init__(self, link: socket.socket, hurry: socket.socket) -> None:
+    def __init__(self, link: socket.socket, hurry: socket.socket, server: int) -> None:
         self._link = link
         self._hurry = hurry
         self._buffer = FrameBuffer()
         self._begin: Begin | None = None
-        self._parent = os.getppid()
+        self._server = server  # its process id
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._windows: Windows | None = None
         self._gathered: deque[tuple[int, bytes]] = deque()
@@ -171,7 +171,7 @@ class Applier:
                         f"the tables refused what is in the journal: {error}"
                     ) from None
                 self._hang_up()
-                if os.getppid() != self._parent:
+                if os.getppid() != self._server:
                     return False  # the journal has it, and nobody can tell this process to stop
                 time.sleep(pause)
                 pause = min(2 * pause, REST_SECONDS_MAX)
@@ -262,12 +262,12 @@ class Applier:
             self._link.sendall(pack_body(self._progress.batch, encode(message)))
 
 
-def serve(link: socket.socket, hurry: socket.socket) -> int:
+def serve(link: socket.socket, hurry: socket.socket, server: int) -> int:
     """Applies until the other end is closed; returns the exit code."""
     failure: str
     fenced = False
     try:
-        Applier(link, hurry).run()
+        Applier(link, hurry, server).run()
     except StoreFencedError as error:
         failure, fenced = str(error), True
     except StoreError as error:
@@ -282,7 +282,9 @@ def serve(link: socket.socket, hurry: socket.socket) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """FD FD: the socket to the server, and the one on which it says that a reader waits."""
+    """FD FD PID: the socket to the server, the one on which it says that a reader waits, and its
+    process id: the server may be gone before this process can ask for its parent.
+    """
     # The server decides when to stop, even if a signal goes to all its processes.
     for number in (
         *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
@@ -290,8 +292,9 @@ def main(arguments: Sequence[str]) -> None:
     ):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing here creates cycles
-    link, hurry = (socket.socket(fileno=int(text)) for text in arguments)
-    os._exit(serve(link, hurry))
+    *descriptors, server = map(int, arguments)
+    link, hurry = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+    os._exit(serve(link, hurry, server))
 
 
 if __name__ == "__main__":

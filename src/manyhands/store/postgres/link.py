@@ -1,6 +1,7 @@
 """The server's end of the connection to the applier. It never blocks."""
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
@@ -35,7 +36,7 @@ class ApplierLink:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             self._hurry.settimeout(0)
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*command, str(theirs.fileno()), str(hurry.fileno())],
+                [*command, str(theirs.fileno()), str(hurry.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), hurry.fileno()),
