@@ -259,7 +259,7 @@ async def _close_all() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Closes connections in an orderly way. Who asks for something after that gets an error."""
+    """Closes connections in an orderly way. Requests after that get an error."""
     global _home  # noqa: PLW0603 - one for each process
     if _home is not None:
         _home.stop(_close_all())

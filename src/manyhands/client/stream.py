@@ -116,7 +116,7 @@ class Stream:
 
     @property
     def silence(self) -> float:
-        """How many seconds ago the server was last heard of."""
+        """How many seconds ago the server last showed a sign of life."""
         heard_at = self._heard_at if self._link is None else self._link.received_at
         return max(0.0, self._loop.time() - heard_at)
 

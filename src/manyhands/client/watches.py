@@ -34,7 +34,7 @@ class Watches:
         self._awaited: dict[str, list[Settle]] = {}
         self._readers: dict[str, list[Reader]] = {}
         self._asked: set[str] = set()  # those the server was asked for on this connection
-        self._unasked: deque[str] = deque()  # those it is yet to be asked for
+        self._unasked: deque[str] = deque()  # requests for them are still to be sent
         self._is_asking_due = False
         self._away_timer: asyncio.TimerHandle | None = None
 

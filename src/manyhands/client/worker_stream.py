@@ -89,7 +89,7 @@ class WorkerStream:
 
     @property
     def silence(self) -> float:
-        """How many seconds ago the server was last heard of."""
+        """How many seconds ago the server last showed a sign of life."""
         return self._stream.silence
 
     @property

@@ -67,7 +67,7 @@ class Waits:
         return found
 
     def told(self, job_id: str) -> None:
-        """Those who wait for this job are told of its end."""
+        """Notifies the clients that wait for this job of its end."""
         self._looked_up.discard(job_id)
         self._awaited.pop(job_id, None)
         self._accepted.pop(job_id, None)

@@ -11,7 +11,7 @@ from manyhands.dispatch.clock import Clock
 
 
 class VirtualClock(Clock):
-    """Begins now, and then only goes on when it is told to."""
+    """Begins now, and goes on only when it is turned."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ class Child:
             self._pipe.write(messages.encode(message) + b"\n")
 
     async def run(self, orders: int) -> int:
-        """Works until it is told to stop, by the supervisor or by its death. The exit code."""
+        """Works until the supervisor stops it or dies; returns the exit code."""
         loop = asyncio.get_running_loop()
         self._grace = loop.create_future()
         self._hurry = asyncio.Event()

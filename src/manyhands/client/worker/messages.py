@@ -41,7 +41,7 @@ class Figures(Struct, tag="figures", frozen=True):
     ahead: int
     reconnects: int
     is_connected: bool
-    silence: float = 0.0  # seconds since the server was last heard of
+    silence: float = 0.0  # seconds since the last sign of life of the server
 
 
 Message = Connection | Modules | Ready | Leaving | Figures

@@ -28,7 +28,7 @@ class ChildOptions(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorOptions(Struct, frozen=True, kw_only=True):
-    """What ``manyhands worker`` was told."""
+    """The options of ``manyhands worker``."""
 
     target: str
     processes: int = 1

@@ -53,8 +53,8 @@ APPEND_BOUNDS: Final = (
 _BINARY: Final = (pq.Format.BINARY,) * 3
 _FRAMES_KIND: Final = 0
 FENCED: Final = (
-    "another server has taken over what this one was doing, because it was not heard of for too "
-    "long; nothing more is answered here. Start it again"
+    "another server has taken over what this one was doing, because it gave no sign of life for too"
+    " long; nothing more is answered here. Start it again"
 )
 
 

@@ -21,6 +21,7 @@ from manyhands.store.contract import Counted, Page, Selection, StoreError, Store
 from manyhands.store.index.live import Index
 from manyhands.store.mirror import Mirror, Original
 from manyhands.store.postgres import schema, tenure
+from manyhands.store.postgres.append import FENCED
 from manyhands.store.postgres.journal import take_over
 from manyhands.store.postgres.processes import is_surely_gone
 from manyhands.store.postgres.reader import Reader
@@ -39,10 +40,6 @@ _JOIN_TRIES: Final = 10
 _LOOK_SECONDS: Final = 0.5
 _APPLY_SECONDS_MAX: Final = 2.0
 _APPLY_REST_SECONDS: Final = 0.005
-FENCED: Final = (
-    "another server has taken over what this one was doing, because it was not heard of for too"
-    " long; nothing more is answered here. Start it again"
-)
 
 
 class Row(Struct, frozen=True):
