@@ -828,7 +828,7 @@ class Dispatcher:
                 self._release(gathering)
             finally:
                 self._delivering = False
-                self._settle_down()
+                self._release_durable()  # an answer may have brought about a commit
             return
         gathering.started_ms = self._last_flush_ms = self.clock.monotonic_ms()
         # A client that asks again may be late for one commit; one that is late for the next ones
@@ -877,7 +877,15 @@ class Dispatcher:
             self._fail_by(error)
             return
         if self._delivering:
-            return  # that was committed at once: the loop below is under way
+            return  # that was committed at once, and is released after what is under way
+        self._release_durable()
+        if self._held and self.store.has_fetched():
+            self._resume()
+        for notify in self.on_progress:
+            notify()
+
+    def _release_durable(self) -> None:
+        """Releases what is on disk, in order."""
         self._delivering = True
         try:
             while self._in_flight:
@@ -894,10 +902,6 @@ class Dispatcher:
         finally:
             self._delivering = False
             self._settle_down()
-        if self._held and self.store.has_fetched():
-            self._resume()
-        for notify in self.on_progress:
-            notify()
 
     def _settle_down(self) -> None:
         """After a commit: starts the next one, or becomes idle."""

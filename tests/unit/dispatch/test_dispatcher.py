@@ -14,6 +14,7 @@ from manyhands.model.commands import (
     Cancel,
     Conclude,
     Look,
+    LookByKey,
     NewJob,
     Recover,
     Renew,
@@ -22,7 +23,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import Holder, State
 from manyhands.model.policy import OnExpiry, Rate, Terms
-from manyhands.model.replies import Changed, Claimed, Found, SubmittedMany, Why
+from manyhands.model.replies import Changed, Claimed, Found, Reply, SubmittedMany, Why
 from manyhands.store.contract import StoreFailedError
 from manyhands.store.memory import MemoryStore
 from tests.captured_logs import capture_logs
@@ -136,6 +137,22 @@ def test_a_store_that_commits_at_once_answers_in_the_next_turn():
     desk.run(0)
 
     assert isinstance(told.reply, SubmittedMany)
+
+
+def test_what_an_answer_without_a_commit_brings_about_is_answered_too():
+    desk = Desk()
+    dispatcher = Dispatcher(MemoryStore(), desk.clock, desk.loop)
+    replies: list[Reply] = []
+
+    def submit_many(_: Reply) -> None:
+        for _ in range(100):  # enough to be committed at once
+            dispatcher.ask(desk.a_submit(), replies.append)
+
+    # Behind an answer that is being delivered, so it has to wait, although nothing is written.
+    dispatcher.ask(desk.a_submit(), lambda _: dispatcher.ask(LookByKey(b"", ""), submit_many))
+    desk.run(100)
+
+    assert len(replies) == 100
 
 
 def test_a_busy_server_keeps_a_distance_between_commits():
