@@ -325,8 +325,10 @@ class Index:
 
     @property
     def jobs(self) -> dict[str, Job]:
-        """All live jobs by id: a copy."""
-        return {job_id: job_of(value) for job_id, value in self.values.items()}
+        """All live jobs by id: a copy. A search in memory reads them in a thread, hence the first
+        copy, which nothing can interrupt.
+        """
+        return {job_id: job_of(value) for job_id, value in self.values.copy().items()}
 
     def live_jobs(self) -> Iterable[Job]:
         return map(job_of, self.values.values())
