@@ -63,11 +63,11 @@ async def find_run(dispatcher: Dispatcher, exchange: Exchange, *, to_read: bool 
         return await find_task(dispatcher, exchange)
     with guarded_by(None):
         job = await find_task(dispatcher, exchange)
-    if to_read and (guard.sees(job) or job.state is not State.LEASED):
+    may_elsewhere = guard.caller.has(Right.WORK)
+    if to_read and (guard.sees(job) or job.state is not State.LEASED or not may_elsewhere):
         return await find_task(dispatcher, exchange)
     if not guard.may_work(job.queue):
         guard.record("work", job.job_id)
-        may_elsewhere = guard.caller.has(Right.WORK)
         raise rest.refused(guard.unseen() if may_elsewhere else guard.lacks(Right.WORK))
     return job
 
