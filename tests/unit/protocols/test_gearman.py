@@ -1117,6 +1117,15 @@ def test_who_goes_to_sleep_beside_work_is_woken_at_once(room):
     assert worker.tell(wire.PRE_SLEEP) == [(wire.NOOP, [])]
 
 
+def test_who_goes_to_sleep_after_an_error_is_woken_once(room):
+    """G27"""
+    worker = room.worker()
+    assert error(worker.tell(wire.WORK_COMPLETE, b"H:here:" + b"0" * 32, b"late"))
+
+    assert worker.tell(wire.PRE_SLEEP) == [(wire.NOOP, [])]
+    assert worker.tell(wire.PRE_SLEEP) == []
+
+
 def test_one_wake_up_until_the_next_sleep(room):
     """G27"""
     client, worker = room.gearman(), room.worker()

@@ -94,6 +94,7 @@ class GearmanSession:
         self._terms_ms: tuple[int | None, ...] = ()
         self._turn = 0
         self._has_timed = False  # it may hold jobs with a timeout
+        self._was_refused = False  # a report of it, since it last fell asleep
         # The last of each: the next is nearly always the same and can be reused.
         self._function, self._queue = b"", ""
         self._handle, self._handed_out = b"", _NO_ID
@@ -460,7 +461,10 @@ class GearmanSession:
             # A worker that sleeps is not stuck in its job: it works on it elsewhere, or will begin
             # later.
             self.peer.ask(LiftTerms(self.peer.connection))
-        if self.peer.has_work(self._queues):
+        # After an error libgearman takes each answer for that of an earlier request. It may have a
+        # job among what it has received, and only looks when more arrives.
+        is_out_of_step, self._was_refused = self._was_refused, False
+        if is_out_of_step or self.peer.has_work(self._queues):
             self.peer.stay_awake()
             self._replies.say(wire.NOOP_PACKET)
         else:
@@ -536,6 +540,7 @@ class GearmanSession:
 
     def _refused(self, slot: Slot, reply: Reply) -> None:
         assert isinstance(reply, Refusal)
+        self._was_refused = True
         self._replies.fill(slot, self._error(reply))
 
     def _error(self, refusal: Refusal) -> bytes:
