@@ -230,11 +230,9 @@ def job_of(value: Job | Plain) -> Job:
     return value if type(value) is Job else value.job()  # type: ignore[union-attr]
 
 
-def plain_ready(job: Job) -> PlainReady | None:
-    """The value of a plain job that is ready, if it is one."""
-    if job.state is not _READY or job.lease_number or len(job.payload) > PLAIN_BYTES_MAX:
-        return None
-    ready = PlainReady(
+def ready_of(job: Job) -> PlainReady:
+    """What a plain job was submitted with."""
+    return PlainReady(
         job.job_id,
         job.queue,
         job.payload,
@@ -250,6 +248,13 @@ def plain_ready(job: Job) -> PlainReady | None:
         job.waiters,
         job.serial,
     )
+
+
+def plain_ready(job: Job) -> PlainReady | None:
+    """The value of a plain job that is ready, if it is one."""
+    if job.state is not _READY or job.lease_number or len(job.payload) > PLAIN_BYTES_MAX:
+        return None
+    ready = ready_of(job)
     return ready if ready.job() == job else None  # it says all there is to say
 
 

@@ -12,7 +12,14 @@ from itertools import islice
 from manyhands.model.events import Cursor
 from manyhands.model.job import FINISHED, Job, Lease, State, Unnotified
 from manyhands.model.payload import Encoding
-from manyhands.model.plain import Plain, PlainCompleted, PlainLeased, PlainReady, job_of
+from manyhands.model.plain import (
+    Plain,
+    PlainCompleted,
+    PlainLeased,
+    PlainReady,
+    job_of,
+    ready_of,
+)
 from manyhands.model.reasons import as_detail
 from manyhands.model.receipts import read_receipt, write_receipt
 from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFIX, Batch
@@ -71,7 +78,7 @@ class Mirror:
         if type(before) is not PlainReady:
             if type(before) is not Job or before.state is not State.READY:
                 return None
-            leased = _leased(_ready(before), lease, lasted_ms)
+            leased = _leased(ready_of(before), lease, lasted_ms)
         else:
             leased = _leased(before, lease, lasted_ms)
         self._index.lease_plain(before, leased)
@@ -92,7 +99,7 @@ class Mirror:
         if type(before) is PlainLeased:
             leased = before
         elif type(before) is Job and before.state is State.LEASED and before.lease is not None:
-            leased = _leased(_ready(before), before.lease, 0)
+            leased = _leased(ready_of(before), before.lease, 0)
         else:
             return None
         completed = PlainCompleted(
@@ -206,26 +213,6 @@ class Original:
 
 def _leased(ready: PlainReady, lease: Lease, lasted_ms: int) -> PlainLeased:
     return PlainLeased(ready, lease, ready.queue, lease.holder, lease.claimed_at, lasted_ms)
-
-
-def _ready(job: Job) -> PlainReady:
-    """A plain job as it was before it was claimed, of which the whole job was known here."""
-    return PlainReady(
-        job.job_id,
-        job.queue,
-        job.payload,
-        job.encoding,
-        job.terms,
-        job.origin,
-        job.priority,
-        job.position,
-        job.submitted_at,
-        job.entered_at,
-        job.unique_key,
-        job.durable_interest,
-        job.waiters,
-        job.serial,
-    )
 
 
 def _in_order(jobs: Collection[Job | Plain]) -> Sequence[Job | Plain]:
