@@ -155,6 +155,7 @@ class Server:
         )
         self.bulk = BulkRunner(self.dispatcher, self.audit, self.ids.incarnation, self.seat)
         if self.seat is not None:
+            self.seat.router.judge_of = self.gate.judge_of
             self.seat.router.on_gone.append(self.bulk.take_on)
             self.seat.member.on_stop_bulk.append(self.bulk.stop)
         self.duties = Duties(

@@ -258,6 +258,55 @@ def test_a_submitter_cannot_take_over_jobs_that_it_did_not_submit(world):
         assert "error" not in client.post("/add/mail.other", json=moved).text
 
 
+@pytest.mark.parametrize("name", ["mailer", "boss", "submitter"])
+@pytest.mark.parametrize("on_existing", ["refuse", "keep", "move", "add_dependencies"])
+def test_a_chosen_name_gives_nobody_the_job_of_another_caller(world, name, on_existing):
+    chosen = f"vault-{name}-{on_existing}"
+    with web(world, "ada") as ada, web(world, name) as client:
+        made = ada.post("/api/submit", json={"queue": "vault.box", "payload": 1, "name": chosen})
+        job = made.json()["results"]["id"]
+        before = ada.get(f"/api/jobs/{job}").json()["results"]
+        body = {"queue": "mail.out", "payload": 2, "name": chosen, "on_existing": on_existing}
+        alone = client.post("/api/submit", json=body)
+        batch = client.post("/api/submit", json={"items": [body]})
+        after = ada.get(f"/api/jobs/{job}").json()["results"]
+
+    assert alone.status_code == 403, alone.text
+    assert "not_allowed" in batch.text
+    for answer in (alone, batch):
+        assert job not in answer.text
+        assert "vault.box" not in answer.text
+    assert after == before
+
+
+def test_a_caller_with_patterns_takes_no_part_in_the_graph_of_another_queue(world):
+    with web(world, "vaulter") as vaulter, web(world, "mailer") as client:
+        waits = {"namespace": "vault.graph", "name": "second", "depends_on": ["first"]}
+        body = {"queue": "vault.box", "payload": 1, "on_unknown_dependency": "wait", **waits}
+        assert vaulter.post("/api/submit", json=body).is_success
+        body = {"queue": "mail.out", "payload": 1, "name": "first"}
+        refused = client.post("/api/submit", json=body | {"namespace": "vault.graph"})
+        own = client.post("/api/submit", json=body | {"namespace": "mail.graph"})
+
+    assert refused.status_code == 403, refused.text
+    assert own.is_success, own.text
+
+
+@pytest.mark.parametrize("name", ["mailer", "boss"])
+def test_nobody_waits_for_jobs_of_other_queues_to_see_how_they_end(world, name):
+    job, own = submit(world, "vault.box"), submit(world, "mail.out")
+    with web(world, name) as client:
+        body = {"queue": "mail.out", "payload": 1, "depends_on": [own]}
+        allowed = client.post("/api/submit", json=body)
+        refused = client.post("/api/submit", json=body | {"depends_on": [own, job]})
+        by_qless = client.post("/add/mail.out", json={"data": [{"meta": 1, "depends": [job]}]})
+
+    assert allowed.is_success, allowed.text
+    assert refused.status_code == 403, refused.text
+    assert "vault" not in refused.text
+    assert by_qless.json()["results"] == [False], by_qless.text
+
+
 def test_the_commands_of_a_submitter_show_its_own_jobs_and_nothing_is_refused(world):
     own, other = submit(world, "mail.out", "submitter"), submit(world, "mail.out", "ada")
     where = {"MANYHANDS_URL": world.served.url, "MANYHANDS_TOKEN": world.tokens["submitter"]}

@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from manyhands.access.audit import AuditLog, target_of, words_of
-from manyhands.access.rights import ALL, TABLE, OfJob
+from manyhands.access.rights import ALL, TABLE, OfJob, View, met_by
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.session import Ask, Refused, Settle
 from manyhands.model.commands import (
@@ -30,7 +30,7 @@ from manyhands.model.commands import (
 from manyhands.model.job import Holder, Job, Origin
 from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Found, Refusal, Reply, Why
-from manyhands.model.roles import RIGHTS, Caller, Right, Role
+from manyhands.model.roles import RIGHTS, Caller, Right, Role, Sender
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +46,8 @@ _HINTS: Final = {
 }
 # A queue is judged once per caller; beyond this many, all are forgotten.
 _JUDGED_MAX: Final = 10_000
+# Callers of other servers whose judges are kept.
+_JUDGES_MAX: Final = 1_000
 
 
 class Gate:
@@ -55,11 +57,24 @@ class Gate:
         self.dispatcher = dispatcher
         self.audit = audit
         self.refused_count = 0
+        self._judges: dict[Sender, Judge] = {}  # of callers of other servers
 
     def ask_of(self, caller: Caller | None, address: str, protocol: str) -> Ask:
         """How a connection of this caller asks."""
         guard = self.guard(caller, address, protocol)
         return self.dispatcher.ask if guard is None else guard.ask
+
+    def judge_of(self, sender: Sender) -> "Judge | None":
+        """Who judges what a caller of another server asks; None if it may do everything."""
+        judge = self._judges.get(sender)
+        if judge is None:
+            guard = self.guard(sender.caller, sender.address, sender.protocol)
+            if guard is None:
+                return None
+            if len(self._judges) >= _JUDGES_MAX:
+                self._judges.clear()
+            judge = self._judges[sender] = guard.judge
+        return judge
 
     def guard(self, caller: Caller | None, address: str, protocol: str) -> "Guard | None":
         """What a caller's commands have to pass; None if it may do everything. Without a caller
@@ -83,6 +98,8 @@ class Guard:
         self._dispatcher = gate.dispatcher
         self._ask = gate.dispatcher.ask
         self._live = gate.dispatcher.store.live
+        self.judge = Judge(self, Sender(caller, address, protocol), is_recorded=True)
+        self._unrecorded = Judge(self, self.judge.sender, is_recorded=False)
         self._address = address
         self._protocol = protocol
         self._rights = frozenset({Right.OWN}) if caller is NOBODY else RIGHTS[caller.role]
@@ -108,7 +125,7 @@ class Guard:
             return
         refusal = self.refusal_of(command)
         if refusal is None:
-            self._pass(command, settle, refused)
+            self._pass(command, settle, refused, self.judge)
         else:
             self.record(words_of(command), target_of(command))
             self._dispatcher.refuse(refusal, settle, refused)
@@ -119,39 +136,38 @@ class Guard:
         """The same for a command that is in the audit log already."""
         refusal = self.refusal_of(command)
         if refusal is None:
-            self._pass(command, settle, refused)
+            self._pass(command, settle, refused, self._unrecorded)
         else:
             self._gate.refused_count += 1
             self._dispatcher.refuse(refusal, settle, refused)
 
-    def refusal_of(self, command: Command) -> Refusal | None:
-        """Why a command is refused before it is decided, or None."""
+    def refusal_of(self, command: Command, view: View | None = None) -> Refusal | None:
+        """Why a command is refused before it is decided, or None. Without a view, by what is known
+        at once.
+        """
+        if view is None:
+            view = self._live.view
         row = TABLE[type(command)]
         right = row.right
         if right not in self._rights and not self._is_own(command, right):
             return self.lacks(right)
         if self.caller.queues:
             judged = self._judged
-            for queue in row.queues(command, self._live):
+            for queue in row.queues(command, view):
                 known = judged.get(queue)
                 if known is None:
                     known = self._judge(queue)
                 if not known:
                     return self.not_in(queue)
         if type(command) is Attach:
-            job = self._live.job(command.job_id)
+            job = view.job(command.job_id)
             if job is not None and not self.sees(job):
                 return self.unseen()
         if self._only_submits and isinstance(command, Submit | Resume):
-            return self._refusal_of_ids(command.items)
-        return None
-
-    def _refusal_of_ids(self, items: Iterable[NewJob]) -> Refusal | None:
-        """Who chooses the id of an existing job may requeue it, or take it from its worker."""
-        for item in items:
-            if item.id_chosen:
-                job = self._live.job(item.job_id)
-                if job is not None and not self.sees(job):
+            # Whoever chooses the id or the name of an existing job may requeue it, take it from its
+            # worker, or make it wait.
+            for item in command.items:
+                if not all(map(self.sees, met_by(item, view))):
                     return self.unseen()
         return None
 
@@ -170,8 +186,9 @@ class Guard:
         return self._dispatcher.submit_at_once(items, settle, early=early)
 
     def _may_submit(self, item: NewJob) -> bool:
-        """Whether its queue is one of the caller's; who chooses an id has to ask."""
-        return not item.id_chosen and self._may_use(item.queue)
+        """Whether its queue is one of the caller's; whoever names other jobs has to ask."""
+        named = item.id_chosen or item.name is not None or item.depends_on
+        return not named and self._may_use(item.queue)
 
     def _claim_at_once(
         self, queue: str, holder: Holder, token: str, connection: str
@@ -215,7 +232,9 @@ class Guard:
         """Whether the caller may look at a job."""
         return self.caller.sees(job.queue, job.origin.name)
 
-    def _pass(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+    def _pass(
+        self, command: Command, settle: Settle | None, refused: Refused | None, judge: "Judge"
+    ) -> None:
         kind = type(command)
         if kind is Submit or kind is Resume:
             assert isinstance(command, Submit | Resume)
@@ -226,7 +245,8 @@ class Guard:
             command = replace(command, queues=self.caller.queues)
         elif TABLE[kind].right is Right.LOOK and settle is not None:
             settle = self._shown(settle, by_name=kind is not Look)
-        self._ask(command, settle, refused)
+        depends = self.caller.queues or self._only_submits or kind is Attach
+        self._ask(command, settle, refused, judge if depends else None)
 
     def _sign(self, items: Iterable[NewJob]) -> None:
         """In place, which costs a tenth of copies: they were made for this command."""
@@ -301,6 +321,24 @@ class Guard:
         """Records a refused command."""
         self._gate.refused_count += 1
         self._gate.audit.refused(self.caller, self._address, self._protocol, what, target)
+
+
+class Judge:
+    """Judges commands of a guard's caller once more: with records that had to be read first, or at
+    the server that decides.
+    """
+
+    def __init__(self, guard: Guard, sender: Sender, *, is_recorded: bool) -> None:
+        self.sender = sender
+        self._guard = guard
+        self._is_recorded = is_recorded
+
+    def refusal_of(self, command: Command, view: View) -> Refusal | None:
+        """Why it is refused, or None. May raise MissingError."""
+        refusal = self._guard.refusal_of(command, view)
+        if refusal is not None and self._is_recorded:
+            self._guard.record(words_of(command), target_of(command))
+        return refusal
 
 
 @cache

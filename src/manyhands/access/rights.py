@@ -3,7 +3,7 @@
 This is the only table of rights. ``access/gate.py`` asks it for every command of every protocol.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from manyhands.model.commands import (
@@ -26,6 +26,7 @@ from manyhands.model.commands import (
     LookByKey,
     LookByName,
     Move,
+    NewJob,
     NotifyDependants,
     Prolong,
     PutSchedule,
@@ -50,6 +51,7 @@ from manyhands.model.commands import (
     Submit,
     Tick,
 )
+from manyhands.model.identity import name_key
 from manyhands.model.job import Holder, Job, Schedule
 from manyhands.model.roles import Right
 
@@ -64,18 +66,20 @@ class OfJob(str):
     __slots__ = ()
 
 
-class Live(Protocol):
+class View(Protocol):
     """What is looked up to find the queue of a job."""
 
     def job(self, job_id: str) -> Job | None:
         """Any job still on record."""
 
-    def leased_by_holder(self, holder: Holder) -> Any:  # noqa: ANN401 - ids of jobs
-        """What a worker holds."""
+    def named(self, namespace: str, name: str) -> str | None:
+        """The id that a name points to."""
 
-    @property
-    def schedules(self) -> Mapping[str, Schedule]:
-        """Schedules by their ids."""
+    def leased_by_holder(self, holder: Holder) -> Sequence[str]:
+        """Ids of jobs that a worker holds."""
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule."""
 
 
 class Row:
@@ -83,91 +87,136 @@ class Row:
 
     __slots__ = ("queues", "right")
 
-    def __init__(self, right: Right, queues: Callable[[Any, Live], Queues]) -> None:
+    def __init__(self, right: Right, queues: Callable[[Any, View], Queues]) -> None:
         self.right = right
         self.queues = queues
 
 
-def _none(_command: Command, _live: Live) -> Queues:
+def _none(_command: Command, _view: View) -> Queues:
     yield from ()
 
 
-def _all(_command: Command, _live: Live) -> Queues:
+def _all(_command: Command, _view: View) -> Queues:
     yield ALL
 
 
-def _of_job(job_id: str, live: Live) -> Queues:
+def _of_job(job_id: str, view: View) -> Queues:
     """The queue of a job. An unknown job has none: the engine says that it is unknown."""
-    job = live.job(job_id)
+    job = view.job(job_id)
     if job is not None:
         yield OfJob(job.queue)
 
 
-def _named_job(command: Any, live: Live) -> Queues:  # noqa: ANN401 - any command with a job_id
-    yield from _of_job(command.job_id, live)
+def _of_jobs(job_ids: Iterable[str], view: View) -> Queues:
+    for job_id in job_ids:
+        yield from _of_job(job_id, view)
 
 
-def _named_queue(command: Any, _live: Live) -> Queues:  # noqa: ANN401 - any with a queue
+def _named_job(command: Any, view: View) -> Queues:  # noqa: ANN401 - any command with a job_id
+    yield from _of_job(command.job_id, view)
+
+
+def _named_queue(command: Any, _view: View) -> Queues:  # noqa: ANN401 - any with a queue
     yield command.queue
 
 
-def _submitted(command: Submit | Resume, live: Live) -> Queues:
+def _submitted(command: Submit | Resume, view: View) -> Queues:
     for item in command.items:
         yield item.queue
-        if item.id_chosen:  # it may take the place of a job elsewhere
-            yield from _of_job(item.job_id, live)
+        if item.namespace is not None and item.namespace != item.queue:
+            yield item.namespace  # others of it may wait for the name
+        for job in met_by(item, view):  # it may take their place, or move them
+            yield OfJob(job.queue)
+        yield from _awaited(item.depends_on, item.namespace, view)
 
 
-def _claimed(command: Claim, live: Live) -> Queues:
+def met_by(item: NewJob, view: View) -> Iterator[Job]:
+    """Existing jobs with the id or the name that was chosen for a new one."""
+    ids = [item.job_id] if item.id_chosen else []
+    if item.name is not None:
+        named = view.named(item.namespace or "", item.name)
+        ids += [] if named is None else [named]
+    for job_id in ids:
+        job = view.job(job_id)
+        if job is not None:
+            yield job
+
+
+def _awaited(keys: Iterable[str], namespace: str | None, view: View) -> Queues:
+    """Of dependencies: whoever waits for a job sees how it ends."""
+    for key in keys:
+        yield from _of_job(key if namespace is None else name_key(namespace, key), view)
+
+
+def _awaited_by(job_id: str, keys: Iterable[str], view: View) -> Queues:
+    if keys:
+        job = view.job(job_id)
+        yield from _awaited(keys, None if job is None else job.namespace, view)
+
+
+def _claimed(command: Claim, view: View) -> Queues:
     yield from command.queues
     if command.job_id is not None:
-        yield from _of_job(command.job_id, live)
+        yield from _of_job(command.job_id, view)
 
 
-def _completed(command: Complete, live: Live) -> Queues:
-    yield from _of_job(command.job_id, live)
+def _completed(command: Complete, view: View) -> Queues:
+    yield from _of_job(command.job_id, view)
     if command.next_queue is not None:
         yield command.next_queue
+    yield from _awaited_by(command.job_id, command.depends_on, view)
 
 
-def _concluded(command: Conclude, live: Live) -> Queues:
+def _concluded(command: Conclude, view: View) -> Queues:
     for item in command.items:
-        yield from _completed(item, live) if type(item) is Complete else _named_job(item, live)
+        yield from _completed(item, view) if type(item) is Complete else _named_job(item, view)
 
 
-def _released(command: ReleaseAll, live: Live) -> Queues:
+def _released(command: Release, view: View) -> Queues:
+    yield from _of_job(command.job_id, view)
+    if command.namespace is None:
+        yield from _awaited_by(command.job_id, command.depends_on, view)
+    else:
+        yield from _awaited(command.depends_on, command.namespace, view)
+
+
+def _all_released(command: ReleaseAll, view: View) -> Queues:
     for item in command.items:
-        yield from _of_job(item.job_id, live)
+        yield from _released(item, view)
 
 
-def _cancelled(command: Cancel, live: Live) -> Queues:
-    for job_id in command.job_ids:
-        yield from _of_job(job_id, live)
+def _dependent(command: SetDependencies, view: View) -> Queues:
+    yield from _of_job(command.job_id, view)
+    yield from _awaited_by(command.job_id, command.add, view)
 
 
-def _moved(command: Move | Requeue, live: Live) -> Queues:
-    yield from _of_job(command.job_id, live)
+def _cancelled(command: Cancel, view: View) -> Queues:
+    yield from _of_jobs(command.job_ids, view)
+
+
+def _moved(command: Move | Requeue, view: View) -> Queues:
+    yield from _of_job(command.job_id, view)
     if command.queue is not None:
         yield command.queue
 
 
-def _departed(command: Depart, live: Live) -> Queues:
+def _departed(command: Depart, view: View) -> Queues:
     if command.holder is not None:
-        for job_id in live.leased_by_holder(command.holder):
-            yield from _of_job(job_id, live)
+        for job_id in view.leased_by_holder(command.holder):
+            yield from _of_job(job_id, view)
     for item in command.failed:
-        yield from _of_job(item.job_id, live)
+        yield from _of_job(item.job_id, view)
 
 
-def _scheduled(command: PutSchedule, live: Live) -> Queues:
+def _scheduled(command: PutSchedule, view: View) -> Queues:
     yield command.schedule.queue
-    known = live.schedules.get(command.schedule.schedule_id)
+    known = view.schedule(command.schedule.schedule_id)
     if known is not None:
         yield OfJob(known.queue)
 
 
-def _unscheduled(command: RemoveSchedule, live: Live) -> Queues:
-    known = live.schedules.get(command.schedule_id)
+def _unscheduled(command: RemoveSchedule, view: View) -> Queues:
+    known = view.schedule(command.schedule_id)
     if known is not None:
         yield OfJob(known.queue)
 
@@ -184,15 +233,15 @@ TABLE: Final[dict[type, Row]] = {
     Complete: Row(Right.WORK, _completed),
     Fail: Row(Right.WORK, _named_job),
     Conclude: Row(Right.WORK, _concluded),
-    Release: Row(Right.WORK, _named_job),
-    ReleaseAll: Row(Right.WORK, _released),
+    Release: Row(Right.WORK, _released),
+    ReleaseAll: Row(Right.WORK, _all_released),
     Depart: Row(Right.WORK, _departed),
     Cancel: Row(Right.OPERATE, _cancelled),
     Requeue: Row(Right.OPERATE, _moved),
     Move: Row(Right.OPERATE, _moved),
     SetPriority: Row(Right.OPERATE, _named_job),
     SetTags: Row(Right.OPERATE, _named_job),
-    SetDependencies: Row(Right.OPERATE, _named_job),
+    SetDependencies: Row(Right.OPERATE, _dependent),
     ExpireLease: Row(Right.OPERATE, _named_job),
     SetQueue: Row(Right.OPERATE, _named_queue),
     ForgetQueue: Row(Right.OPERATE, _named_queue),

@@ -151,10 +151,11 @@ class Guest:
             return
         self._seen = number
         settle = partial(self._settle, number)
+        judge = None if ask.sender is None else self._router.judge_of(ask.sender)
         if ask.again:
-            self._router.ask_again(ask.command, settle)
+            self._router.ask_again(ask.command, settle, judge=judge)
         else:
-            self._router.ask(ask.command, settle)
+            self._router.ask_later(ask.command, settle, None, judge)
 
     def _settle(self, number: int, reply: Reply) -> None:
         self._unconfirmed[number] = reply

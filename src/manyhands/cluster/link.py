@@ -19,6 +19,7 @@ from manyhands.model.job import Holder, Job, Origin, Schedule, State
 from manyhands.model.payload import Encoding
 from manyhands.model.policy import NamedLimit, Queue, Terms
 from manyhands.model.replies import Reply
+from manyhands.model.roles import Sender
 
 # The versions of this codec that a server speaks.
 VERSION_MIN: Final = 1
@@ -72,6 +73,7 @@ class Ask(Struct, frozen=True, gc=False, array_like=True):
     number: int
     command: Command
     again: bool = False
+    sender: Sender | None = None  # None: one that may do everything
 
 
 class Asks(Struct, frozen=True, gc=False, tag=3, array_like=True):

@@ -37,6 +37,7 @@ from manyhands.cluster.signals import FarListeners
 from manyhands.cluster.waits import Waits
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.dispatcher import Dispatcher, Refused, Settle
+from manyhands.dispatch.judge import Judge
 from manyhands.dispatch.loops import Loop
 from manyhands.loggers import get_logger
 from manyhands.model.commands import (
@@ -60,6 +61,7 @@ from manyhands.model.events import Signal
 from manyhands.model.job import FINISHED, Holder, Job
 from manyhands.model.plain import PlainLeased
 from manyhands.model.replies import Accepted, Found, Refusal, Reply, Why
+from manyhands.model.roles import Sender
 from manyhands.store.batch import Batch
 from manyhands.store.contract import Mirrored
 
@@ -108,12 +110,18 @@ class Forwarding:
 class _Waiting:
     """A command of a client here that is not answered yet."""
 
-    __slots__ = ("again", "asked_ms", "command", "refused", "sent", "settle", "weight")
+    __slots__ = ("again", "asked_ms", "command", "judge", "refused", "sent", "settle", "weight")
 
     def __init__(
-        self, command: Command, settle: Settle | None, refused: Refused | None, asked_ms: float
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        judge: Judge | None,
+        asked_ms: float,
     ) -> None:
         self.command = command
+        self.judge = judge
         self.settle = settle
         self.refused = refused
         self.asked_ms = asked_ms
@@ -156,6 +164,8 @@ class Router(Dispatcher):
         )
         self.loop = loop
         self.incarnation = incarnation
+        # Who judges what a caller of another server asks.
+        self.judge_of: Callable[[Sender], Judge | None] = lambda _sender: None
         self._waits = Waits(store.live, self.on_signal.__contains__)
         self.far_listeners.on_end = self._waits.told
         self.mirror = store.mirror()
@@ -195,16 +205,32 @@ class Router(Dispatcher):
     # Asking.
 
     def ask(
-        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+        self,
+        command: Command,
+        settle: Settle | None = None,
+        refused: Refused | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Decides here, or has the owner decide."""
         if self.decides:
             if self.clock.monotonic_ms() < self.suspended_ms:
-                super().ask(command, settle, refused)
+                super().ask(command, settle, refused, judge)
             else:
-                self._suspend(command, settle, refused)
+                self._suspend(command, settle, refused, judge)
         else:
-            self._forward(command, settle, refused)
+            self._forward(command, settle, refused, judge)
+
+    def ask_later(
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        judge: Judge | None,
+    ) -> None:
+        if self.decides and not self.is_suspended:
+            super().ask_later(command, settle, refused, judge)
+        else:
+            self.ask(command, settle, refused, judge)
 
     def submit_at_once(
         self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
@@ -225,7 +251,13 @@ class Router(Dispatcher):
             return False
         return super().complete_at_once(job_id, proof, result)
 
-    def _suspend(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+    def _suspend(
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        judge: Judge | None,
+    ) -> None:
         """This server may have been declared dead: until a beat shows that it was not, it decides
         nothing.
         """
@@ -233,7 +265,7 @@ class Router(Dispatcher):
             self.hold_time(_PAUSED)
         if type(command) in _ASKED_AGAIN:
             return
-        waiting = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        waiting = _Waiting(command, settle, refused, judge, self.clock.monotonic_ms())
         if type(command) in _OWN:
             self._own_paused.append(waiting)
         elif len(self._paused) >= WAITING_COUNT_MAX:
@@ -256,7 +288,7 @@ class Router(Dispatcher):
         self._own_paused.clear()
         self._paused.clear()
         for each in paused:
-            self.ask(each.command, each.settle, each.refused)
+            self.ask_later(each.command, each.settle, each.refused, each.judge)
 
     def _refuse_paused(self) -> None:
         """Those that have waited for long: the database does not answer this server."""
@@ -281,7 +313,13 @@ class Router(Dispatcher):
 
     # The front.
 
-    def _forward(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+    def _forward(
+        self,
+        command: Command,
+        settle: Settle | None = None,
+        refused: Refused | None = None,
+        judge: Judge | None = None,
+    ) -> None:
         if type(command) in _OWN:
             if settle is not None:
                 settle(Accepted())
@@ -296,7 +334,7 @@ class Router(Dispatcher):
             self._refuse(_CROWDED, settle, refused)
             return
         self._number += 1
-        waiting = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        waiting = _Waiting(command, settle, refused, judge, self.clock.monotonic_ms())
         self._waiting[self._number] = waiting
         self._waiting_bytes += waiting.weight
         self._unsent.append(self._number)
@@ -320,7 +358,9 @@ class Router(Dispatcher):
             waiting = self._waiting.get(number)
             if waiting is None:
                 continue
-            asks.append(Ask(number, waiting.command, waiting.sent))
+            judge = waiting.judge
+            sender = None if judge is None else judge.sender
+            asks.append(Ask(number, waiting.command, waiting.sent, sender))
             waiting.sent = True
             weight += waiting.weight
             if weight > GATHERED_BYTES_MAX:
@@ -432,7 +472,7 @@ class Router(Dispatcher):
             if self.decides:
                 self.ask_again(command, None)
             else:
-                self._forward(command, None, None)
+                self._forward(command)
                 self._waiting[self._number].sent = True  # so the owner looks for traces first
 
     def _ask_again(self, incarnation: str) -> None:
@@ -621,7 +661,7 @@ class Router(Dispatcher):
         self._own_paused.clear()
         self._paused.clear()
         for each in paused:
-            self._forward(each.command, each.settle, each.refused)
+            self._forward(each.command, each.settle, each.refused, each.judge)
 
     def retire(self) -> None:
         """What was decided here is on disk: the fronts get their last answers."""
@@ -632,6 +672,7 @@ class Router(Dispatcher):
     def _decide_again(self, waiting: _Waiting) -> None:
         """What a client here asked of the owner before."""
         command, settle, refused = waiting.command, waiting.settle, waiting.refused
+        judge = waiting.judge
         if waiting.sent:
             if not may_repeat(command):
                 self._refuse(UNKNOWN_OUTCOME, settle, refused)
@@ -644,19 +685,23 @@ class Router(Dispatcher):
                 self._waits.asked_again(command, reply)
                 self._tell_ends()
 
-            self.ask_again(command, settled, refused)
+            self.ask_again(command, settled, refused, judge)
         else:
-            self.ask(command, settle, refused)
+            self.ask_later(command, settle, refused, judge)
 
     def ask_again(
-        self, command: Command, settle: Settle | None, refused: Refused | None = None
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Decides what an owner that is gone was asked: if it had committed that, the answer is the
         same.
         """
         earlier = earlier_answer(command, self.store.live)
         if earlier is None:
-            self.ask(repeated(command), settle, refused)
+            self.ask_later(repeated(command), settle, refused, judge)
         elif settle is not None and (self._held or self.is_suspended):
             # In its turn: earlier ones wait for a record, or for this server to go on.
             self.ask(Look(_NO_JOB, brief=True), lambda _found: settle(earlier))

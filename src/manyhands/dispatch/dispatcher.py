@@ -17,6 +17,7 @@ from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.delivery import Answer, Listeners
 from manyhands.dispatch.events import EventLog
 from manyhands.dispatch.lookups import ids_of
+from manyhands.dispatch.judge import Judge
 from manyhands.dispatch.loops import Loop, Timer
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.dispatch.slices import Spreading
@@ -61,7 +62,7 @@ from manyhands.store.contract import Store, StoreFailedError, StoreFencedError
 Settle = Callable[[Reply], None]
 Created = list[str] | Refusal  # the ids of new jobs; or the store has failed
 Refused = Callable[[], Settle | None]
-_Held = tuple[Command, Settle | None, Refused | None]
+_Held = tuple[Command, Settle | None, Refused | None, Judge | None]
 
 _log = get_logger("manyhands.dispatcher")
 # After a commit with this many answers, the next one keeps a minimum distance from it.
@@ -243,22 +244,45 @@ class Dispatcher:
     # Asking.
 
     def ask(
-        self, command: Command, settle: Settle | None = None, refused: Refused | None = None
+        self,
+        command: Command,
+        settle: Settle | None = None,
+        refused: Refused | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Decides now; ``settle`` gets the reply once it may leave. With ``settle=None`` the caller
         wants no reply. If ``refused`` is given, it is called on a refusal and returns the callback
-        that gets it.
+        that gets it. A ``judge`` has let the command pass by what is in memory now; where that is
+        not all, it is asked again.
         """
         if self._held and command is not self._resumed:
-            self._held.append((command, settle, refused))
+            self._held.append((command, settle, refused, judge))
             return
         self.counts.commands += command.requests_count if type(command) is Submit else 1
         step = self.steps.get(type(command))
         if step is None or not step(command, settle):
-            self._ask_rules(command, settle, refused)
+            self._ask_rules(command, settle, refused, judge)
+
+    def ask_later(
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        judge: Judge | None,
+    ) -> None:
+        """The same for a command that has waited, so that it has to be judged again."""
+        if judge is None or (self._held and command is not self._resumed):
+            self.ask(command, settle, refused, judge)
+            return
+        self.counts.commands += command.requests_count if type(command) is Submit else 1
+        self._ask_rules(command, settle, refused, judge)
 
     def _ask_rules(  # noqa: C901, PLR0912, PLR0915 - all that may follow from a decision
-        self, command: Command, settle: Settle | None, refused: Refused | None
+        self,
+        command: Command,
+        settle: Settle | None,
+        refused: Refused | None,
+        judge: Judge | None,
     ) -> None:
         reply: Reply | None = None
         effects: Effects | None = None
@@ -266,9 +290,13 @@ class Dispatcher:
             reply = self._refuses(command)
         if reply is None:
             try:
-                reply, effects = decide(command, self._load(command), self.clock.now())
+                view = self._load(command)
+                if judge is not None:
+                    reply = judge.refusal_of(command, view)
+                if reply is None:
+                    reply, effects = decide(command, view, self.clock.now())
             except MissingError as missing:
-                self._hold(command, settle, refused, missing)
+                self._hold(command, settle, refused, judge, missing)
                 return
             except Exception:  # noqa: BLE001 - our own defect; that peer is informed, others go on
                 self._report(command)
@@ -630,13 +658,14 @@ class Dispatcher:
         command: Command,
         settle: Settle | None,
         refused: Refused | None,
+        judge: Judge | None,
         missing: MissingError,
     ) -> None:
         """Has the missing record read, with all others that this command and those behind it will
         need.
         """
         self.counts.commands -= command.requests_count if type(command) is Submit else 1
-        self._held.appendleft((command, settle, refused))
+        self._held.appendleft((command, settle, refused, judge))
         wanted = [missing.job_id]
         for held in islice(self._held, _LOOK_AHEAD):
             wanted += ids_of(held[0])
@@ -646,9 +675,9 @@ class Dispatcher:
         """Decides what waited for records, until another one is missing."""
         held = self._held
         while held and self.store.has_fetched():
-            command, settle, refused = held.popleft()
+            command, settle, refused, judge = held.popleft()
             self._resumed = command
-            self.ask(command, settle, refused)
+            self.ask_later(command, settle, refused, judge)
         self._resumed = None
         if not held:
             self.store.end_fetch()
@@ -968,7 +997,7 @@ class Dispatcher:
             self._timekeeper.end()
             self._spreading.end()
             while self._held:
-                _, settle, refused = self._held.popleft()
+                _, settle, refused, _ = self._held.popleft()
                 if settle is None and refused is not None:
                     settle = refused()
                 if settle is not None:

@@ -79,6 +79,14 @@ class Caller(Struct, frozen=True):
         return f"{mark} {submitter}" if submitter else mark
 
 
+class Sender(Struct, frozen=True, array_like=True):
+    """A caller, and how it came: who a command is asked for."""
+
+    caller: Caller
+    address: str
+    protocol: str
+
+
 def unsigned(submitter: str) -> str:
     """What the protocol knows the submitter by, without the name of a caller. A protocol that asks
     this must not store a name that begins with ``@``.
