@@ -5,6 +5,7 @@ import shutil
 import ssl
 import subprocess
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,25 @@ class Authority:
         return self.sign(
             name, f"DNS:{name}.example", subject=subject, days=days, usage="clientAuth"
         )
+
+    def brief(self, pair: Pair, seconds: int) -> Pair:
+        """The same for so many seconds from now on."""
+        folder, request = self._folder / "brief", pair.certificate.with_suffix(".csr")
+        folder.mkdir()
+        (folder / "index").touch()
+        settings = folder / "settings"
+        lines = [f"database = {folder}/index", f"new_certs_dir = {folder}", "default_md = sha256"]
+        lines += ["rand_serial = yes", "policy = any", "[any]", "commonName = optional"]
+        settings.write_text("\n".join(["[ca]", "default_ca = own", "[own]", *lines, ""]))
+        end = datetime.now(UTC) + timedelta(seconds=seconds)
+        found = Pair(folder / "certificate.pem", pair.key)
+        _openssl(
+            *("ca", "-batch", "-notext", "-config", str(settings), "-in", str(request)),
+            *("-cert", str(self.file), "-keyfile", str(self._key), "-out", str(found.certificate)),
+            *("-startdate", "20200101000000Z", "-enddate", f"{end:%Y%m%d%H%M%SZ}"),
+            *("-extfile", str(pair.certificate.with_suffix(".extensions"))),
+        )
+        return found
 
     def context(self, pair: Pair | None = None) -> ssl.SSLContext:
         """That of a peer who trusts this CA."""

@@ -64,11 +64,17 @@ def https(server) -> str:
 
 
 @contextlib.contextmanager
-def talking(server, context: ssl.SSLContext, listener: str = "gearman_tls", name="localhost"):
+def talking(
+    server,
+    context: ssl.SSLContext,
+    listener: str = "gearman_tls",
+    name: str = "localhost",
+    session: ssl.SSLSession | None = None,
+):
     host, _, port = server.addresses[listener].rpartition(":")
     with (
         socket.create_connection((host, int(port)), SECONDS_MAX) as plain,
-        context.wrap_socket(plain, server_hostname=name) as peer,
+        context.wrap_socket(plain, server_hostname=name, session=session) as peer,
     ):
         yield peer
 
@@ -83,10 +89,10 @@ def version_of(peer: ssl.SSLSocket) -> bytes:
     return peer.recv(1000)
 
 
-def is_turned_away(server, context: ssl.SSLContext, listener: str = "gearman_tls") -> bool:
+def is_turned_away(server, context: ssl.SSLContext, listener: str = "gearman_tls", **more) -> bool:
     """With TLS 1.3 a peer learns it only when it expects an answer."""
     try:
-        with talking(server, context, listener) as peer:
+        with talking(server, context, listener, **more) as peer:
             return version_of(peer) == b""
     except (ssl.SSLError, ConnectionError):
         return True
@@ -318,6 +324,27 @@ def test_a_client_ca_that_is_taken_away_keeps_its_peers_out_from_then_on(tmp_pat
         wait_until(lambda: "the TLS files were loaded again" in server.log())
 
         assert is_turned_away(server, authority.context(member))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_resumed_session_does_not_outlive_its_certificate(authority, tmp_path, version):
+    own = Authority(tmp_path)
+    ca = tmp_path / "clients.pem"
+    ca.write_text(authority.file.read_text() + own.file.read_text())
+    options = (*ADDRESSES, *authority.sign("own").options, "--tls-client-ca", str(ca), *MEMORY)
+    with serving(tmp_path, *options) as server:
+        context = authority.context(own.brief(own.client("brief"), seconds=5))
+        context.maximum_version = version
+        with talking(server, context) as peer:
+            assert version_of(peer).startswith(b"OK ")
+            session = peer.session
+        with talking(server, context, session=session) as peer:
+            assert peer.session_reused
+            assert version_of(peer).startswith(b"OK ")
+        wait_until(lambda: is_turned_away(server, context))
+
+        assert is_turned_away(server, context, session=session)
+        assert "has expired since it was accepted" in server.log()
 
 
 # Clients of other people.

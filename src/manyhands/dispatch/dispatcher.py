@@ -16,8 +16,8 @@ from manyhands.dispatch.checks import BrokenInvariantError, Checks
 from manyhands.dispatch.clock import Clock
 from manyhands.dispatch.delivery import Answer, Listeners
 from manyhands.dispatch.events import EventLog
-from manyhands.dispatch.lookups import ids_of
 from manyhands.dispatch.judge import Judge
+from manyhands.dispatch.lookups import ids_of
 from manyhands.dispatch.loops import Loop, Timer
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.dispatch.slices import Spreading

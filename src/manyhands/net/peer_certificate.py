@@ -1,6 +1,7 @@
 """The certificate of a peer, from what OpenSSL verified."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -32,6 +33,15 @@ def certificate_of(verified: Mapping[str, Any] | None) -> Certificate | None:
     ]
     names = (name for _, name in verified.get("subjectAltName", ()) if isinstance(name, str))
     return Certificate(",".join(parts), tuple(names))
+
+
+def has_expired(verified: Mapping[str, Any] | None, now: int) -> bool:
+    """Whether a certificate was accepted once, and its time is over by now: OpenSSL does not look
+    at it when a peer resumes a session.
+    """
+    if not verified:
+        return False
+    return ssl.cert_time_to_seconds(verified["notAfter"]) * 1000 < now
 
 
 def _escaped(value: str) -> str:

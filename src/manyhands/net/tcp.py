@@ -28,8 +28,9 @@ from manyhands.model.limits import TURN_BYTES_OWED_MAX
 from manyhands.model.replies import Refusal, Reply
 from manyhands.model.roles import ANYBODY, Caller
 from manyhands.net.backplane import Backplane
-from manyhands.net.peer_certificate import certificate_of
+from manyhands.net.peer_certificate import certificate_of, has_expired
 from manyhands.observe.incidents import is_debugging
+from manyhands.observe.repeats import Repeats
 
 _log = get_logger("manyhands.tcp")
 
@@ -108,6 +109,7 @@ class TcpListener:
         self._unsent: list[Connection] = []
         self._empty: asyncio.Event | None = None
         self.is_silent = False  # the store failed: new connections get no answer
+        self.repeats = Repeats(_log)
         self.loop = asyncio.get_running_loop()
 
     async def start(self) -> str | None:
@@ -292,7 +294,13 @@ class Connection(asyncio.Protocol):
             return
         self.is_secure = transport.get_extra_info("ssl_object") is not None
         if self.is_secure:
-            self.certificate = certificate_of(transport.get_extra_info("peercert"))
+            verified = transport.get_extra_info("peercert")
+            if has_expired(verified, self._clock.now()):
+                why = "the peer's certificate has expired since it was accepted"
+                listener.repeats.warn("a TLS session ended", self.address, why=why)
+                transport.abort()
+                return
+            self.certificate = certificate_of(verified)
         raw = self._socket = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
