@@ -252,8 +252,8 @@ class Dispatcher:
     ) -> None:
         """Decides now; ``settle`` gets the reply once it may leave. With ``settle=None`` the caller
         wants no reply. If ``refused`` is given, it is called on a refusal and returns the callback
-        that gets it. A ``judge`` has let the command pass by what is in memory now; where that is
-        not all, it is asked again.
+        that gets it. A ``judge`` has let the command pass by what is in memory now; it is asked
+        again if a record has to be read.
         """
         if self._held and command is not self._resumed:
             self._held.append((command, settle, refused, judge))
@@ -275,7 +275,7 @@ class Dispatcher:
             self.ask(command, settle, refused, judge)
             return
         self.counts.commands += command.requests_count if type(command) is Submit else 1
-        self._ask_rules(command, settle, refused, judge)
+        self._ask_rules(command, settle, refused, judge, is_judged=False)
 
     def _ask_rules(  # noqa: C901, PLR0912, PLR0915 - all that may follow from a decision
         self,
@@ -283,6 +283,8 @@ class Dispatcher:
         settle: Settle | None,
         refused: Refused | None,
         judge: Judge | None,
+        *,
+        is_judged: bool = True,
     ) -> None:
         reply: Reply | None = None
         effects: Effects | None = None
@@ -291,7 +293,7 @@ class Dispatcher:
         if reply is None:
             try:
                 view = self._load(command)
-                if judge is not None:
+                if judge is not None and not is_judged:
                     reply = judge.refusal_of(command, view)
                 if reply is None:
                     reply, effects = decide(command, view, self.clock.now())
