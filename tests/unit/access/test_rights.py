@@ -22,7 +22,10 @@ from manyhands.model.commands import (
     Move,
     NewJob,
     OnExisting,
+    Release,
+    ReleaseAll,
     Resume,
+    SetDependencies,
     SetLimit,
     SetQueue,
     Submit,
@@ -30,7 +33,7 @@ from manyhands.model.commands import (
 )
 from manyhands.model.job import Holder, Origin
 from manyhands.model.replies import Claimed, Found, Refusal, SubmittedMany, Why
-from manyhands.model.roles import ANYBODY, RIGHTS, Caller, Right, Role
+from manyhands.model.roles import ANYBODY, RIGHTS, Caller, Right, Role, Sender
 from manyhands.testing.engine import Engine
 
 HOLDER = Holder("native", "w")
@@ -127,11 +130,69 @@ def test_patterns_restrict_every_queue_that_a_command_names(engine):
         SetLimit("database", 1),
         Attach(job_id="b1", waiter="w"),
         Look("b1"),
+        submit_on("b1"),
+        Complete(job_id="a1", proof=ByAnyone(), next_queue="mail.out", depends_on=("b1",)),
+        Release(job_id="a1", proof=ByAnyone(), depends_on=("b1",)),
+        ReleaseAll((Release(job_id="a1", proof=ByAnyone(), depends_on=("b1",)),)),
+        SetDependencies(job_id="a1", add=("b1",)),
+        Submit((NewJob(job_id="c1", queue="mail.out", namespace="web", name="n"),)),
     ):
         refusal = talk(command)
         assert isinstance(refusal, Refusal), command
         assert refusal.why is Why.NOT_ALLOWED, command
         assert "x" in refusal.sentence
+
+
+def submit_on(*job_ids: str) -> Submit:
+    return Submit((NewJob(job_id="c1", queue="mail.out", depends_on=job_ids),))
+
+
+@pytest.mark.parametrize("namespace", [None, "mail.graph"])
+@pytest.mark.parametrize("on_existing", OnExisting)
+def test_a_chosen_name_is_judged_by_the_job_that_has_it(engine, namespace, on_existing):
+    taken = {"namespace": namespace, "name": "n"}
+    Talk(engine, ANYBODY)(Submit((NewJob(job_id="b1", queue="web", **taken),)))
+    item = NewJob(job_id="c1", queue="mail.out", on_existing=on_existing, **taken)
+    before = engine.find("b1")
+
+    for caller in (Caller("x", Role.WORKER, ("mail.*",)), Caller("y", Role.SUBMIT)):
+        talk = Talk(engine, caller)
+        guard = talk.gate.guard(caller, "192.0.2.1", "test")
+        assert not guard.submit_at_once((item,), lambda _: None, early=False)
+        assert talk(Submit((item,))).why is Why.NOT_ALLOWED
+    assert engine.find("b1") == before
+
+
+def test_names_that_a_job_waits_for_are_judged_by_the_jobs_that_have_them(engine):
+    Talk(engine, ANYBODY)(
+        Submit((NewJob(job_id="b1", queue="web", namespace="mail.graph", name="n"),))
+    )
+    talk = Talk(engine, Caller("x", Role.WORKER, ("mail.*",)))
+    item = NewJob(job_id="c1", queue="mail.out", namespace="mail.graph", depends_on=("n",))
+
+    assert talk(Submit((item,))).why is Why.NOT_ALLOWED
+    assert talk(submit_on("unknown")).items[0].why is Why.UNKNOWN_DEPENDENCY
+
+
+def test_what_another_server_let_pass_is_judged_where_it_is_decided(engine):
+    """A server that does not decide may not know a job yet."""
+    Talk(engine, ANYBODY)(submit("b1", "web"))
+    gate = Gate(engine.dispatcher, AuditLog(engine.dispatcher))
+    caller = Caller("x", Role.WORKER, ("mail.*",))
+    judge = gate.judge_of(Sender(caller, "192.0.2.7", "gearman"))
+    taken = Submit((NewJob(job_id="b1", queue="mail.out", id_chosen=True),))
+    replies = []
+
+    for command in (taken, submit("c1", "mail.out")):
+        engine.dispatcher.ask_later(command, replies.append, None, judge)
+        settle(engine)
+
+    assert replies[0].why is Why.NOT_ALLOWED
+    assert isinstance(replies[1], SubmittedMany)
+    assert engine.find("b1").queue == "web"
+    (entry,) = engine.store.audit(None, 10)
+    assert (entry.who, entry.address, entry.protocol) == ("x", "192.0.2.7", "gearman")
+    assert gate.judge_of(Sender(Caller("ada", Role.OPERATE), "", "")) is None
 
 
 def test_the_queue_of_a_job_is_named_only_to_whoever_named_it(engine):

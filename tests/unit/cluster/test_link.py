@@ -25,6 +25,7 @@ from manyhands.model.events import Event, Signal
 from manyhands.model.job import Job, State
 from manyhands.model.policy import Terms
 from manyhands.model.replies import Reply
+from manyhands.model.roles import Caller, Role, Sender
 
 SECRET = b"a secret"
 
@@ -71,9 +72,10 @@ def test_a_command_arrives_as_it_was_sent(kind: type) -> None:
     @settings(max_examples=25, deadline=None)
     @given(values(kind))
     def check(command: typing.Any) -> None:
-        caller.send(Asks((Ask(7, command, again=True),), 5))
+        sender = Sender(Caller("x", Role.WORKER, ("mail.*",)), "192.0.2.7", "gearman")
+        caller.send(Asks((Ask(7, command, again=True, sender=sender),), 5))
         (message,) = called.feed(caller.take())
-        assert message == Asks((Ask(7, command, again=True),), 5)
+        assert message == Asks((Ask(7, command, again=True, sender=sender),), 5)
 
     check()
 
