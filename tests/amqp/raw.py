@@ -4,7 +4,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from pamqp import base, frame
+from pamqp import base, encode, frame
 from pamqp.commands import Channel, Connection
 from pamqp.heartbeat import Heartbeat
 
@@ -12,6 +12,11 @@ from manyhands.net.amqp import PROTOCOL_HEADER, FrameReader
 from tests.e2e.serving import Served
 
 SECONDS_MAX = 90.0
+UNDERSTANDS = {"capabilities": {"authentication_failure_close": True}}
+
+
+def amqplain(user: str, password: str) -> str:
+    return encode.field_table({"LOGIN": user, "PASSWORD": password})[4:].decode()
 
 
 class Raw:

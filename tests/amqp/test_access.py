@@ -9,15 +9,12 @@ import aio_pika
 import httpx
 import pika
 import pytest
-from pamqp import encode
 from pamqp.commands import Connection
 
 from tests.amqp.rabbit import make_certificate
-from tests.amqp.raw import raw_client
+from tests.amqp.raw import UNDERSTANDS, amqplain, raw_client
 from tests.amqp.watching import EXCHANGES, bind_all, collect_count, connect, run_jobs, until, url_of
 from tests.e2e.serving import connections_count, run, serving
-
-UNDERSTANDS = {"capabilities": {"authentication_failure_close": True}}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +30,6 @@ def served(tmp_path_factory, users):
     options = ("--amqp", "127.0.0.1:0", "--amqp-users", str(users), "--store", "memory")
     with serving(folder, *options, "--amqp-connections-max", "3") as server:
         yield server
-
-
-def amqplain(user: str, password: str) -> str:
-    return encode.field_table({"LOGIN": user, "PASSWORD": password})[4:].decode()
 
 
 @pytest.mark.parametrize(
