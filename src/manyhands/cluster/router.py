@@ -391,7 +391,7 @@ class Router(Dispatcher):
 
     def _begin(self, incarnation: str, send: Callable[[Sent], None], begin: Begin) -> None:
         """A server announces that it decides."""
-        if self.decides or begin.epoch < self.epoch:
+        if self.decides or begin.epoch < self.epoch or self._has_seen_more(begin.last_seq):
             return
         if begin.epoch > self.epoch or incarnation != self.owner:
             self.epoch_ms = self.clock.monotonic_ms()
@@ -407,6 +407,19 @@ class Router(Dispatcher):
         self._ask_again(incarnation)
         self.counted_sleepers.forget_changes()
         self._send_soon()
+
+    def _has_seen_more(self, last_seq: int) -> bool:
+        """Whether the next owner knows of fewer events than were published here: it has what the
+        database has, so what the last one acknowledged is lost. Then this server ends. If it went
+        on, whoever watches here would pass over events that get the same numbers.
+        """
+        seen_seq = self.events.published_seq
+        if last_seq < seen_seq:
+            self._fail(
+                f"the database has gone back: it ends at event {last_seq}, and {seen_seq} was"
+                f" acknowledged. What came after event {last_seq} is lost. Start this server again"
+            )
+        return last_seq < seen_seq
 
     def remember_waits(self) -> None:
         """What is known of the jobs is about to be replaced by what the next owner knows."""
@@ -579,6 +592,8 @@ class Router(Dispatcher):
         of the servers whose clients still wait and work.
         """
         assert not self.decides
+        if self._has_seen_more(self.store.last_seq()):
+            return
         self.decides = True
         self.epoch = epoch
         self.epoch_ms = self.clock.monotonic_ms()
