@@ -194,6 +194,35 @@ def test_a_front_that_has_seen_what_the_database_lost_ends_and_says_so() -> None
     ] * 2
 
 
+def test_a_job_is_done_once_although_its_submit_goes_over_three_links() -> None:
+    """S39: the owner that decided it is dead, and the link to the next one breaks at once."""
+    world = Cluster(13)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    heir, front = (node for node in world.living() if node is not owner)
+    world.cut(owner.name, front.name, both_ways=False)  # so it never hears the answer
+    job_id = ledger.submit(front)
+    world.until(lambda: owner.store.live.live_job(job_id) is not None)
+    ledger.work(heir)
+    world.until(lambda: ledger.completed[job_id] == 1)
+    world.cut(front.name, heir.name, both_ways=False)  # nor does the next one hear of it
+    owner.crash()
+    world.until(lambda: front.router.owner == heir.ids.incarnation)
+    for end in front.ends:
+        end.lose("the wire broke")
+        end.forget()
+    world.heal()
+
+    world.until(lambda: job_id in ledger.submitted)
+    ledger.work(heir)
+    world.run(2.0)
+
+    assert ledger.completed[job_id] == 1
+    ledger.check()
+
+
 def test_a_server_that_cannot_reach_an_earlier_one_takes_nothing_over() -> None:
     """S63: the earlier one does, and goes on."""
     world = Cluster(12)
@@ -221,7 +250,7 @@ def test_a_server_that_cannot_reach_an_earlier_one_takes_nothing_over() -> None:
 
 
 # The first ones, and those that have failed once.
-SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070)
+SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070, 20029)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

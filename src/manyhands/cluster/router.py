@@ -108,7 +108,16 @@ class Forwarding:
 class _Waiting:
     """A command of a client here that is not answered yet."""
 
-    __slots__ = ("again", "asked_ms", "command", "refused", "sent", "settle", "weight")
+    __slots__ = (
+        "again",
+        "asked_ms",
+        "command",
+        "is_doubtful",
+        "refused",
+        "sent",
+        "settle",
+        "weight",
+    )
 
     def __init__(
         self, command: Command, settle: Settle | None, refused: Refused | None, asked_ms: float
@@ -117,9 +126,15 @@ class _Waiting:
         self.settle = settle
         self.refused = refused
         self.asked_ms = asked_ms
-        self.sent = False  # to some owner
+        self.sent = False  # to the present owner, or the last one
+        self.is_doubtful = False  # an owner before that one may have decided it
         self.again = False  # asked over more than one link
         self.weight = _weight_of(command)
+
+    @property
+    def may_be_decided(self) -> bool:
+        """Whether some owner may have decided it."""
+        return self.sent or self.is_doubtful
 
 
 def _weight_of(command: Command) -> int:
@@ -281,7 +296,14 @@ class Router(Dispatcher):
 
     # The front.
 
-    def _forward(self, command: Command, settle: Settle | None, refused: Refused | None) -> None:
+    def _forward(
+        self,
+        command: Command,
+        settle: Settle | None = None,
+        refused: Refused | None = None,
+        *,
+        is_doubtful: bool = False,
+    ) -> None:
         if type(command) in _OWN:
             if settle is not None:
                 settle(Accepted())
@@ -297,6 +319,7 @@ class Router(Dispatcher):
             return
         self._number += 1
         waiting = _Waiting(command, settle, refused, self.clock.monotonic_ms())
+        waiting.is_doubtful = is_doubtful
         self._waiting[self._number] = waiting
         self._waiting_bytes += waiting.weight
         self._unsent.append(self._number)
@@ -320,7 +343,7 @@ class Router(Dispatcher):
             waiting = self._waiting.get(number)
             if waiting is None:
                 continue
-            asks.append(Ask(number, waiting.command, waiting.sent))
+            asks.append(Ask(number, waiting.command, waiting.is_doubtful))
             waiting.sent = True
             weight += waiting.weight
             if weight > GATHERED_BYTES_MAX:
@@ -445,8 +468,7 @@ class Router(Dispatcher):
             if self.decides:
                 self.ask_again(command, None)
             else:
-                self._forward(command, None, None)
-                self._waiting[self._number].sent = True  # so the owner looks for traces first
+                self._forward(command, is_doubtful=True)
 
     def _ask_again(self, incarnation: str) -> None:
         """What was not answered is asked once more. If the owner is the same, it knows the numbers
@@ -457,12 +479,13 @@ class Router(Dispatcher):
         unknown: list[_Waiting] = []
         for number, waiting in list(self._waiting.items()):
             self.forwarding.held_ms += now_ms - max(waiting.asked_ms, self._ownerless_ms)
-            if not waiting.sent:
+            if not waiting.may_be_decided:
                 continue
             waiting.again = True
             if same:
-                waiting.sent = False  # a number that it has seen is not decided again
-            elif may_repeat(waiting.command):
+                continue  # a number that it has seen is not decided again
+            if may_repeat(waiting.command):
+                waiting.is_doubtful = True
                 self.forwarding.repeated += 1
             else:
                 self._drop(number)
@@ -562,7 +585,7 @@ class Router(Dispatcher):
                 continue
             self._drop(number)
             self.forwarding.held_ms += now_ms - since_ms
-            refusal = UNKNOWN_OUTCOME if waiting.sent else _OWNERLESS
+            refusal = UNKNOWN_OUTCOME if waiting.may_be_decided else _OWNERLESS
             self._refuse(refusal, waiting.settle, waiting.refused)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
@@ -636,7 +659,9 @@ class Router(Dispatcher):
         self._own_paused.clear()
         self._paused.clear()
         for each in paused:
-            self._forward(each.command, each.settle, each.refused)
+            # A front whose command this is asks the next owner too.
+            is_doubtful = may_repeat(each.command)
+            self._forward(each.command, each.settle, each.refused, is_doubtful=is_doubtful)
 
     def retire(self) -> None:
         """What was decided here is on disk: the fronts get their last answers."""
@@ -647,7 +672,7 @@ class Router(Dispatcher):
     def _decide_again(self, waiting: _Waiting) -> None:
         """What a client here asked of the owner before."""
         command, settle, refused = waiting.command, waiting.settle, waiting.refused
-        if waiting.sent:
+        if waiting.may_be_decided:
             if not may_repeat(command):
                 self._refuse(UNKNOWN_OUTCOME, settle, refused)
                 return
