@@ -194,6 +194,31 @@ def test_a_front_that_has_seen_what_the_database_lost_ends_and_says_so() -> None
     ] * 2
 
 
+def test_nobody_hears_of_an_end_before_the_next_owner_has_told_of_the_job() -> None:
+    """S37 and S39: the answer to the submit is lost, and its worker is faster than its submitter."""
+    world = Cluster(14)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    heir, front = (node for node in world.living() if node is not owner)
+    world.slow.add(front.name)  # so that it asks again late
+    world.cut(owner.name, front.name, both_ways=False)
+    job_id = ledger.submit_in_foreground(front)
+    world.until(lambda: owner.store.live.live_job(job_id) is not None)
+    claimed: list = []
+    ledger.claim(heir, "q", 1, claimed.extend)
+    world.until(lambda: bool(claimed))
+    world.run(0.5)
+    owner.crash()
+    world.until(lambda: heir.router.decides)
+    ledger.complete(heir, claimed[0])
+
+    world.until(lambda: ledger.ended[job_id] == 1)  # the ledger looks at the order
+
+    assert job_id in ledger.answered
+
+
 def test_a_job_is_done_once_although_its_submit_goes_over_three_links() -> None:
     """S39: the owner that decided it is dead, and the link to the next one breaks at once."""
     world = Cluster(13)
@@ -250,7 +275,7 @@ def test_a_server_that_cannot_reach_an_earlier_one_takes_nothing_over() -> None:
 
 
 # The first ones, and those that have failed once.
-SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070, 20029)
+SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070, 20029, 30200, 30223)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

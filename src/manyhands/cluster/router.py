@@ -40,6 +40,7 @@ from manyhands.dispatch.dispatcher import Dispatcher, Refused, Settle
 from manyhands.dispatch.loops import Loop
 from manyhands.loggers import get_logger
 from manyhands.model.commands import (
+    Attach,
     Claim,
     Command,
     Complete,
@@ -148,6 +149,15 @@ def _weight_of(command: Command) -> int:
     return 0
 
 
+def _waiters_of(command: Command) -> frozenset[str]:
+    """The connections that hear of what becomes of its jobs."""
+    if type(command) is Submit:
+        return frozenset(item.waiter for item in command.items if item.waiter is not None)
+    if type(command) is Attach and command.waiter is not None:
+        return frozenset((command.waiter,))
+    return frozenset()
+
+
 class Router(Dispatcher):
     """A dispatcher that decides only if it owns the queues."""
 
@@ -200,6 +210,10 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         self._number = 0
         self._unsent: list[int] = []
+        # Clients that wait for something and have not heard that the question arrived, by its
+        # number; and signals that have to wait until they have.
+        self._unheard: dict[int, frozenset[str]] = {}
+        self._held_signals: list[Signal] = []
         self._asked: str | None = None  # the owner that has what was sent
         self._ownerless_ms = clock.monotonic_ms()
         self._flush_asks_soon = False
@@ -372,6 +386,7 @@ class Router(Dispatcher):
     def _drop(self, number: int) -> _Waiting | None:
         """Takes a command off the list of those that wait."""
         waiting = self._waiting.pop(number, None)
+        self._unheard.pop(number, None)
         if waiting is not None:
             self._waiting_bytes -= waiting.weight
         return waiting
@@ -396,8 +411,7 @@ class Router(Dispatcher):
         elif isinstance(message, News):
             self._take_news(message)
         elif isinstance(message, Signals):
-            for signal in message.signals:
-                self.far_listeners.deliver_here(signal)
+            self._take_signals(message.signals)
         elif isinstance(message, Wake):
             self._take_wakes(message)
         elif isinstance(message, Undecided):
@@ -482,6 +496,9 @@ class Router(Dispatcher):
             if not waiting.may_be_decided:
                 continue
             waiting.again = True
+            names = _waiters_of(waiting.command)
+            if names:
+                self._unheard[number] = names
             if same:
                 continue  # a number that it has seen is not decided again
             if may_repeat(waiting.command):
@@ -493,6 +510,7 @@ class Router(Dispatcher):
         self._unsent = list(self._waiting)
         for waiting in unknown:
             self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
+        self._release_signals()
         if not same:
             self._submit_unwritten()
 
@@ -526,6 +544,7 @@ class Router(Dispatcher):
                 self._waits.accepted(waiting.command, reply)
         self.forwarding.answered += len(message.replies)
         self._listeners.answer(answers)
+        self._release_signals()
         if looks:
             self._tell_ends()
         for notify in self.on_progress:
@@ -534,6 +553,22 @@ class Router(Dispatcher):
             callbacks, self._idle_waiters = self._idle_waiters, []
             for callback in callbacks:
                 self.when_idle(callback)
+
+    def _take_signals(self, signals: Sequence[Signal]) -> None:
+        """Delivers to clients here. Nobody hears what became of a job before the answer to the
+        submit, which may have to be asked again of the next owner.
+        """
+        unheard = frozenset().union(*self._unheard.values())
+        for signal in signals:
+            if unheard.isdisjoint(signal.waiters):
+                self.far_listeners.deliver_here(signal)
+            else:
+                self._held_signals.append(signal)
+
+    def _release_signals(self) -> None:
+        if self._held_signals:
+            held, self._held_signals = self._held_signals, []
+            self._take_signals(held)
 
     def _take_back(self, numbers: tuple[int, ...]) -> None:
         """The owner has handed over; these it did not decide."""
@@ -632,6 +667,9 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         for each in waiting.values():
             self._decide_again(each)
+        self._unheard.clear()
+        if self._held_signals:  # after these answers
+            self.ask(Look(_NO_JOB, brief=True), lambda _found: self._release_signals())
         self._submit_unwritten()
         self._tell_ends()
         for guest in self.guests.values():
