@@ -12,6 +12,7 @@ from manyhands.store.postgres.sessions import connect
 from manyhands.store.postgres.shared import SharedStore
 from manyhands.store.postgres.store import Joining
 from manyhands.store.retention import Retention
+from tests.e2e.serving import Api, run, serving
 
 
 class Rival:
@@ -93,3 +94,29 @@ def test_a_server_that_joins_in_the_same_moment_is_seen(
     with connect(address) as connection:
         rows = connection.execute(f"SELECT incarnation FROM {address.schema}.tenures").fetchall()
     assert rows == [("rival",)]
+
+
+def test_the_journal_of_a_newer_version_is_left_alone(tmp_path, postgresql):
+    """S61: a server takes over only what it understands."""
+    schema_name = postgresql.new_schema()
+    url = postgresql.url(schema_name)
+    with serving(tmp_path, "--store", url) as served:
+        api = Api(served)
+        job_id = api.results("submit", queue="q")["id"]
+        api.close()
+        served.process.kill()
+        served.process.wait()
+        with postgresql.connect() as connection:
+            tenures = f"{schema_name}.tenures"
+            connection.execute(f"UPDATE {tenures} SET frames = 99")
+            refused = run("serve", "--store", url, "--http", "off")
+            connection.execute(f"UPDATE {tenures} SET frames = 2")
+
+    assert refused.returncode == 1
+    assert "was written by a newer version of manyhands (frames 99" in refused.stderr
+    assert "nothing was removed" in refused.stderr
+    (tmp_path / "next").mkdir()
+    with serving(tmp_path / "next", "--store", url) as served:
+        api = Api(served)
+        assert api.get(f"jobs/{job_id}")["state"] == "ready"
+        api.close()
