@@ -65,6 +65,7 @@ class Ledger:
         self.named: set[str] = set()  # names of dwork's tasks
         self.completed: Counter[str] = Counter()  # by job id, as workers were told
         self.completed_names: Counter[str] = Counter()
+        self.completed_by: dict[str, list[str]] = {}  # by id or name: who was told, and when
         self.reported: set[str] = set()  # those whose end a submitter waited for
         # The same of jobs that end with their waiter: their end is told before it is on disk.
         self.fleeting: set[str] = set()
@@ -94,10 +95,20 @@ class Ledger:
             self.submitted[job_id] = protocol
             self.by_protocol[f"{protocol} submitted"] += 1
 
-    def note_completed(self, job_id: str, protocol: str) -> None:
+    def note_completed(self, job_id: str, client: "Client") -> None:
         with self.lock:
             self.completed[job_id] += 1
-            self.by_protocol[f"{protocol} completed"] += 1
+            self._note_client(job_id, client)
+
+    def note_completed_name(self, name: str, client: "Client") -> None:
+        with self.lock:
+            self.completed_names[name] += 1
+            self._note_client(name, client)
+
+    def _note_client(self, what: str, client: "Client") -> None:
+        told = f"{client.name} at {client.served.folder.name} at {datetime.now(UTC):%H:%M:%S.%f}"
+        self.completed_by.setdefault(what, []).append(told)
+        self.by_protocol[f"{client.protocol} completed"] += 1
 
 
 class Client:
@@ -203,7 +214,7 @@ class NativeWorker(Http):
             for job in answer["results"] if answer is not None else ():
                 done = {"id": job["id"], "token": job["token"], "result": 1}
                 if self.post("/api/complete", done) is not None:
-                    self.ledger.note_completed(job["id"], self.protocol)
+                    self.ledger.note_completed(job["id"], self)
 
 
 class QlessSubmitter(Http):
@@ -232,7 +243,7 @@ class QlessWorker(Http):
             body = {"host": self.name, "data": [{"id": found["id"], "meta": {"done": True}}]}
             done = self.post(f"/complete/{QUEUE}", body)
             if done is not None and done["results"] == [found["id"]]:
-                self.ledger.note_completed(found["id"], self.protocol)
+                self.ledger.note_completed(found["id"], self)
 
 
 class TaskSubmitter(Http):
@@ -275,7 +286,7 @@ class TaskWorker(Http):
             task_id = found["status"]["task_id"]
             body = {**worker, "run_id": found["run_id"]}
             if self.post(f"/0.2.0/task/{task_id}/completed", body) is not None:
-                self.ledger.note_completed(task_id.replace("-", ""), self.protocol)
+                self.ledger.note_completed(task_id.replace("-", ""), self)
 
 
 class Gearman(Client):
@@ -380,9 +391,7 @@ class DworkWorker(Client):
                     talk.socket.send(done)
                     self.wait_for_socket(talk.socket)
                     if _answer(talk).kind is Kind.OK:
-                        with self.ledger.lock:
-                            self.ledger.completed_names[task.name] += 1
-                            self.ledger.by_protocol["dwork completed"] += 1
+                        self.ledger.note_completed_name(task.name, self)
 
 
 def _query(kind: Kind, *tasks: Any, **fields: Any) -> bytes:
@@ -424,7 +433,7 @@ class WmpWorker(Client):
                 talk.done(taken, b"done")
                 answer = self._hear(talk)
                 if answer["reason"] == b"recorded":
-                    self.ledger.note_completed((taken["job"] or b"").decode(), self.protocol)
+                    self.ledger.note_completed((taken["job"] or b"").decode(), self)
 
     def _hear(self, talk: WmpTalk) -> Heard:
         self.wait_for_socket(talk.socket)
@@ -489,7 +498,7 @@ class StreamWorker(Stream):
             lost = {row[0] for row in self.ask(talk, WORK, done, [], [], [], [len(rows), 0])}
             for row in rows:
                 if row[0] not in lost:
-                    self.ledger.note_completed(row[0], self.protocol)
+                    self.ledger.note_completed(row[0], self)
 
 
 class AmqpWatcher(Client):

@@ -57,11 +57,18 @@ def state(server, job_id: str) -> str:
 # Every protocol, each side at a server of its own.
 
 
+# Each of the three decides, in turns: for a submitter, a worker, and those who watch.
+TRIOS = ("abc", "bca", "cab")
+_NUMBERS = {name: number for number, name in enumerate(PEERS)}
+
+
 class Spread(Pair):
     """The submitter at one server, the worker at another, who watches at the third."""
 
-    def __init__(self, cluster, connection, submitter, worker, stack: ExitStack) -> None:
-        a, b, c = (cluster.servers[name] for name in "bca")
+    def __init__(self, cluster, connections, submitter, worker, stack: ExitStack) -> None:
+        names = TRIOS[(_NUMBERS[submitter] + _NUMBERS[worker]) % len(TRIOS)]
+        a, b, c = (cluster.servers[name] for name in names)
+        connection = connections[names[2]]
         super().__init__(a, connection, submitter, submitter, stack)
         queue = "dwork" if "dwork" in (submitter, worker) else f"{submitter}-{worker}"
         soon = {"first_ms": 1, "factor": 1.0, "ms_max": 1, "jitter": 0.0}
@@ -72,15 +79,19 @@ class Spread(Pair):
 
 
 @pytest.fixture(scope="module")
-def connection(three):
-    with connect(url_of(three.servers["a"])) as found:
-        yield found
+def connections(three):
+    """Over AMQP, one to each server."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(connect(url_of(server)))
+            for name, server in three.servers.items()
+        }
 
 
 @pytest.fixture
-def pair(three, connection, submitter, worker):
+def pair(three, connections, submitter, worker):
     with ExitStack() as stack:
-        yield Spread(three, connection, submitter, worker, stack)
+        yield Spread(three, connections, submitter, worker, stack)
 
 
 @every_pair

@@ -214,9 +214,15 @@ def check(cluster: Cluster, ledger: Ledger) -> None:
         check_states(named, ledger.named, list(ledger.completed_names))
     for completed in (ledger.completed, ledger.completed_names):
         twice = [job_id for job_id, count in completed.items() if count > 1]
-        assert not twice, f"completed more than once: {twice[:3]}"
+        stories = [(ledger.completed_by[one], story(url, one)) for one in twice[:3]]
+        assert not twice, f"completed more than once: {stories}"
     check_events(url)
     check_watched(ledger)
+
+
+def story(url: str, job_id: str) -> str:
+    """What a server knows of a job."""
+    return httpx.get(f"{url}/api/jobs/{job_id}", timeout=60.0).text
 
 
 def is_applied(url: str) -> bool:

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -91,6 +92,37 @@ def test_a_server_that_is_cut_off_from_the_database_is_taken_over_and_ends(clust
         assert "another server has taken over" in cut_off.log()
         jobs = httpx.get(f"{cluster.servers['b'].url}/api/jobs?queue=q").json()["results"]
         assert len(jobs) == 1
+
+
+def test_commits_of_many_seconds_kill_nobody_and_cost_no_lease(cluster):
+    """S72: beats have a connection of their own, and leases are prolonged."""
+    for name in "ab":
+        cluster.start(name)
+    cluster.until_ready()
+    since = {row["name"]: row["since"] for row in cluster.servers_seen("a")}
+    owner = cluster.decider()
+    assert submit(cluster.servers[owner]).status_code == 200
+    body = {"queues": ["q"], "worker": "w", "term_ms": 7_000}
+    with contextlib.ExitStack() as stack:
+        http = stack.enter_context(httpx.Client(base_url=cluster.servers[owner].url, timeout=60))
+        (held,) = http.post("/api/claim", json=body).json()["results"]
+        connection = stack.enter_context(cluster.database.connect())
+        threads = stack.enter_context(ThreadPoolExecutor())
+        connection.execute("BEGIN")
+        connection.execute(f"LOCK TABLE {cluster.schema}.journal IN EXCLUSIVE MODE")
+        waiting = [threads.submit(submit, server) for server in cluster.servers.values()]
+        wait_until(lambda: "the store does not answer" in cluster.servers[owner].log())
+        time.sleep(3)  # longer than the lease in all
+        assert not any(one.done() for one in waiting)
+        assert not is_ready(cluster.servers[owner])
+        connection.execute("ROLLBACK")
+
+        assert [one.result().status_code for one in waiting] == [200, 200]
+        done = {"id": held["id"], "token": held["token"]}
+        assert http.post("/api/complete", json=done).status_code == 200
+    assert {row["name"]: row["since"] for row in cluster.servers_seen("a")} == since
+    assert cluster.decider() == owner
+    assert "leases prolonged" in cluster.servers[owner].log()
 
 
 def test_a_server_whose_link_is_silent_is_drained_all_the_same(cluster):

@@ -194,6 +194,31 @@ def test_a_backup_that_is_restored_under_several_live_servers_ends_them_all(tmp_
         assert httpx.post(f"{again.url}/api/submit", json={"queue": "q"}, timeout=60).is_success
 
 
+def test_a_front_ends_when_what_it_has_shown_is_lost_with_the_server_that_wrote_it(
+    tmp_path, asynchronous
+):
+    """S55, S77: watchers there would pass over what gets the same numbers."""
+    with running(tmp_path, asynchronous, "a", "b") as cluster:
+        owner = cluster.decider()
+        (front,) = set(cluster.servers) - {owner}
+        served = cluster.servers[front]
+        body = {"queue": "q"}
+        assert httpx.post(f"{served.url}/api/submit", json=body, timeout=60).is_success
+        wait_until(lambda: has_caught_up(asynchronous))
+        asynchronous.part()
+        assert httpx.post(f"{served.url}/api/submit", json=body, timeout=60).is_success
+
+        cluster.kill(owner)
+        asynchronous.fail_over()
+
+        assert served.process.wait(90) == 1
+        assert "the database has gone back: it ends at event 1, and 2 was" in served.log()
+        cluster.servers.clear()
+        again = cluster.start("a")
+        jobs = httpx.get(f"{again.url}/api/jobs?queue=q", timeout=60).json()["results"]
+        assert len(jobs) == 1
+
+
 def has_caught_up(both) -> bool:
     """Whether the standby has everything that the primary has committed."""
     with both.primary.connect() as connection:

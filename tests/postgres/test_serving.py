@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
 
@@ -182,27 +183,58 @@ def test_a_finished_job_is_found_and_run_again_although_it_has_left_memory(tmp_p
         api.close()
 
 
-def test_a_wrong_password_is_refused_and_not_shown(tmp_path, postgresql):
-    """S62."""
+@pytest.fixture
+def guarded(postgresql):
+    """A role that has to show its password."""
     with postgresql.connect() as connection:
         connection.execute("DROP ROLE IF EXISTS guarded")
-        connection.execute("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+        connection.execute("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'right'")
     rules = postgresql.data / "pg_hba.conf"
     before = rules.read_text()
     rules.write_text("host all guarded 127.0.0.1/32 scram-sha-256\n" + before)
     try:
         with postgresql.connect() as connection:
             connection.execute("SELECT pg_reload_conf()")
-        url = postgresql.url(user="guarded:verysecret")
-
-        def refused() -> bool:
-            code, text = failed_start(tmp_path, "--store", url)
-            assert "verysecret" not in text
-            return code == 1 and "password authentication failed" in text
-
-        wait_until(refused)
+        yield postgresql
     finally:
         rules.write_text(before)
+
+
+def test_a_wrong_password_is_refused_and_not_shown(tmp_path, guarded):
+    """S62."""
+    url = guarded.url(user="guarded:verysecret")
+
+    def refused() -> bool:
+        code, text = failed_start(tmp_path, "--store", url)
+        assert "verysecret" not in text
+        return code == 1 and "password authentication failed" in text
+
+    wait_until(refused)
+
+
+def test_why_the_database_cannot_be_reached_any_more_is_in_the_log(tmp_path, guarded):
+    """S7: nothing is acknowledged until it can."""
+
+    def set_password(password: str) -> None:
+        with guarded.connect() as connection:
+            connection.execute(f"ALTER ROLE guarded PASSWORD '{password}'")
+
+    url = guarded.url(guarded.new_schema(), user="guarded:right")
+    with (
+        serving(tmp_path, "--store", url) as served,
+        closing(Api(served)) as api,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        submit(api, "q", 1)
+        set_password("another")
+        guarded.terminate()
+        waiting = threads.submit(submit, api, "q", 1)
+        wait_until(lambda: "password authentication failed" in served.log())
+        assert not waiting.done()
+        set_password("right")
+
+        assert waiting.result(60)
+        assert "guarded:right" not in served.log()
 
 
 def test_a_role_without_rights_is_told_what_it_needs(tmp_path, postgresql):
@@ -237,6 +269,24 @@ def test_a_database_that_cannot_keep_a_promise_is_refused(tmp_path, postgresql, 
 
     assert code == 1
     assert sentence in text
+
+
+def test_a_role_that_is_not_there_is_named(tmp_path, postgresql):
+    code, text = failed_start(tmp_path, "--store", postgresql.url(user="nobody"))
+
+    assert code == 1
+    assert 'role "nobody" does not exist. Check the user and the password' in text
+
+
+@pytest.mark.parametrize("columns", ["key text, value text", "something integer"])
+def test_a_schema_of_somebody_else_is_refused(tmp_path, postgresql, columns):
+    schema = postgresql.new_schema()
+    with postgresql.connect() as connection:
+        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.facts({columns})")
+    code, text = failed_start(tmp_path, "--store", postgresql.url(schema))
+
+    assert code == 1
+    assert f"the schema {schema} has a table named facts that is not of manyhands" in text
 
 
 def test_tables_of_a_newer_version_are_refused(tmp_path, postgresql):

@@ -40,6 +40,7 @@ class Base:
         self.owner: int | None = None
         self.epoch = 0
         self.is_away = False
+        self.has_lost = False  # some of what was acknowledged, at some time
         self._last = 0
         self._copied: tuple | None = None  # what a standby has that follows no more
         self._tails: dict[int, list[Image]] = {}  # what each server has written since
@@ -67,6 +68,7 @@ class Base:
         vars(self.disk).update(vars(disk))
         self.rows = rows
         tails, self._tails = self._tails, {}
+        self.has_lost = self.has_lost or bool(tails)
         for tenure, tail in tails.items():
             ids = {job_id for image in tail for job_id, *_ in image.jobs}
             self._lost[tenure] = self._lost.get(tenure, set()) | ids
@@ -449,7 +451,7 @@ class Node:
             self.clock,
             self.loop,
             self.ids.incarnation,
-            on_failure=lambda text: world.broken.append(f"{name}: {text}"),
+            on_failure=self._fail,
             check_invariants=True,
         )
         self.member = Member(
@@ -462,8 +464,15 @@ class Node:
             machine_ahead_ms=self.clock.machine_ahead_ms,
         )
         self.fenced: str | None = None
+        self.ended: str | None = None  # why it ended by itself
         self.member.start()
         self.keep_house()
+
+    def _fail(self, text: str) -> None:
+        if not self.world.base.has_lost or "the database has gone back" not in text:
+            self.world.broken.append(f"{self.name}: {text}")
+        self.ended = text
+        self.crash()
 
     @property
     def alive(self) -> bool:

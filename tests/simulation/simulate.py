@@ -520,7 +520,7 @@ def silence() -> Iterator[None]:
 
     def drop(_: object, level: str, entry: dict[str, object]) -> dict[str, object]:
         # A stall in the middle of a commit looks like a disk that does not answer, and is reported.
-        if level == "error" and "the disk does not answer" not in str(entry):
+        if level == "error" and "the store does not answer" not in str(entry):
             raise checkers.Violation(f"{entry}: {sys.exc_info()[1]!r}")
         raise structlog.DropEvent
 

@@ -167,8 +167,115 @@ def test_a_job_that_only_its_waiter_wants_outlives_the_server_that_took_it() -> 
     assert [ledger.ended[job_id] for job_id in waiting] == [1, 1]
 
 
+def test_a_front_that_has_seen_what_the_database_lost_ends_and_says_so() -> None:
+    """S55 and S77: the server that wrote it is dead, so it is lost; whoever watches here would pass
+    over as many events.
+    """
+    world = Cluster(11)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    fronts = [node for node in world.living() if node is not owner]
+    ledger.submit(fronts[0])
+    world.until(lambda: len(ledger.submitted) == 1)
+    world.base.part()
+    ledger.submit(fronts[0])
+    world.until(lambda: len(ledger.submitted) == 2)
+    world.run(0.5)
+    owner.crash()
+    world.fail_over()
+
+    world.run(10.0)
+
+    assert [node.ended for node in fronts] == [
+        "the database has gone back: it ends at event 1, and 2 was acknowledged. What came after"
+        " event 1 is lost. Start this server again"
+    ] * 2
+
+
+def test_nobody_hears_of_an_end_before_the_next_owner_has_told_of_the_job() -> None:
+    """S37 and S39: the answer to the submit is lost, and its worker is faster than its submitter."""
+    world = Cluster(14)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    heir, front = (node for node in world.living() if node is not owner)
+    world.slow.add(front.name)  # so that it asks again late
+    world.cut(owner.name, front.name, both_ways=False)
+    job_id = ledger.submit_in_foreground(front)
+    world.until(lambda: owner.store.live.live_job(job_id) is not None)
+    claimed: list = []
+    ledger.claim(heir, "q", 1, claimed.extend)
+    world.until(lambda: bool(claimed))
+    world.run(0.5)
+    owner.crash()
+    world.until(lambda: heir.router.decides)
+    ledger.complete(heir, claimed[0])
+
+    world.until(lambda: ledger.ended[job_id] == 1)  # the ledger looks at the order
+
+    assert job_id in ledger.answered
+
+
+def test_a_job_is_done_once_although_its_submit_goes_over_three_links() -> None:
+    """S39: the owner that decided it is dead, and the link to the next one breaks at once."""
+    world = Cluster(13)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    heir, front = (node for node in world.living() if node is not owner)
+    world.cut(owner.name, front.name, both_ways=False)  # so it never hears the answer
+    job_id = ledger.submit(front)
+    world.until(lambda: owner.store.live.live_job(job_id) is not None)
+    ledger.work(heir)
+    world.until(lambda: ledger.completed[job_id] == 1)
+    world.cut(front.name, heir.name, both_ways=False)  # nor does the next one hear of it
+    owner.crash()
+    world.until(lambda: front.router.owner == heir.ids.incarnation)
+    for end in front.ends:
+        end.lose("the wire broke")
+        end.forget()
+    world.heal()
+
+    world.until(lambda: job_id in ledger.submitted)
+    ledger.work(heir)
+    world.run(2.0)
+
+    assert ledger.completed[job_id] == 1
+    ledger.check()
+
+
+def test_a_server_that_cannot_reach_an_earlier_one_takes_nothing_over() -> None:
+    """S63: the earlier one does, and goes on."""
+    world = Cluster(12)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    early, late = sorted(
+        (node for node in world.living() if node is not owner), key=lambda node: node.tenure
+    )
+    world.cut(early.name, late.name)
+    for end in late.ends:
+        if end.other is not None and end.other.node is early:
+            end.lose("the wire broke")
+            end.forget()
+    world.until(lambda: not late.member.is_ready)
+    early.stall(3.0)  # so that the late one is faster
+    owner.crash()
+
+    ledger.submit(early)
+    world.until(lambda: bool(ledger.submitted))
+
+    assert early.router.decides
+    assert late.member.counters.takeovers == 0
+
+
 # The first ones, and those that have failed once.
-SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070)
+SEEDS = (*range(50), 1004, 1054, 3035, 5042, 5121, 5138, 5171, 9070, 20029, 30200, 30223)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -20,7 +20,8 @@ from manyhands.model.filter import Filter
 from manyhands.model.job import FINISHED, Job, Schedule, State, Unnotified
 from manyhands.model.plain import event_of, job_of
 from manyhands.model.policy import NamedLimit, Queue
-from manyhands.store.batch import GRAPH_PREFIX, UNNOTIFIED_PREFIX, Batch
+from manyhands.model.receipts import read_receipt
+from manyhands.store.batch import GRAPH_PREFIX, RECEIPT_PREFIX, UNNOTIFIED_PREFIX, Batch
 from manyhands.store.collector import Collector
 from manyhands.store.contract import Page, PartialResult, StoredEvent, StoreFailedError
 from manyhands.store.index.ready import entry_order
@@ -327,7 +328,10 @@ class FaultyStore:
         graphs: dict[str, int] = {}
         for body in disk.settings["cursors"].values():
             cursor = _decode_cursor(body)
-            if cursor.name.startswith(GRAPH_PREFIX):
+            if cursor.name.startswith(RECEIPT_PREFIX):
+                receipt = read_receipt(cursor.seq, cursor.notes)
+                index.put_receipt(cursor.name.removeprefix(RECEIPT_PREFIX), receipt)
+            elif cursor.name.startswith(GRAPH_PREFIX):
                 graphs[cursor.name.removeprefix(GRAPH_PREFIX)] = cursor.seq
             elif cursor.name.startswith(UNNOTIFIED_PREFIX):
                 index.unnotified[cursor.name.removeprefix(UNNOTIFIED_PREFIX)] = Unnotified(

@@ -98,9 +98,11 @@ class Guest:
         self._hands.leave()
 
     def decline(self, message: Message) -> None:
-        """What it asks is for the next owner."""
+        """What it asks is for the next owner; but what it asks once more may be decided already."""
         if isinstance(message, Asks) and self._link is not None:
-            self._link(Undecided(tuple(ask.number for ask in message.asks)))
+            numbers = tuple(ask.number for ask in message.asks if ask.number > self._seen)
+            if numbers:
+                self._link(Undecided(numbers))
 
     def is_linked_by(self, send: Send) -> bool:
         """Whether that is its link."""

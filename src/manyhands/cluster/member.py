@@ -496,7 +496,8 @@ class Member:
         if self._busy or self._ended or self.is_leaving:
             return
         membership = self.membership
-        dead = membership.dead(self._clock.monotonic_ms())
+        # The others are left to an earlier server that goes on.
+        dead = () if self.is_parted else membership.dead(self._clock.monotonic_ms())
         if dead:
             self._take_over(dead[0])
         elif membership.owner == membership.tenure:
@@ -504,7 +505,7 @@ class Member:
                 self._load()
             elif self.is_parted:
                 self._step_down()
-        elif membership.owner is None or membership.owner not in membership.tenures:
+        elif not self.is_parted and membership.owner not in membership.tenures:
             self._busy = True
             self._shared.claim(self._claimed)
 
@@ -542,6 +543,8 @@ class Member:
                 self._failed("the jobs could not be loaded; it is tried again", found)
                 return
             self.router.begin_deciding(self.membership.epoch, self.alive(), found)
+            if not self.router.decides:
+                return  # what was loaded is less than what is known here
             _log.info("this server decides now", epoch=self.membership.epoch)
             self.beat_now()
 

@@ -41,6 +41,7 @@ from manyhands.dispatch.judge import Judge
 from manyhands.dispatch.loops import Loop
 from manyhands.loggers import get_logger
 from manyhands.model.commands import (
+    Attach,
     Claim,
     Command,
     Complete,
@@ -110,7 +111,17 @@ class Forwarding:
 class _Waiting:
     """A command of a client here that is not answered yet."""
 
-    __slots__ = ("again", "asked_ms", "command", "judge", "refused", "sent", "settle", "weight")
+    __slots__ = (
+        "again",
+        "asked_ms",
+        "command",
+        "is_doubtful",
+        "judge",
+        "refused",
+        "sent",
+        "settle",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -125,9 +136,15 @@ class _Waiting:
         self.settle = settle
         self.refused = refused
         self.asked_ms = asked_ms
-        self.sent = False  # to some owner
+        self.sent = False  # to the present owner, or the last one
+        self.is_doubtful = False  # an owner before that one may have decided it
         self.again = False  # asked over more than one link
         self.weight = _weight_of(command)
+
+    @property
+    def may_be_decided(self) -> bool:
+        """Whether some owner may have decided it."""
+        return self.sent or self.is_doubtful
 
 
 def _weight_of(command: Command) -> int:
@@ -139,6 +156,15 @@ def _weight_of(command: Command) -> int:
     if type(command) is Conclude:
         return sum(len(item.result or b"") for item in command.items if type(item) is Complete)
     return 0
+
+
+def _waiters_of(command: Command) -> frozenset[str]:
+    """The connections that hear of what becomes of its jobs."""
+    if type(command) is Submit:
+        return frozenset(item.waiter for item in command.items if item.waiter is not None)
+    if type(command) is Attach and command.waiter is not None:
+        return frozenset((command.waiter,))
+    return frozenset()
 
 
 class Router(Dispatcher):
@@ -195,6 +221,10 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         self._number = 0
         self._unsent: list[int] = []
+        # Clients that wait for something and have not heard that the question arrived, by its
+        # number; and signals that have to wait until they have.
+        self._unheard: dict[int, frozenset[str]] = {}
+        self._held_signals: list[Signal] = []
         self._asked: str | None = None  # the owner that has what was sent
         self._ownerless_ms = clock.monotonic_ms()
         self._flush_asks_soon = False
@@ -319,6 +349,8 @@ class Router(Dispatcher):
         settle: Settle | None = None,
         refused: Refused | None = None,
         judge: Judge | None = None,
+        *,
+        is_doubtful: bool = False,
     ) -> None:
         if type(command) in _OWN:
             if settle is not None:
@@ -335,6 +367,7 @@ class Router(Dispatcher):
             return
         self._number += 1
         waiting = _Waiting(command, settle, refused, judge, self.clock.monotonic_ms())
+        waiting.is_doubtful = is_doubtful
         self._waiting[self._number] = waiting
         self._waiting_bytes += waiting.weight
         self._unsent.append(self._number)
@@ -360,7 +393,7 @@ class Router(Dispatcher):
                 continue
             judge = waiting.judge
             sender = None if judge is None else judge.sender
-            asks.append(Ask(number, waiting.command, waiting.sent, sender))
+            asks.append(Ask(number, waiting.command, waiting.is_doubtful, sender))
             waiting.sent = True
             weight += waiting.weight
             if weight > GATHERED_BYTES_MAX:
@@ -389,6 +422,7 @@ class Router(Dispatcher):
     def _drop(self, number: int) -> _Waiting | None:
         """Takes a command off the list of those that wait."""
         waiting = self._waiting.pop(number, None)
+        self._unheard.pop(number, None)
         if waiting is not None:
             self._waiting_bytes -= waiting.weight
         return waiting
@@ -413,8 +447,7 @@ class Router(Dispatcher):
         elif isinstance(message, News):
             self._take_news(message)
         elif isinstance(message, Signals):
-            for signal in message.signals:
-                self.far_listeners.deliver_here(signal)
+            self._take_signals(message.signals)
         elif isinstance(message, Wake):
             self._take_wakes(message)
         elif isinstance(message, Undecided):
@@ -431,7 +464,7 @@ class Router(Dispatcher):
 
     def _begin(self, incarnation: str, send: Callable[[Sent], None], begin: Begin) -> None:
         """A server announces that it decides."""
-        if self.decides or begin.epoch < self.epoch:
+        if self.decides or begin.epoch < self.epoch or self._has_seen_more(begin.last_seq):
             return
         if begin.epoch > self.epoch or incarnation != self.owner:
             self.epoch_ms = self.clock.monotonic_ms()
@@ -447,6 +480,19 @@ class Router(Dispatcher):
         self._ask_again(incarnation)
         self.counted_sleepers.forget_changes()
         self._send_soon()
+
+    def _has_seen_more(self, last_seq: int) -> bool:
+        """Whether the next owner knows of fewer events than were published here: it has what the
+        database has, so what the last one acknowledged is lost. Then this server ends. If it went
+        on, whoever watches here would pass over events that get the same numbers.
+        """
+        seen_seq = self.events.published_seq
+        if last_seq < seen_seq:
+            self._fail(
+                f"the database has gone back: it ends at event {last_seq}, and {seen_seq} was"
+                f" acknowledged. What came after event {last_seq} is lost. Start this server again"
+            )
+        return last_seq < seen_seq
 
     def remember_waits(self) -> None:
         """What is known of the jobs is about to be replaced by what the next owner knows."""
@@ -472,8 +518,7 @@ class Router(Dispatcher):
             if self.decides:
                 self.ask_again(command, None)
             else:
-                self._forward(command)
-                self._waiting[self._number].sent = True  # so the owner looks for traces first
+                self._forward(command, is_doubtful=True)
 
     def _ask_again(self, incarnation: str) -> None:
         """What was not answered is asked once more. If the owner is the same, it knows the numbers
@@ -484,12 +529,16 @@ class Router(Dispatcher):
         unknown: list[_Waiting] = []
         for number, waiting in list(self._waiting.items()):
             self.forwarding.held_ms += now_ms - max(waiting.asked_ms, self._ownerless_ms)
-            if not waiting.sent:
+            if not waiting.may_be_decided:
                 continue
             waiting.again = True
+            names = _waiters_of(waiting.command)
+            if names:
+                self._unheard[number] = names
             if same:
-                waiting.sent = False  # a number that it has seen is not decided again
-            elif may_repeat(waiting.command):
+                continue  # a number that it has seen is not decided again
+            if may_repeat(waiting.command):
+                waiting.is_doubtful = True
                 self.forwarding.repeated += 1
             else:
                 self._drop(number)
@@ -497,6 +546,7 @@ class Router(Dispatcher):
         self._unsent = list(self._waiting)
         for waiting in unknown:
             self._refuse(UNKNOWN_OUTCOME, waiting.settle, waiting.refused)
+        self._release_signals()
         if not same:
             self._submit_unwritten()
 
@@ -530,6 +580,7 @@ class Router(Dispatcher):
                 self._waits.accepted(waiting.command, reply)
         self.forwarding.answered += len(message.replies)
         self._listeners.answer(answers)
+        self._release_signals()
         if looks:
             self._tell_ends()
         for notify in self.on_progress:
@@ -538,6 +589,22 @@ class Router(Dispatcher):
             callbacks, self._idle_waiters = self._idle_waiters, []
             for callback in callbacks:
                 self.when_idle(callback)
+
+    def _take_signals(self, signals: Sequence[Signal]) -> None:
+        """Delivers to clients here. Nobody hears what became of a job before the answer to the
+        submit, which may have to be asked again of the next owner.
+        """
+        unheard = frozenset().union(*self._unheard.values())
+        for signal in signals:
+            if unheard.isdisjoint(signal.waiters):
+                self.far_listeners.deliver_here(signal)
+            else:
+                self._held_signals.append(signal)
+
+    def _release_signals(self) -> None:
+        if self._held_signals:
+            held, self._held_signals = self._held_signals, []
+            self._take_signals(held)
 
     def _take_back(self, numbers: tuple[int, ...]) -> None:
         """The owner has handed over; these it did not decide."""
@@ -589,7 +656,7 @@ class Router(Dispatcher):
                 continue
             self._drop(number)
             self.forwarding.held_ms += now_ms - since_ms
-            refusal = UNKNOWN_OUTCOME if waiting.sent else _OWNERLESS
+            refusal = UNKNOWN_OUTCOME if waiting.may_be_decided else _OWNERLESS
             self._refuse(refusal, waiting.settle, waiting.refused)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
@@ -619,6 +686,8 @@ class Router(Dispatcher):
         of the servers whose clients still wait and work.
         """
         assert not self.decides
+        if self._has_seen_more(self.store.last_seq()):
+            return
         self.decides = True
         self.epoch = epoch
         self.epoch_ms = self.clock.monotonic_ms()
@@ -634,6 +703,9 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         for each in waiting.values():
             self._decide_again(each)
+        self._unheard.clear()
+        if self._held_signals:  # after these answers
+            self.ask(Look(_NO_JOB, brief=True), lambda _found: self._release_signals())
         self._submit_unwritten()
         self._tell_ends()
         for guest in self.guests.values():
@@ -661,7 +733,11 @@ class Router(Dispatcher):
         self._own_paused.clear()
         self._paused.clear()
         for each in paused:
-            self._forward(each.command, each.settle, each.refused, each.judge)
+            # A front whose command this is asks the next owner too.
+            doubtful = may_repeat(each.command)
+            self._forward(
+                each.command, each.settle, each.refused, each.judge, is_doubtful=doubtful
+            )
 
     def retire(self) -> None:
         """What was decided here is on disk: the fronts get their last answers."""
@@ -673,7 +749,7 @@ class Router(Dispatcher):
         """What a client here asked of the owner before."""
         command, settle, refused = waiting.command, waiting.settle, waiting.refused
         judge = waiting.judge
-        if waiting.sent:
+        if waiting.may_be_decided:
             if not may_repeat(command):
                 self._refuse(UNKNOWN_OUTCOME, settle, refused)
                 return

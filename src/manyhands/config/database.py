@@ -28,6 +28,12 @@ class DatabaseAddress(Struct, frozen=True):
     shown: str
     schema: str = _SCHEMA
 
+    @property
+    def has_password(self) -> bool:
+        """Whether the address itself tells a password."""
+        parts = urlsplit(self.conninfo)
+        return ":" in parts.netloc.rpartition("@")[0] or "password" in dict(parse_qsl(parts.query))
+
     def __str__(self) -> str:
         return self.shown
 

@@ -108,16 +108,22 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
         )
         if path is not None and is_open_to_others(path)
     ]
-    relay = config.amqp_relay
-    has_password = relay is not None and relay.has_password
-    if has_password and sources["amqp_relay"].startswith("flag"):
-        found.append(
-            "the password in --amqp-relay can be read by every user of this machine, who may list "
-            "its processes; amqp_relay in the file or MANYHANDS_AMQP_RELAY keeps it from them"
+    store = config.store
+    with_password = [
+        name
+        for name, has_password in (
+            ("store", not isinstance(store, str) and store.has_password),
+            ("amqp_relay", config.amqp_relay is not None and config.amqp_relay.has_password),
         )
-    holds_secret = sources["tokens"].startswith("file") or (
-        has_password and sources["amqp_relay"].startswith("file")
-    )
+        if has_password
+    ]
+    found += [
+        f"the password in {OPTIONS[name].flag} can be read by every user of this machine, who may "
+        f"list its processes; {name} in the file or MANYHANDS_{name.upper()} keeps it from them"
+        for name in with_password
+        if sources[name].startswith("flag")
+    ]
+    holds_secret = any(sources[name].startswith("file") for name in ("tokens", *with_password))
     if file is not None and holds_secret and is_open_to_others(file):
         found.append(
             f"{file} holds a secret and can be read by every user of this machine; "
@@ -216,11 +222,16 @@ def _read_value(option: Option, raw: object, source: str) -> object:
                 f"{source}: {option.name} cannot be used because {error}; "
                 f"use {option.kind.accepted}."
             ) from None
-        shown = "that address" if isinstance(raw, str) and "://" in raw else as_toml(raw)
+        shown = "that address" if _may_hold_password(raw) else as_toml(raw)
         raise ConfigError(
             f"{source}: {option.name} cannot be {shown} because {error}; "
             f"use {option.kind.accepted}."
         ) from None
+
+
+def _may_hold_password(raw: object) -> bool:
+    """Whether it looks like the address of a database, however wrong it is."""
+    return isinstance(raw, str) and any(part in raw for part in ("://", "@", "password"))
 
 
 # Listeners that authenticate their peers once there is a list of users.

@@ -1064,9 +1064,9 @@ class Dispatcher:
         if stalled != self.stalled:
             self.stalled = stalled
             if stalled:
-                _log.error("the disk does not answer; nothing is acknowledged meanwhile")
+                _log.error("the store does not answer; nothing is acknowledged meanwhile")
             else:
-                _log.info("the disk answers again")
+                _log.info("the store answers again")
 
     def touch(self) -> None:
         """Stores the present time, even if nothing else changed."""

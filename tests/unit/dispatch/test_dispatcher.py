@@ -1269,8 +1269,8 @@ def test_a_disk_that_stands_still_is_told_once_in_the_log():
     assert (stalled[0], stalled[30], stalled[-1]) == (False, True, False)
     told = [line["event"] for line in log if line["log_level"] in ("error", "info")]
     assert told == [
-        "the disk does not answer; nothing is acknowledged meanwhile",
-        "the disk answers again",
+        "the store does not answer; nothing is acknowledged meanwhile",
+        "the store answers again",
     ]
 
 

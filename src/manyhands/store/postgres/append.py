@@ -336,12 +336,15 @@ class Appender:
         self._thread.start()
 
     def _reconnect(self, rest: float) -> None:
-        pause = REST_SECONDS
+        pause, reason = REST_SECONDS, ""
         self._ends.wait(rest)
         while not self._ends.is_set():
             try:
                 self._fresh = self._connected()
-            except psycopg.Error:
+            except psycopg.Error as error:
+                before, reason = reason, " ".join(str(error).split())
+                if reason != before:
+                    _log.warning("the database cannot be reached yet", reason=reason)
                 self._ends.wait(pause)
                 pause = min(2 * pause, REST_SECONDS_MAX)
                 continue
@@ -448,11 +451,12 @@ class Appender:
         kept = {record.number: record for record in self._kept}
         lost = [number for number in missing if number not in kept]
         if lost:
-            self.counts.lost += len(lost)
+            # With a gap before them, those that are kept are of no use either.
+            self.counts.lost += len(missing)
             raise StoreFailedError(
                 f"the database has gone back: it ends at record {last}, and {self.acknowledged} "
-                f"was acknowledged. {len(lost)} records are lost, from before the last "
-                f"{_KEPT_SECONDS:.0f} seconds"
+                f"was acknowledged. These {len(missing)} records are lost: what comes after "
+                f"{last} was written more than {_KEPT_SECONDS:.0f} seconds ago, and is not kept"
             )
         _log.warning(
             "the database has lost acknowledged records; they are written again",

@@ -195,7 +195,10 @@ def version_of(connection: _Connection, schema: str) -> int | None:
     if row is None or row[0] is None:
         return None
     statement = f"SELECT value FROM {schema}.facts WHERE key = 'schema'"
-    found = connection.execute(statement).fetchone()
+    try:
+        found = connection.execute(statement).fetchone()
+    except psycopg.errors.UndefinedColumn:
+        found = None
     if found is None:
         raise StoreError(
             f"the schema {schema} has a table named facts that is not of manyhands. Name another "

@@ -64,9 +64,9 @@ def unusable(address: DatabaseAddress, error: psycopg.Error) -> StoreError:
         )
     elif code == "25006" or "read-only" in text:
         advice = "It is read-only: name a primary in the address, or all hosts of the cluster."
-    elif code.startswith("28") or "password" in text:
+    elif code.startswith("28") or "password" in text or 'role "' in text:
         advice = "Check the user and the password (PGPASSWORD, or a password file: ~/.pgpass)."
-    elif code == "3D000" or "does not exist" in text:
+    elif code == "3D000" or ('database "' in text and "does not exist" in text):
         advice = "Create the database first (createdb)."
     else:
         advice = "Check that PostgreSQL runs there and that this machine may connect."

@@ -118,7 +118,6 @@ class SharedStore(PostgresStore):
 
     def _join_others(self, connection: _Connection) -> tenure.Tenure:
         joining, name = self._joining, self._address.schema
-        self._look_around(connection)
         for _ in range(_JOIN_TRIES):
             found = tenure.join(
                 connection,
@@ -126,7 +125,7 @@ class SharedStore(PostgresStore):
                 server=joining.server,
                 address=joining.address,
                 incarnation=joining.incarnation,
-                beside=tenure.others(connection, name),
+                beside=self._look_around(connection),
             )
             if found is not None:
                 connection.execute(
@@ -136,14 +135,17 @@ class SharedStore(PostgresStore):
                 return found
         raise StoreError("other servers start on this database at the same time; try again.")
 
-    def _look_around(self, connection: _Connection) -> None:
-        """Raises StoreError beside a server that must be alone, or has the name of this one."""
+    def _look_around(self, connection: _Connection) -> list[tenure.Seen]:
+        """All others that are not closed. Raises StoreError beside a server that must be alone, or
+        has the name of this one.
+        """
         joining, name = self._joining, self._address.schema
+        others = tenure.others(connection, name)
         until = time.perf_counter() + joining.lease_seconds
-        before = {one.number: one for one in self._rivals(connection)}
+        before = {one.number: one for one in others if self._is_rival(one)}
         while before and time.perf_counter() < until:
             time.sleep(_LOOK_SECONDS)
-            for one in self._rivals(connection):
+            for one in tenure.others(connection, name):
                 seen = before.get(one.number)
                 if seen is None or seen.beats == one.beats:
                     continue
@@ -156,17 +158,16 @@ class SharedStore(PostgresStore):
                     f"server {one.server} uses the schema {name} without --cluster, so it has to"
                     " be alone. Start it with --cluster too."
                 )
+        return others
 
-    def _rivals(self, connection: _Connection) -> list[tenure.Seen]:
-        """Those that may be alive and are not allowed beside this one."""
+    def _is_rival(self, one: tenure.Seen) -> bool:
+        """Whether it may be alive and is not allowed beside this one."""
         joining = self._joining
-        return [
-            one
-            for one in tenure.others(connection, self._address.schema)
-            if (one.server == joining.server or ":" not in one.address)
+        return (
+            (one.server == joining.server or ":" not in one.address)
             and one.address != joining.address  # bound by this process: it is gone
             and not is_surely_gone(one.process)
-        ]
+        )
 
     @property
     def tenure(self) -> int:
