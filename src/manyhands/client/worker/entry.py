@@ -19,7 +19,7 @@ from manyhands.client.address import Url, places
 from manyhands.client.app import App
 from manyhands.client.errors import Refused, Unavailable
 from manyhands.client.loops import new_loop
-from manyhands.client.worker import listing, messages, targets
+from manyhands.client.worker import listing, messages, targets, terminal
 from manyhands.client.worker.blockage import BlockageWatch
 from manyhands.client.worker.crew import Crew
 from manyhands.client.worker.declared import Difference, Registry
@@ -209,6 +209,7 @@ def main() -> None:
     os.set_inheritable(options.pipe, False)  # noqa: FBT003 - its own signature
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    terminal.share(options.log_format)
     write_records(options.log_format, options.log_level)
     code = _start(options, orders)
     logging.shutdown()

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from manyhands.client.address import places
-from manyhands.client.worker import messages, voucher
+from manyhands.client.worker import messages, terminal, voucher
 from manyhands.client.worker.child_process import ChildProcess, Exit
 from manyhands.client.worker.endpoint import Endpoint
 from manyhands.client.worker.names import drawn_name
@@ -81,9 +81,7 @@ class Supervisor:
             except ValueError as error:
                 sys.stderr.write(f"manyhands: {error}\n")
                 return 1
-        view = (
-            LiveView(self) if sys.stderr.isatty() and self._options.log_format == "text" else None
-        )
+        view = LiveView(self) if terminal.has_view(self._options.log_format) else None
         for _ in range(self._options.processes):
             self._start()
         look = self._loop.create_task(self._look())
@@ -267,6 +265,7 @@ class Supervisor:
 
 def run(options: SupervisorOptions) -> int:
     """Runs a supervisor; the exit code."""
+    terminal.share(options.log_format)
     write_records(options.log_format, options.log_level)
     folder = Path(tempfile.mkdtemp(prefix="manyhands-worker-"))
 

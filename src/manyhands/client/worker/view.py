@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from manyhands.client.worker import terminal
 from manyhands.client.worker.tallies import Tally
 
 if TYPE_CHECKING:
     from manyhands.client.worker.supervisor import Supervisor
 
 _SECONDS: Final = 1.0
-_CLEAR: Final = "\r\x1b[2K"
 
 
 def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) -> str:
@@ -45,11 +45,12 @@ class LiveView:
             running = sum(child.figures.running for child in children if child.figures is not None)
             text = line(len(children), running, by_task.values(), (done - self._last) / _SECONDS)
             self._last = done
-            sys.stderr.write(f"{_CLEAR}{text}\r")
+            # A line that fills the last column would go on in the next row.
+            sys.stderr.write(f"{text[: terminal.columns() - 1]}\r")
             sys.stderr.flush()
 
     def close(self) -> None:
         """Leaves an empty line."""
         self._task.cancel()
-        sys.stderr.write(_CLEAR)
+        sys.stderr.write(terminal.CLEAR)
         sys.stderr.flush()
