@@ -134,6 +134,8 @@ class Crew:
         self._stop_taking()
         for run in tuple(self._runs.values()):
             run.interrupt(SHUTDOWN)
+            if run.is_running:
+                run.took = perf_counter() - run.began
             self._end(run, interrupted(run))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS):
@@ -329,7 +331,7 @@ class Crew:
 
     def _begin(self, run: Run) -> None:
         if self._page is not None:
-            self._page.put(run.slot, run.given.held)
+            self._page.put(run.slot, run.given.held, run.task.name)
         run.began = perf_counter()
         timeout = run.timeout
         if timeout is not None:

@@ -29,7 +29,6 @@ from manyhands.client.worker.page import Page
 from manyhands.client.worker.records import write_records
 
 VARIABLE: Final = "MANYHANDS_WORKER_CHILD"
-BAD_TARGET: Final = 78  # the exit code for an app that cannot be loaded
 _FIGURES_SECONDS: Final = 1.0
 _DECLARE_SECONDS: Final = 0.1
 _DECLARE_SECONDS_MAX: Final = 5.0
@@ -230,11 +229,11 @@ def _start(options: ChildOptions, orders: int) -> int:
         Crew.check(app, options.crew)
     except (targets.TargetError, ValueError) as error:
         trace = getattr(error, "trace", "")
-        sys.stderr.write(f"{trace}manyhands: {error}\n")
+        text = messages.Unloadable(f"{trace}manyhands: {error}\n")
+        files = messages.Modules(modules_of_user(options.target))
         with contextlib.suppress(OSError):
-            files = messages.Modules(modules_of_user(options.target))
-            os.write(options.pipe, messages.encode(files) + b"\n")
-        return BAD_TARGET
+            os.write(options.pipe, b"%b\n%b\n" % (messages.encode(files), messages.encode(text)))
+        return messages.UNLOADABLE
     return _run(child.run(orders))
 
 

@@ -23,6 +23,12 @@ class Modules(Struct, tag="modules", frozen=True):
     files: list[str]
 
 
+class Unloadable(Struct, tag="unloadable", frozen=True):
+    """The child cannot load the app, and why, as the user should read it."""
+
+    text: str
+
+
 class Ready(Struct, tag="ready", frozen=True):
     """The child takes work."""
 
@@ -44,6 +50,7 @@ class Figures(Struct, tag="figures", frozen=True):
     silence: float = 0.0  # seconds since the last sign of life of the server
 
 
-Message = Connection | Modules | Ready | Leaving | Figures
+Message = Connection | Modules | Unloadable | Ready | Leaving | Figures
+UNLOADABLE: Final = 78  # the exit code of a child that cannot load the app
 encode: Final = msgspec.json.Encoder().encode
 decode: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message)

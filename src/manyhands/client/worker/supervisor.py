@@ -22,6 +22,7 @@ from manyhands.client.worker.child_process import ChildProcess, Exit
 from manyhands.client.worker.endpoint import Endpoint
 from manyhands.client.worker.names import drawn_name
 from manyhands.client.worker.options import SupervisorOptions
+from manyhands.client.worker.page import Begun
 from manyhands.client.worker.records import write_records
 from manyhands.client.worker.reload import FileWatch
 from manyhands.client.worker.standstill import Standstill
@@ -30,13 +31,13 @@ from manyhands.client.worker.view import LiveView
 from manyhands.client.worker_stream import WorkerStream
 
 VARIABLE: Final = "MANYHANDS_WORKER_SUPERVISOR"
-BAD_TARGET: Final = 78
 _RESTART_SECONDS: Final = 0.1
 _RESTART_SECONDS_MAX: Final = 10.0
 _STEADY_SECONDS: Final = 10.0  # a child that lived so long does not slow the next one down
 _STUCK_SECONDS: Final = 15.0  # how much longer than its grace a child may take to stop
 _HURRY_SECONDS: Final = 5.0
 _FAREWELL_SECONDS: Final = 5.0
+_NAMED_MAX: Final = 8  # jobs, in one line of the log
 _log: Final = logging.getLogger("manyhands.worker")
 
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._files = FileWatch()
         self._is_waiting_for_change = False
+        self._shown = ""  # why the app cannot be loaded
         self._farewells: set[asyncio.Future[None]] = set()  # unanswered reports on ended children
         self._timers: list[asyncio.TimerHandle] = []
         self.totals = Totals()
@@ -127,6 +129,8 @@ class Supervisor:
                     self._connect(message)
             case messages.Modules():
                 self._files.add(message.files)
+            case messages.Unloadable():
+                self._show_once(message.text)
             case messages.Ready():
                 child.is_ready = self._was_ready = True
             case messages.Leaving():
@@ -134,6 +138,13 @@ class Supervisor:
             case messages.Figures():
                 child.figures = message
         self._changed.set()
+
+    def _show_once(self, text: str) -> None:
+        """Every child has the same to say."""
+        if text != self._shown:
+            self._shown = text
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     def _connect(self, connection: messages.Connection) -> None:
         if self._stream is not None:
@@ -156,11 +167,11 @@ class Supervisor:
         is_death = not child.was_killed and (how.code != 0 or not child.is_leaving)
         running = child.page.running() if is_death else []
         child.close()
-        if is_death and how.code != BAD_TARGET:
-            _log.error("%s, pid %d: %s, running %d", child.name, child.pid, how, len(running))
+        if is_death and how.code != messages.UNLOADABLE:
+            _log.error("%s, pid %d: %s, while it ran %s", child.name, child.pid, how, named(running))
             self.totals.deaths += 1
-        if self._stream is not None and how.code != BAD_TARGET:  # else it never took work
-            self._report_end(child.name, str(how), running)
+        if self._stream is not None and how.code != messages.UNLOADABLE:  # else it took no work
+            self._report_end(child.name, str(how), [each.held for each in running])
         if not self._is_stopping:
             self._replace(child, how, lived)
         self._changed.set()
@@ -178,7 +189,7 @@ class Supervisor:
         answered.add_done_callback(check)
 
     def _replace(self, child: ChildProcess, how: Exit, lived: float) -> None:
-        if how.code == BAD_TARGET and (self._options.reload or not self._was_ready):
+        if how.code == messages.UNLOADABLE and (self._options.reload or not self._was_ready):
             self._has_lead = False
             if self._options.reload:
                 if not self._is_waiting_for_change:
@@ -220,12 +231,13 @@ class Supervisor:
         """P53: new children for new code."""
         _log.info("the code has changed")
         self._has_lead = False
+        self._shown = ""
+        for child in self.children:
+            child.order("drain 0")
         if self._is_waiting_for_change:
             self._is_waiting_for_change = False
             for _ in range(self._options.processes - len(self._children)):
                 self._start()
-        for child in self.children:
-            child.order("drain 0")
 
     # Stopping.
 
@@ -237,7 +249,10 @@ class Supervisor:
             timer.cancel()
         grace = self._options.grace
         if self._signals == 1:
-            _log.info("stopping: running jobs may take %g s more", grace)
+            _log.info(
+                "stopping: running jobs may take %g s more; a second signal gives them back now",
+                grace,
+            )
             for child in self.children:
                 child.order(f"drain {grace}")
             self._loop.call_later(grace + _STUCK_SECONDS, self._kill_all)
@@ -261,6 +276,14 @@ class Supervisor:
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=_FAREWELL_SECONDS)
         await stream.close()
+
+
+def named(running: Sequence[Begun]) -> str:
+    """Jobs in words."""
+    shown = [f"job {each.held[0]} of {each.task}" for each in running[:_NAMED_MAX]]
+    if len(running) > _NAMED_MAX:
+        shown.append(f"{len(running) - _NAMED_MAX} more")
+    return ", ".join(shown) or "no job"
 
 
 def run(options: SupervisorOptions) -> int:

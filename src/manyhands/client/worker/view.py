@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 _SECONDS: Final = 1.0
 
 
-def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) -> str:
+def line(
+    processes: int, running: int, tallies: Iterable[Tally], rate: float, deaths: int
+) -> str:
     """The state of a worker in one line."""
     sums = Tally()
     for tally in tallies:
@@ -25,6 +27,7 @@ def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) ->
     return (
         f"{processes} {noun} · {running} running · {rate:,.0f}/s · {sums.completed:,} completed · "
         f"{sums.failed:,} failed · {sums.given_back:,} given back"
+        f"{f' · {deaths:,} died' if deaths else ''}"
     )
 
 
@@ -43,7 +46,9 @@ class LiveView:
             by_task = self._supervisor.totals.by_task(children)
             done = sum(tally.completed + tally.failed for tally in by_task.values())
             running = sum(child.figures.running for child in children if child.figures is not None)
-            text = line(len(children), running, by_task.values(), (done - self._last) / _SECONDS)
+            rate = (done - self._last) / _SECONDS
+            deaths = self._supervisor.totals.deaths
+            text = line(len(children), running, by_task.values(), rate, deaths)
             self._last = done
             # A line that fills the last column would go on in the next row.
             sys.stderr.write(f"{text[: terminal.columns() - 1]}\r")
