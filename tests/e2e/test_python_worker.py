@@ -411,6 +411,30 @@ def test_p50_children_finish_and_leave_when_the_supervisor_dies(
         assert not list(tmp_path.glob("manyhands-worker-*"))
 
 
+def test_p64_a_lifespan_that_fails_is_shown_without_our_frames_and_tried_again(tmp_path):
+    code = """
+        from contextlib import asynccontextmanager
+        from manyhands import App
+
+        @asynccontextmanager
+        async def resources():
+            raise ConnectionError("no database")
+            yield
+
+        app = App(lifespan=resources)
+
+        @app.task
+        def work() -> None: ...
+    """
+    with working("http://127.0.0.1:1", tmp_path, code=code, ready=0) as found:
+        found.wait_for("manyhands: the app's lifespan failed", count=2)
+        shown = found.log().partition("manyhands: the app's lifespan failed")[0]
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+    assert "ConnectionError: no database" in shown
+    assert shown.count('  File "') == 1
+
+
 def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):
     with working(served.url, tmp_path, "--grace", "90", code=tasks.code) as found:
         handle = tasks.hold.submit("one")
@@ -551,6 +575,7 @@ def test_p53_check_lists_the_tasks(tasks, tmp_path):
     ("target", "code", "sentence"),
     [
         ("nothing:app", "", "there is no module 'nothing'"),
+        ("tasks.py", "", "name the module 'tasks' instead of its file"),
         ("tasks:other", "", "module 'tasks' has no 'other'"),
         ("tasks", "", "module 'tasks' has no App"),
         ("tasks:app", "app = 3", "tasks:app is not an App"),

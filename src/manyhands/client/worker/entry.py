@@ -59,6 +59,14 @@ class Child:
 
     async def run(self, orders: int) -> int:
         """Works until the supervisor stops it or dies; returns the exit code."""
+        try:
+            await self._work(orders)
+        except Exception as error:  # noqa: BLE001 - of the app's lifespan
+            sys.stderr.write(f"{details_of(error).decode()}manyhands: the app's lifespan failed\n")
+            return 1
+        return 0
+
+    async def _work(self, orders: int) -> None:
         loop = asyncio.get_running_loop()
         self._grace = loop.create_future()
         self._hurry = asyncio.Event()
@@ -86,7 +94,6 @@ class Child:
         await crew.close()
         if self._is_orphan:
             self._tidy_up()
-        return 0
 
     def _tidy_up(self) -> None:
         """P50: nobody else removes what the supervisor left, once the last child is gone."""
@@ -250,12 +257,8 @@ def _introduce(child: Child, app: App[Any], target: str) -> None:
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(work)
-    except Exception as error:  # noqa: BLE001 - of the app's lifespan
-        sys.stderr.write(details_of(error).decode())
-        return 1
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(work)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,8 @@ class Supervisor:
         running = child.page.running() if is_death else []
         child.close()
         if is_death and how.code != messages.UNLOADABLE:
-            _log.error("%s, pid %d: %s, while it ran %s", child.name, child.pid, how, named(running))
+            ran = named(running)
+            _log.error("%s, pid %d: %s, while it ran %s", child.name, child.pid, how, ran)
             self.totals.deaths += 1
         if self._stream is not None and how.code != messages.UNLOADABLE:  # else it took no work
             self._report_end(child.name, str(how), [each.held for each in running])

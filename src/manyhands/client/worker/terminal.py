@@ -1,5 +1,5 @@
-"""The terminal of a worker, which all its processes and their tasks write on, and whose last line is
-the live view (``view.py``).
+"""The terminal of a worker: all its processes and their tasks write on it, and its last line is the
+live view (``view.py``).
 """
 
 import io

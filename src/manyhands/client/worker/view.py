@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 _SECONDS: Final = 1.0
 
 
-def line(
-    processes: int, running: int, tallies: Iterable[Tally], rate: float, deaths: int
-) -> str:
+def line(processes: int, running: int, tallies: Iterable[Tally], rate: float, deaths: int) -> str:
     """The state of a worker in one line."""
     sums = Tally()
     for tally in tallies:
