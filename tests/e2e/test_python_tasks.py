@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing
 import socket
 import threading
+import tracemalloc
 import warnings
 from datetime import UTC, datetime, timedelta
 
@@ -32,7 +33,7 @@ from manyhands import (
 from manyhands.client.ids import id_of, new_id
 from tests.e2e.cutting_proxy import DOWN, UP, cutting
 from tests.e2e.python_hands import working
-from tests.e2e.serving import SECONDS_MAX, own_address, serving, start
+from tests.e2e.serving import SECONDS_MAX, own_address, serving, start, wait_until
 
 
 @pytest.fixture
@@ -192,17 +193,28 @@ def test_p36_results_that_are_gone_are_said_to_be_gone(app, queue):
         add.submit(1).result(SECONDS_MAX)
 
 
-def test_p36_ten_thousand_handles_are_awaited_over_one_stream(app, queue):
-    add = declare_add(app, queue)
-    handles = add.map(range(10_000))
+def test_p36_ten_thousand_handles_are_awaited_over_one_stream(served, app, queue):
+    """And whoever gives up waiting leaves nothing behind."""
+    with cutting(served.addresses["http"]) as (address, cuts):
+        submitter = App(address, timeout=SECONDS_MAX)
+        handles = declare_add(submitter, queue).map(range(10_000))
+        assert len({handle.id for handle in handles}) == 10_000
 
-    assert len({handle.id for handle in handles}) == 10_000
-    done, pending = wait(handles, timeout=0.01)
-    assert not done
-    assert len(pending) == 10_000
-    app.client.request("POST", "/api/bulk", {"action": "cancel", "filter": {"queue": queue}})
-    assert len(list(as_completed(handles, SECONDS_MAX))) == 10_000
-    assert all(not handle.has_succeeded for handle in handles)
+        tracemalloc.start()
+        sizes = []
+        for _ in range(4):
+            done, pending = wait(handles, timeout=0.01)
+            assert (len(done), len(pending)) == (0, 10_000)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+
+        app.client.request("POST", "/api/bulk", {"action": "cancel", "filter": {"queue": queue}})
+        assert len(list(as_completed(handles, SECONDS_MAX))) == 10_000
+        assert all(not handle.has_succeeded for handle in handles)
+        assert cuts.connections_count == 1
+        submitter.close()
+    assert sizes[0] < 10_000 * 2_000
+    assert sizes[-1] < sizes[0] * 1.5
 
 
 def test_p37_the_status_says_why_a_job_does_not_go_on(app, queue):
@@ -217,6 +229,40 @@ def test_p37_the_status_says_why_a_job_does_not_go_on(app, queue):
     with pytest.raises(Refused) as found:
         app.handle(new_id()).status()
     assert found.value.code == "unknown_job"
+
+
+def test_p37_the_status_names_progress_worker_times_and_the_last_failure(app, queue):
+    reported, may_end = threading.Event(), threading.Event()
+
+    @app.task(name=queue, retries=1, backoff=Backoff(first=0))
+    def work() -> None:
+        job = current_job()
+        if job.attempt == 1:
+            raise KeyError("first")
+        job.progress(3, 8)
+        reported.set()
+        may_end.wait(SECONDS_MAX)
+
+    begun = datetime.now(UTC)
+    with app.worker(name="hand"):
+        handle = work.submit()
+        assert reported.wait(SECONDS_MAX)
+        wait_until(lambda: handle.status().progress == (3, 8))
+        running = handle.status()
+        may_end.set()
+        handle.result(SECONDS_MAX)
+    ended = handle.status()
+
+    assert (running.state, running.attempts) == ("leased", 1)
+    assert running.failure is not None
+    assert (running.failure.code, running.failure.message) == ("KeyError", "'first'")
+    assert running.worker is not None
+    assert running.worker.startswith("hand-")
+    assert running.finished_at is None
+    assert ended.finished_at is not None
+    assert begun - timedelta(seconds=5) < ended.submitted_at <= running.entered_at
+    assert running.entered_at <= ended.finished_at
+    assert ended.worker is None
 
 
 def test_p39_cancel_says_whether_the_job_was_unfinished(app, queue):
