@@ -14,6 +14,7 @@ import pytest
 from manyhands import (
     App,
     Backoff,
+    Client,
     Fail,
     Handle,
     JobCancelled,
@@ -335,6 +336,40 @@ def test_p11_options_travel_with_the_job(app, api, queue):
     assert shown["state"] == "delayed"
     assert shown["deadline_at"] == round(tomorrow.timestamp() * 1000)
     assert "attempts_max" not in api.get(f"jobs/{plain.id}")["terms"]
+
+
+def test_p11_an_app_has_defaults_for_all_of_its_tasks(served, api, queue):
+    app = App(served.url, defaults={"retries": 1, "tags": ["red"], "queue": queue})
+    plain, own = declare_add(app, f"{queue}_1"), declare_add(app, f"{queue}_2", retries=7)
+
+    shown = [api.get(f"jobs/{task.submit(1).id}") for task in (plain, own, own.using(tags=["x"]))]
+
+    assert [each["terms"]["attempts_max"] for each in shown] == [2, 8, 8]
+    assert [each["tags"] for each in shown] == [["red"], ["red"], ["x"]]
+    assert {each["queue"] for each in shown} == {queue}
+    with pytest.raises(TypeError, match="defaults has no option 'retry'"):
+        App(served.url, defaults={"retry": 1})
+    app.close()
+
+
+def test_p5_the_apps_own_types_travel_as_its_functions_say(served, queue):
+    def encode(value: object) -> object:
+        if isinstance(value, complex):
+            return [value.real, value.imag]
+        raise NotImplementedError
+
+    def decode(kind: type, value: object) -> object:
+        return complex(*value) if kind is complex else value
+
+    app = App(served.url, encode=encode, decode=decode)
+
+    @app.task(name=queue)
+    def conjugate(numbers: list[complex]) -> dict[str, complex]:
+        return {str(index): number.conjugate() for index, number in enumerate(numbers)}
+
+    with app.worker():
+        assert conjugate.submit([1 + 2j]).result(SECONDS_MAX) == {"0": 1 - 2j}
+    app.close()
 
 
 def test_p11_every_option_arrives(app, api, queue):
@@ -1007,6 +1042,46 @@ def test_p33_a_forked_child_opens_its_own_stream(app, served, queue):
 
 
 # Clients.
+
+
+def test_p31_coroutines_have_such_a_client_too(served, queue):
+    async def use() -> None:
+        client = Client(served.url)
+        handle = await client.submit_raw(queue, b"\x00\xff", key="one", priority=2)
+        assert (await client.submit_raw(queue, b"other", key="one")).id == handle.id
+        many = await client.submit_many(queue, ["a", "b"], depends_on=[handle])
+        found = [job["id"] async for job in client.jobs(queue=queue)]
+        assert set(found) == {each.id for each in (handle, *many)}
+        await client.cancel(handle.id)
+        assert (await client.handle(many[0].id).astatus()).state == "cancelled"
+        await client.retry(handle.id)
+        assert (await handle.astatus()).state == "ready"
+        assert queue in [each["name"] for each in await client.queues()]
+        assert (await client.schedules(), await client.limits()) == ([], [])
+        async for event in client.events():
+            assert event["seq"]
+            break
+        with pytest.raises(Refused) as found_error:
+            await client.request("GET", "/api/nothing")
+        assert found_error.value.code == "not_found"
+        await client.close()
+        with pytest.raises(Refused, match="closed"):
+            await client.submit_raw(queue, b"")
+
+    asyncio.run(use())
+
+
+def test_p40_a_refusal_has_the_code_the_sentence_and_the_detail_of_the_api(app, queue):
+    handle = app.client.submit_raw(queue, b"1")
+    body = {"id": handle.id, "queue": f"{queue}_2", "payload": 1, "on_existing": "keep"}
+
+    with pytest.raises(Refused) as found:
+        app.client.request("POST", "/api/submit", body)
+
+    assert found.value.code == "in_other_queue"
+    assert found.value.message == f"job {handle.id} is ready in queue {queue!r}"
+    assert found.value.detail == {"id": handle.id, "queue": queue, "state": "ready"}
+    assert str(found.value) == f"{found.value.message} (in_other_queue)"
 
 
 def test_p31_clients_without_tasks_reach_everything(served, queue):
