@@ -636,11 +636,13 @@ def test_p18_a_batch_is_all_or_nothing(app, queue):
 def test_p18_a_batch_in_slices_adds_only_what_is_missing(app, queue):
     add = declare_add(app, queue)
 
-    async def twice() -> list[str]:
+    async def run(count: int) -> list[str]:
         async with app.batch(atomic=False):
-            return [handle.id for handle in await add.using(key="run7").amap(range(1_100))]
+            return [handle.id for handle in await add.using(key="run7").amap(range(count))]
 
-    assert asyncio.run(twice()) == asyncio.run(twice())
+    some, everything = asyncio.run(run(700)), asyncio.run(run(1_100))
+    assert everything[:700] == some
+    assert everything == asyncio.run(run(1_100))
     [counts] = [each["counts"] for each in app.client.queues() if each["name"] == queue]
     assert counts["ready"] == 1_100
 

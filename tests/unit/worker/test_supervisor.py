@@ -1,11 +1,11 @@
-"""When a supervisor starts another child (P49)."""
+"""When a supervisor starts another child (P49), and how often it vouches (P48)."""
 
 import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from manyhands.client.worker import supervisor
+from manyhands.client.worker import supervisor, voucher
 from manyhands.client.worker.child_process import Exit
 from manyhands.client.worker.options import SupervisorOptions
 
@@ -95,3 +95,12 @@ def test_p52_a_child_that_leaves_as_agreed_is_replaced_at_once(watched):
     watched.child.is_leaving = True
 
     assert watched.end(0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("shortest_term_ms", "seconds"), [(0, 10), (60_000, 10), (30_000, 10), (6_000, 2), (300, 0.1)]
+)
+def test_p48_leases_are_vouched_for_every_ten_seconds_or_third_of_their_term(
+    shortest_term_ms, seconds
+):
+    assert voucher.interval(shortest_term_ms) == pytest.approx(seconds)
