@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from manyhands import App, Handle, JobFailed, gather
+from manyhands import App, Backoff, Handle, JobFailed, gather
 from tests.e2e.cutting_proxy import cutting
 from tests.e2e.serving import (
     SECONDS_MAX,
@@ -281,6 +281,25 @@ def test_p49_a_poison_job_is_named_and_takes_no_other_with_it(served, tasks, tmp
         assert max(handle.status().attempts for handle in handles) <= 1
 
 
+def test_p49_a_poison_job_among_long_ones_holds_nothing_up(served, tasks, tmp_path):
+    """It has to run alone, and cannot while they run: a fresh process takes it, and other work."""
+    with working(served.url, tmp_path, "-c", "2", code=tasks.code) as found:
+        held = tasks.hold.submit("one")
+        first = tasks.await_start("one")
+        poison = tasks.crash.using(backoff=Backoff(first=4, jitter=0)).submit()
+        again = until(lambda: (pid := tasks.await_start("one")) != first and pid)
+        with pytest.raises(JobFailed) as caught:
+            poison.result(timeout=SECONDS_MAX)
+        assert caught.value.code == "worker_died"
+        assert tasks.pid.submit().result(timeout=SECONDS_MAX) != again
+        assert not is_gone(again)
+        tasks.let_go("one")
+        assert held.result(timeout=SECONDS_MAX) == "one"
+        assert held.status().attempts == 1  # the first death
+        until(lambda: is_gone(again), found.log)
+        assert len(found.children()) == 1
+
+
 def test_p49_a_task_that_ends_its_process_in_peace_is_named_too(served, tasks, tmp_path):
     """It would be given back uncharged, for ever."""
     with working(served.url, tmp_path, code=tasks.code):
@@ -455,6 +474,21 @@ def test_p51_what_does_not_finish_in_time_is_given_back_uncharged(served, tasks,
         tasks.await_start("one")
         found.send(signal.SIGTERM)
         assert found.wait() == 0
+        status = handle.status()
+        assert (status.state, status.attempts) == ("ready", 0)
+
+
+def test_p51_a_child_that_is_being_replaced_is_stopped_in_order(served, tasks, tmp_path):
+    """P52."""
+    flags = ("-c", "2", "--max-jobs", "1", "--grace", "0.1")
+    with working(served.url, tmp_path, *flags, code=tasks.code) as found:
+        handle = tasks.hold.submit("one")
+        tasks.await_start("one")
+        tasks.pid.submit().result(timeout=SECONDS_MAX)
+        found.wait_for("this process is replaced")
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+        assert "does not stop" not in found.log()
         status = handle.status()
         assert (status.state, status.attempts) == ("ready", 0)
 

@@ -56,6 +56,7 @@ class ChildProcess:
         self.figures: messages.Figures | None = None
         self.is_ready = False
         self.is_leaving = False  # it was asked to stop, or stops by itself
+        self.is_relieved = False  # there is another in its place already
         self.was_killed = False  # by us, so that its jobs are not to blame
         self.page = Page(folder / f"{name}.page", options.concurrency, is_new=True)
         self._heard = heard

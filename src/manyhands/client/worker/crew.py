@@ -36,6 +36,7 @@ from manyhands.client.worker_stream import WorkerStream
 
 _log: Final = logging.getLogger("manyhands.worker")
 _BUFFERED_SECONDS_MAX: Final = 1.0  # P45
+_LONELY_SECONDS_MAX: Final = 3.0  # P49: meanwhile no other job is started
 _TICK_SECONDS: Final = 0.25
 _SHOWN_CHARS_MAX: Final = 200  # of a failure, in the log
 _QUEUES_MAX: Final = 1_000  # the server's bound
@@ -48,7 +49,8 @@ UNKNOWN_TASK: Final = "unknown_task"
 
 class Crew:
     """The worker's side of a stream, in the running loop. ``want_replacement`` is called when this
-    process should make room for a fresh one.
+    process should make room for a fresh one, ``is_stalled`` again and again while a job that has to
+    run alone waits for others that take long.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Crew:
         options: CrewOptions,
         page: Page | None = None,
         want_replacement: Callable[[str], None] = lambda _: None,
+        is_stalled: Callable[[], None] = lambda: None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.options = options
@@ -70,6 +73,7 @@ class Crew:
         self._app = app
         self._page = page
         self._want_replacement = want_replacement
+        self._is_stalled = is_stalled
         self.stream = WorkerStream(places, self, name=options.name, token=token)
         self._slots: deque[int] = deque(reversed(range(options.concurrency)))
         self._written_off = 0
@@ -499,6 +503,8 @@ class Crew:
             with contextlib.suppress(IndexError):  # a thread was faster
                 while waiting[0].arrived < since:
                     self._give_back(waiting.popleft())
+        if self._lonely and self._lonely[0].arrived < perf_counter() - _LONELY_SECONDS_MAX:
+            self._is_stalled()
         if self.options.max_memory is not None and not self.is_draining:
             used = resident_bytes()
             if used > self.options.max_memory and self.tallies.ended:

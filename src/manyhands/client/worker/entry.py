@@ -48,8 +48,9 @@ class Child:
         self._options = options
         self._app = app
         self._pipe = os.fdopen(options.pipe, "wb", buffering=0)
-        self._grace: asyncio.Future[float] | None = None  # how long running jobs may take
-        self._hurry: asyncio.Event | None = None
+        self._grace: float | None = None  # how long running jobs may take, once it is to stop
+        self._has_grace = asyncio.Event()  # a new one
+        self._hurry = asyncio.Event()
         self._is_orphan = False
 
     def tell(self, message: messages.Message) -> None:
@@ -68,14 +69,20 @@ class Child:
 
     async def _work(self, orders: int) -> None:
         loop = asyncio.get_running_loop()
-        self._grace = loop.create_future()
-        self._hurry = asyncio.Event()
         await self._listen(orders)
         loop.add_signal_handler(signal.SIGTERM, self._stop, self._options.grace)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor's affair
         options = self._options.crew
         page = Page(Path(self._options.page), options.concurrency)
-        crew = Crew(self._app, self._app.places, self._app.token, options, page, self._make_room)
+        crew = Crew(
+            self._app,
+            self._app.places,
+            self._app.token,
+            options,
+            page,
+            self._make_room,
+            lambda: self.tell(messages.Stalled()),
+        )
         background = [loop.create_task(self._report(crew))]
         if self._options.is_lead:
             listing.show(self._app, crew.queues)
@@ -85,9 +92,9 @@ class Child:
         page.write(is_ready=1)
         self.tell(messages.Ready())
         _log.info("ready: %s", options.name)
-        grace = await self._grace
+        await self._has_grace.wait()
         page.write(is_ready=0)
-        await self._drain(crew, grace)
+        await self._drain(crew)
         watch.close()
         for task in background:
             task.cancel()
@@ -102,14 +109,19 @@ class Child:
         with contextlib.suppress(OSError):  # another child still has its page there
             page.parent.rmdir()
 
-    async def _drain(self, crew: Crew, grace: float) -> None:
-        assert self._hurry is not None
-        draining = asyncio.ensure_future(crew.drain(grace))
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
-        for each in (draining, hurry):
-            each.cancel()
-        await asyncio.gather(draining, hurry, return_exceptions=True)
+    async def _drain(self, crew: Crew) -> None:
+        """Anew with each grace: the next one is shorter."""
+        while self._has_grace.is_set() and not self._hurry.is_set():
+            self._has_grace.clear()
+            assert self._grace is not None
+            waits = [
+                asyncio.ensure_future(each)
+                for each in (crew.drain(self._grace), self._has_grace.wait(), self._hurry.wait())
+            ]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     # Orders.
 
@@ -127,7 +139,6 @@ class Child:
                 self._stop(float(values[0]))
             else:
                 self._stop(0.0)
-                assert self._hurry is not None
                 self._hurry.set()
         # P50: the supervisor is dead.
         self._is_orphan = True
@@ -135,17 +146,16 @@ class Child:
         self._stop(self._options.grace)
 
     def _stop(self, grace: float) -> None:
-        assert self._grace is not None
-        if not self._grace.done():
-            self._grace.set_result(grace)
+        if self._grace is None or grace < self._grace:
+            self._grace = grace
+            self._has_grace.set()
 
     def _make_room(self, why: str) -> None:
         """P52, P60: drains, to be replaced."""
-        assert self._grace is not None
-        if not self._grace.done():
+        if self._grace is None:
             _log.info("this process is replaced: %s", why)
             self.tell(messages.Leaving(why))
-            self._grace.set_result(float("inf"))
+            self._stop(float("inf"))
 
     # In the background.
 

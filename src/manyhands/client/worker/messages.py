@@ -39,6 +39,10 @@ class Leaving(Struct, tag="leaving", frozen=True):
     why: str
 
 
+class Stalled(Struct, tag="stalled", frozen=True):
+    """A job that has to run alone waits for others that take long."""
+
+
 class Figures(Struct, tag="figures", frozen=True):
     """What the child has done so far."""
 
@@ -50,7 +54,7 @@ class Figures(Struct, tag="figures", frozen=True):
     silence: float = 0.0  # seconds since the last sign of life of the server
 
 
-Message = Connection | Modules | Unloadable | Ready | Leaving | Figures
+Message = Connection | Modules | Unloadable | Ready | Leaving | Stalled | Figures
 UNLOADABLE: Final = 78  # the exit code of a child that cannot load the app
 encode: Final = msgspec.json.Encoder().encode
 decode: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message)

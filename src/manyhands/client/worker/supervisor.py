@@ -135,6 +135,8 @@ class Supervisor:
                 child.is_ready = self._was_ready = True
             case messages.Leaving():
                 child.is_leaving = True
+            case messages.Stalled():
+                self._relieve(child)
             case messages.Figures():
                 child.figures = message
         self._changed.set()
@@ -200,6 +202,8 @@ class Supervisor:
                 self._exit_code = 1
                 self._is_stopping = True
             return
+        if child.is_relieved:
+            return
         if child.is_leaving:
             self._start()
             return
@@ -207,6 +211,15 @@ class Supervisor:
             self._pause = _RESTART_SECONDS
         self._timers.append(self._loop.call_later(self._pause, self._start))
         self._pause = min(_RESTART_SECONDS_MAX, self._pause * 2)
+
+    def _relieve(self, child: ChildProcess) -> None:
+        """P49: a fresh child runs what has to run alone, and what comes after it."""
+        is_room = len(self._children) < 2 * self._options.processes
+        if is_room and not child.is_leaving and not self._is_stopping:
+            _log.info("%s finishes its jobs; another process takes its place", child.name)
+            child.is_relieved = True
+            child.order("drain inf")
+            self._start()
 
     # Vouching, and changes of files.
 
