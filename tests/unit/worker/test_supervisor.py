@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from manyhands.client.worker import supervisor, voucher
+from manyhands.client.worker import messages, supervisor, voucher
 from manyhands.client.worker.child_process import Exit
 from manyhands.client.worker.options import SupervisorOptions
 
@@ -16,11 +16,17 @@ class FakeChild:
     pid = 1
     figures = None
     is_leaving = False
+    is_relieved = False
     was_killed = False
 
     def __init__(self, name: str, *_: object, **__: object) -> None:
         self.name = name
         self.page = SimpleNamespace(running=list)
+        self.orders: list[str] = []
+
+    def order(self, text: str) -> None:
+        self.is_leaving = True
+        self.orders.append(text)
 
     def close(self) -> None:
         """It has ended."""
@@ -95,6 +101,22 @@ def test_p52_a_child_that_leaves_as_agreed_is_replaced_at_once(watched):
     watched.child.is_leaving = True
 
     assert watched.end(0) == 0.0
+
+
+def test_p49_a_child_that_cannot_start_a_job_which_must_run_alone_gets_a_successor_but_one(watched):
+    first = watched.child
+    watched.supervisor._on_message(first, messages.Stalled())
+    watched.supervisor._on_message(first, messages.Stalled())
+
+    _, second = watched.supervisor.children
+    assert first.orders == ["drain inf"]
+    watched.supervisor._on_message(second, messages.Stalled())
+    assert len(watched.supervisor.children) == 2  # no third one
+
+    watched.supervisor._on_end(first, Exit(0, 0))  # type: ignore[arg-type]
+    assert watched.supervisor.children == (second,)
+    watched.supervisor._on_message(second, messages.Stalled())
+    assert len(watched.supervisor.children) == 2
 
 
 @pytest.mark.parametrize(
