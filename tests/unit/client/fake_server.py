@@ -5,6 +5,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ class FakeServer:
         self.arrived = threading.Condition()
         self.port = 0
         self.refusal: str | None = None  # what it closes streams with
+        self.statuses: list[int] = []  # of a proxy before it, instead of the first streams
 
     @property
     def url(self) -> str:
@@ -54,6 +56,11 @@ class FakeServer:
         with contextlib.suppress(ConnectionClosed):
             await self._talk(connection)
 
+    def _pass_on(self, connection: ServerConnection, _request: object) -> Any:
+        if not self.statuses:
+            return None
+        return connection.respond(HTTPStatus(self.statuses.pop(0)), "<html>nginx</html>")
+
     async def _talk(self, connection: ServerConnection) -> None:
         async for message in connection:
             notes = msgspec.msgpack.decode(message)
@@ -75,6 +82,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
         options = {"subprotocols": ["manyhands.1"], "compression": None, "max_size": None}
+        options["process_request"] = self._pass_on
         async with serve(self._handle, "127.0.0.1", 0, **options) as server:
             self.port = server.sockets[0].getsockname()[1]
             ready.set()
