@@ -727,6 +727,9 @@ def test_p40_a_refused_worker_says_why_once_and_keeps_trying(tmp_path, tasks):
         found.send(signal.SIGTERM)
         assert found.wait() == 0
         assert found.log().count("the server refuses this worker: ") == 1
+        assert "Traceback" not in found.log()
+        assert "exited with code" not in found.log()
+        assert "could not be reported" not in found.log()
 
 
 @pytest.mark.parametrize(

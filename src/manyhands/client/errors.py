@@ -9,6 +9,10 @@ from msgspec import Struct
 _DELAY_SECONDS_MAX: Final = 1e9
 FAILED: Final = "failed"  # the code of a task's own `Fail` that names no other
 RETRY_AFTER_SECONDS: Final = 1.0  # for a full queue, if the server names no time
+# Codes of refusals that pass with time, so that the same is asked again, and how long after.
+PASSING: Final = frozenset({"store_full", "store_failed", "shutting_down", "unavailable"})
+AGAIN_SECONDS: Final = 0.1
+AGAIN_SECONDS_MAX: Final = 2.0
 
 
 # Errors of the server. Its codes are those of the native API, so the names end in no `Error`.

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 HELLO, SUBMIT, WATCH, ANSWER, ENDED = 1, 2, 8, 20, 23
 _LIMITS = {"items": 500, "items_together": 10_000, "message_bytes": 17 * 1024 * 1024}
@@ -24,6 +25,8 @@ class FakeServer:
         self.arrived = threading.Condition()
         self.port = 0
         self.refusal: str | None = None  # what it closes streams with
+        self.refused_count = 0  # connections that it answered with `status`
+        self.status = 101
 
     @property
     def url(self) -> str:
@@ -54,6 +57,15 @@ class FakeServer:
         with contextlib.suppress(ConnectionClosed):
             await self._talk(connection)
 
+    def _greet(self, connection: ServerConnection, request: Request) -> Response | None:
+        del request
+        if self.status == 101:
+            return None
+        with self.arrived:
+            self.refused_count += 1
+            self.arrived.notify_all()
+        return connection.respond(self.status, "")
+
     async def _talk(self, connection: ServerConnection) -> None:
         async for message in connection:
             notes = msgspec.msgpack.decode(message)
@@ -75,6 +87,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
         options = {"subprotocols": ["manyhands.1"], "compression": None, "max_size": None}
+        options["process_request"] = self._greet
         async with serve(self._handle, "127.0.0.1", 0, **options) as server:
             self.port = server.sockets[0].getsockname()[1]
             ready.set()
