@@ -411,15 +411,17 @@ class Courier:
             else "were not"
         )
         advice = "a submit under the same id makes no second job"
-        sentence = (
-            f"no answer within {self._timeout:g} s from {self._problem(submission.problem)}; "
-            f"{what} {verb} accepted; {advice}"
+        problem = (
+            f"{self.server_name} took nothing new for {self._timeout:g} s: {submission.problem}"
+            if submission.problem and self._stream is not None and self._stream.is_open
+            else f"no answer within {self._timeout:g} s from {self._problem()}"
         )
+        sentence = f"{problem}; {what} {verb} accepted; {advice}"
         return Unavailable(sentence, ids=ids, maybe_accepted=submission.may_be_accepted)
 
-    def _problem(self, known: str = "") -> str:
+    def _problem(self) -> str:
         if self._stream is None or self._stream.is_open:
-            return f"{self.server_name}{': ' if known else ''}{known}"
+            return self.server_name
         return self._stream.problem
 
     # Questions.

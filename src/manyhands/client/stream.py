@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from msgspec import MsgspecError, Raw
 
 from manyhands.client import notes
-from manyhands.client.address import Place
+from manyhands.client.address import Place, why_not
 from manyhands.client.errors import Refused, refusal
 from manyhands.client.link import Link, LinkLostError
 from manyhands.client.notes import Answer, Greeting, Held, Limits, Note
@@ -89,7 +89,7 @@ class Stream:
         program: str | None = None,
     ) -> None:
         self.limits = Limits()
-        self.problem = "no connection was tried yet"  # why there is none
+        self.problem = ", ".join(place.name for place in places)  # and why there is no connection
         self._loop = asyncio.get_running_loop()
         self._places = itertools.cycle(places)
         self._listener = listener
@@ -209,11 +209,10 @@ class Stream:
                 self.problem = f"{place.name}: {error}"
                 self._listener.refused(error)
             except ssl.SSLCertVerificationError as error:
-                sentence = f"the certificate is not trusted: {error.verify_message}; pass ca=…"
-                self.problem = f"{place.name}: {sentence}"
+                self.problem = f"{place.name}: {why_not(error)}"
                 self._listener.refused(Refused("untrusted_certificate", self.problem))
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
-                self.problem = f"{place.name}: {str(error) or type(error).__name__}"
+                self.problem = f"{place.name}: {why_not(error)}"
                 _log.debug("no connection to %s", self.problem)
                 self._listener.lost(self.problem)
             except RuntimeError as error:  # an embedded server that cannot be started
