@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import urllib.request
 
 from peer import TEXT, main
@@ -31,6 +32,13 @@ def results(count: int) -> None:
     gather(*task().map([TEXT] * count))
 
 
+def lone() -> float:
+    """Milliseconds from the answer to a submit, which follows the commit, to the job's begin."""
+    job = task().submit(TEXT)
+    accepted_at = time.monotonic()
+    return (job.result() - accepted_at) * 1000
+
+
 def work() -> None:
     flags = ["-p", os.environ["BENCH_PROCESSES"], "--queues", TASK, "--log-level", "warning"]
     if concurrency := os.environ.get("BENCH_CONCURRENCY"):
@@ -44,4 +52,4 @@ def left() -> int:
     return sum(counts[state] for state in ("ready", "leased", "delayed"))
 
 
-main(fill, work, left, one, results)
+main(fill, work, left, one, results, lone)

@@ -13,6 +13,7 @@ import tally
 
 TEXT = "x" * 85  # with its name and the braces about 100 bytes of arguments
 ASKERS = 32  # threads that await results at a given rate
+LONE_PAUSE_SECONDS = 0.01
 
 
 def main(
@@ -21,9 +22,11 @@ def main(
     left: Callable[[], int],
     one: Callable[[], object] | None = None,
     results: Callable[[int], object] | None = None,
+    lone: Callable[[], float] | None = None,
 ) -> None:
     """``one`` submits a job and returns it, with a ``result()``, once it is accepted; ``results``
-    submits many as the peer does it best, and awaits the result of each.
+    submits many as the peer does it best, and awaits the result of each; ``lone`` gives the
+    milliseconds until an idle worker starts a job.
     """
     match sys.argv[1:]:
         case ["fill", count]:
@@ -44,6 +47,9 @@ def main(
         case ["latency", count, rate] if one is not None:
             one().result()
             print(*_latencies(one, int(count), float(rate)))
+        case ["lone", count] if lone is not None:
+            lone()
+            print(*_apart(lone, int(count)))
         case _:
             sys.exit(f"{sys.argv[0]} cannot do {' '.join(sys.argv[1:])}")
 
@@ -63,6 +69,15 @@ def _one_at_a_time(one: Callable[[], object], count: int, threads: int) -> float
     for each in submitters:
         each.join()
     return count // threads * threads / (monotonic() - began)
+
+
+def _apart(lone: Callable[[], float], count: int) -> list[float]:
+    """One after the other, with a pause in which the worker falls asleep."""
+    found = []
+    for _ in range(count):
+        time.sleep(LONE_PAUSE_SECONDS)
+        found.append(lone())
+    return found
 
 
 def _latencies(one: Callable[[], object], count: int, rate: float) -> list[float]:

@@ -1,5 +1,5 @@
 """What our workers run: a no-op as a function and as a coroutine, one that sleeps, one that
-computes.
+computes, one that says when it began.
 """
 
 import asyncio
@@ -24,6 +24,11 @@ def noop(text: str) -> None:  # noqa: ARG001 - what a job carries
 @app.task
 async def anoop(text: str) -> None:  # noqa: ARG001
     add()
+
+
+@app.task
+def begun(text: str) -> float:  # noqa: ARG001
+    return time.monotonic()
 
 
 @app.task

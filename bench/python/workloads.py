@@ -185,6 +185,23 @@ def latency(bench: Bench) -> None:
     table(f"Latency at {RATE:.0f} jobs/s", heads, rows)
 
 
+def lone(bench: Bench) -> None:
+    """How soon an idle worker starts a job after its submitter has heard that it is on disk."""
+    highest: list[float] = []
+
+    def measure(name: str) -> float:
+        tally.reset()
+        program = bench.program(name, 1, BENCH_TASK="begun")
+        with program.working():
+            found = program.run("lone", bench.count(1_000, least=100))
+        highest.append(percentile(found, 0.99))
+        return percentile(found, 0.5)
+
+    medians = bench.in_turns(["ours"], measure)["ours"]
+    row = ["ours", spread(medians, ".2f"), spread(highest, ".2f")]
+    table("A lone job", ["peer", "median, ms", "99 of 100 within, ms"], [row])
+
+
 def waiting(bench: Bench) -> None:
     """Jobs that sleep or compute: how much of the time is theirs."""
     rows = []
@@ -275,7 +292,7 @@ def beside(bench: Bench) -> None:
 
 
 WORKLOADS: dict[str, Callable[[Bench], None]] = {
-    each.__name__: each for each in (drain, submit, results, latency, waiting, memory, beside)
+    each.__name__: each for each in (drain, submit, results, latency, lone, waiting, memory, beside)
 }
 # Those that only concern us.
-OURS_ALONE = frozenset({"waiting", "memory", "beside"})
+OURS_ALONE = frozenset({"lone", "waiting", "memory", "beside"})

@@ -58,7 +58,7 @@ def middle(cell: str) -> float:
 
 def test_drain_submit_and_results_are_measured(tmp_path):
     """P84, P85, P86 and P90: by the round and beside what each peer promises."""
-    found = tables(run(tmp_path, "drain", "submit", "results", "latency"))
+    found = tables(run(tmp_path, "drain", "submit", "results", "latency", "lone"))
 
     [drain] = found["Drain"]
     assert drain["peer"] == "ours"
@@ -72,6 +72,10 @@ def test_drain_submit_and_results_are_measured(tmp_path):
     assert middle(results["jobs/s"]) > 0
     [latency] = found["Latency at 100 jobs/s"]
     assert middle(latency["median, ms"]) <= middle(latency["99 of 100 within, ms"])
+    [lone] = found["A lone job"]
+    assert lone["peer"] == "ours"
+    numbers = re.findall(r"-?\d+\.\d+", lone["median, ms"] + lone["99 of 100 within, ms"])
+    assert len(numbers) == 6  # below 0, if the job began before its submitter heard of it
 
 
 def test_jobs_that_take_time_memory_and_other_work_are_measured(tmp_path):

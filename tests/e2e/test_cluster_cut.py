@@ -2,15 +2,17 @@
 
 import contextlib
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from manyhands import App
 from tests.e2e.cluster import is_ready, running
 from tests.e2e.cutting_proxy import cutting
-from tests.e2e.serving import own_address, wait_until
+from tests.e2e.serving import SECONDS_MAX, own_address, wait_until
 
 FENCED = 4
 UNAVAILABLE = 503
@@ -31,19 +33,26 @@ def has_decider(cluster, seen_by: str, name: str) -> bool:
     return name in {row["name"] for row in cluster.servers_seen(seen_by) if row["decides"]}
 
 
+@contextlib.contextmanager
+def apart(cluster):
+    """Two servers; the later one, and what freezes and thaws their links."""
+    with contextlib.ExitStack() as stack:
+        links = []
+        for name in "ab":
+            address = own_address()
+            proxy, cuts = stack.enter_context(cutting(address))
+            links.append(cuts)
+            cluster.start(name, "--advertise", proxy, address=address)
+        cluster.until_ready()
+        yield cluster.servers["b"], links
+
+
 def test_of_two_servers_that_cannot_reach_each_other_the_earlier_one_goes_on(cluster):
     """S40, S63 and S70: commands at the other one are refused in time, and it says it is not
     ready, until the link is back.
     """
-    with contextlib.ExitStack() as stack:
-        proxies = []
-        for name in "ab":
-            address = own_address()
-            proxy, cuts = stack.enter_context(cutting(address))
-            proxies.append(cuts)
-            cluster.start(name, "--advertise", proxy, address=address)
-        early, late = cluster.servers["a"], cluster.servers["b"]
-        cluster.until_ready()
+    with apart(cluster) as (late, proxies):
+        early = cluster.servers["a"]
         assert submit(late).status_code == 200
 
         for cuts in proxies:
@@ -68,6 +77,36 @@ def test_of_two_servers_that_cannot_reach_each_other_the_earlier_one_goes_on(clu
             cuts.thaw()
         wait_until(lambda: is_ready(late))
         assert submit(late).status_code == 200
+
+
+def test_a_python_worker_at_a_server_that_cannot_decide_keeps_its_report(cluster):
+    """P35: the end of its job is accepted when the link is back; it ran once, uncharged."""
+    with apart(cluster) as (late, links):
+        app = App(late.url, timeout=SECONDS_MAX)
+        began, may_end = threading.Event(), threading.Event()
+        ran = []
+
+        @app.task(name="q", retries=0)
+        def work() -> str:
+            ran.append(1)
+            began.set()
+            may_end.wait(SECONDS_MAX)
+            return "done"
+
+        with app.worker():
+            handle = work.submit()
+            assert began.wait(SECONDS_MAX)
+            for link in links:
+                link.freeze()
+            may_end.set()
+            assert submit(late).status_code == UNAVAILABLE  # and so was the end of the job
+            assert submit(late).status_code == UNAVAILABLE
+            for link in links:
+                link.thaw()
+            assert handle.result(SECONDS_MAX) == "done"
+            assert handle.status().attempts == 0
+        assert ran == [1]
+        app.close()
 
 
 def test_a_server_that_is_cut_off_from_the_database_is_taken_over_and_ends(cluster):

@@ -850,8 +850,51 @@ def test_p40_what_is_no_server_of_these_days_is_named(served, queue):
         other = App(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5)
         with pytest.raises(Unavailable, match="does not speak HTTP"):
             declare_add(other, queue).submit(1)
+        with pytest.raises(Unavailable, match="does not speak HTTP"):
+            other.client.queues()
         other.close()
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("http://AWAY", "AWAY: nothing listens there (start `manyhands serve`, or give its"),
+        ("https://SERVED", "there is no TLS at this address (WRONG_VERSION_NUMBER): try http"),
+        ("http://SILENT", "http://SILENT"),
+    ],
+)
+def test_p40_why_a_server_cannot_be_asked_is_said_with_what_to_do(served, address, sentence):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        places = {
+            "AWAY": own_address(),
+            "SERVED": served.addresses["http"],
+            "SILENT": f"127.0.0.1:{silent.getsockname()[1]}",
+        }
+        for name, place in places.items():
+            address, sentence = address.replace(name, place), sentence.replace(name, place)
+        app = App(address, timeout=0.5)
+        for ask in (declare_add(app, "any").submit, lambda _: app.client.queues()):
+            with pytest.raises(Unavailable) as found:
+                ask(1)
+            assert sentence in str(found.value)
+            assert "Errno" not in str(found.value)
+            assert "no connection was tried" not in str(found.value)
+        app.close()
+
+
+def test_p40_a_refused_token_is_named_with_what_to_do(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("operator:ada:s3cret-horse-battery-staple\n")
+    tokens.chmod(0o600)
+    with serving(tmp_path, "--store", "memory", "--tokens-file", str(tokens)) as server:
+        for token in (None, "wrong-horse-battery-staple"):
+            app = App(server.url, token=token, timeout=SECONDS_MAX)
+            for ask in (declare_add(app, "any").submit, lambda _, app=app: app.client.queues()):
+                with pytest.raises(Refused, match="set MANYHANDS_TOKEN") as found:
+                    ask(1)
+                assert found.value.code == "unauthorized"
+            app.close()
 
 
 def test_p17_a_silent_server_may_have_accepted_the_job(served, queue):

@@ -468,6 +468,17 @@ def test_p51_a_stop_lets_running_jobs_finish(served, tasks, tmp_path):
         assert later.status().state == "ready"
 
 
+def test_p51_what_may_still_finish_keeps_its_lease(served, tasks, tmp_path):
+    """P48, P51: it is vouched for until its end, however short its term."""
+    with working(served.url, tmp_path, "--grace", "90", code=tasks.code) as found:
+        handle = tasks.seize.submit(8.0)  # under a term of 4 s
+        until((tmp_path / "seized").exists, found.log)
+        found.send(signal.SIGTERM)
+        assert found.wait() == 0
+        assert handle.result(timeout=SECONDS_MAX) == 1
+        assert handle.status().attempts == 0
+
+
 def test_p51_what_does_not_finish_in_time_is_given_back_uncharged(served, tasks, tmp_path):
     with working(served.url, tmp_path, "--grace", "0.1", code=tasks.code) as found:
         handle = tasks.hold.submit("one")
@@ -799,6 +810,9 @@ def test_p40_a_refused_worker_says_why_once_and_keeps_trying(tmp_path, tasks):
         found.send(signal.SIGTERM)
         assert found.wait() == 0
         assert found.log().count("the server refuses this worker: ") == 1
+        assert "Traceback" not in found.log()
+        assert "exited with code" not in found.log()
+        assert "could not be reported" not in found.log()
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,69 @@ def test_p60_a_cancelled_coroutine_is_interrupted_and_cleans_up(app, queue):
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_p60_a_cancellation_reaches_the_task_within_100_ms(app, queue, kind):
+    """The fastest of several, since other programs run on this machine too."""
+    began, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    def spin() -> None:
+        began.release()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.release()
+
+    async def wait() -> None:
+        began.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
+
+    task = app.task(name=queue)(spin if kind == "function" else wait)
+    took = []
+    with app.worker():
+        for _ in range(5):
+            handle = task.submit()
+            assert began.acquire(timeout=SECONDS_MAX)
+            since = time.perf_counter()
+            handle.cancel()
+            assert ended.acquire(timeout=SECONDS_MAX)
+            took.append(time.perf_counter() - since)
+    assert min(took) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_p60_a_timeout_and_the_end_of_the_grace_say_so_and_let_the_task_clean_up(app, queue, kind):
+    seen: list[str | None] = []
+    began = threading.Event()
+
+    def spin() -> None:
+        began.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            seen.append(current_job().why)
+
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(current_job().why)
+
+    task = app.task(name=queue, retries=0)(spin if kind == "function" else wait)
+    with app.worker(grace=0.01):
+        assert failure_of(task.using(timeout=0.1).submit()).code == "timeout"
+        began.clear()
+        handle = task.submit()
+        assert began.wait(SECONDS_MAX)
+    assert seen == ["timeout", "shutdown"]
+    assert (handle.status().state, handle.status().attempts) == ("ready", 0)
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
 def test_p60_a_shield_holds_the_interruption_up(app, queue, kind):
     began, ended = threading.Event(), threading.Event()
     steps = []
@@ -864,6 +927,7 @@ def test_p19_outputs_are_in_place_before_the_function_runs(app, queue):
 
 
 def test_p68_a_gearman_client_gets_text_as_it_is(tmp_path):
+    """P59, P68: with the piece before it, and the progress."""
     with serving(tmp_path, "--store", "memory", "--gearman", "127.0.0.1:0") as served:
         app = App(served.url)
 
@@ -872,14 +936,26 @@ def test_p68_a_gearman_client_gets_text_as_it_is(tmp_path):
             current_job().emit("...")
             return text[::-1]
 
+        @app.task
+        def half(text: str) -> str:
+            current_job().progress(1, 2)
+            return text
+
         host, _, port = served.addresses["gearman"].rpartition(":")
-        gearman = ["gearman", "-h", host, "-p", port, "-f", "reverse"]
+        gearman = ["gearman", "-h", host, "-p", port]
         with app.worker():
-            found = subprocess.run(
-                [*gearman, "hello"], capture_output=True, timeout=SECONDS_MAX, check=True
+            found, told = (
+                subprocess.run(
+                    [*gearman, "-f", name, "hello"],
+                    capture_output=True,
+                    timeout=SECONDS_MAX,
+                    check=True,
+                )
+                for name in ("reverse", "half")
             )
         app.close()
-    assert found.stdout == b"...olleh"  # P59: with the piece before it
+    assert found.stdout == b"...olleh"
+    assert b"50% Complete" in told.stdout
 
 
 def test_p70_priorities_hold_between_python_and_others(app, api, queue):

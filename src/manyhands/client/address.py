@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from manyhands.client.trust import Trust
 
 URL: Final = "http://127.0.0.1:7700"
+NOT_HTTP: Final = "what answers there does not speak HTTP, so it is no Manyhands server"
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _CONNECT_SECONDS: Final = 10.0
 
@@ -139,6 +140,23 @@ def places(server: "str | Place | None", trust: Trust | None = None) -> Sequence
     if not found:
         raise ValueError(f"the address of a server is missing; an example of one is {URL}")
     return found
+
+
+def why_not(error: Exception) -> str:
+    """Why a server could not be asked, and what to look at."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there (start `manyhands serve`, or give its address)"
+        case ssl.SSLCertVerificationError():
+            return f"the certificate is not trusted: {error.verify_message}; pass ca=…"
+        case ssl.SSLError():
+            return f"there is no TLS at this address ({error.reason}): try http instead of https"
+        case TimeoutError():
+            return "it does not answer"
+        case http.client.BadStatusLine():
+            return NOT_HTTP
+        case _:
+            return str(error) or type(error).__name__
 
 
 def token_of(token: str | None) -> str | None:

@@ -12,7 +12,14 @@ from msgspec import Raw
 
 from manyhands.client import home, notes
 from manyhands.client.address import Place
-from manyhands.client.errors import Refused, Unavailable, refusal
+from manyhands.client.errors import (
+    AGAIN_SECONDS,
+    AGAIN_SECONDS_MAX,
+    PASSING,
+    Refused,
+    Unavailable,
+    refusal,
+)
 from manyhands.client.home import Settle
 from manyhands.client.notes import Ended, Greeting, Heard, Held, Item, Note, Submitted, View
 from manyhands.client.stream import Pending, Stream
@@ -24,10 +31,6 @@ SLICE_COUNT: Final = 500
 SLICE_BYTES: Final = 4 * 1024 * 1024
 UNANSWERED_COUNT_MAX: Final = 10_000
 UNANSWERED_BYTES_MAX: Final = 64 * 1024 * 1024
-# Refusals that pass with time, so that the same submit is sent again.
-PASSING: Final = frozenset({"store_full", "store_failed", "shutting_down", "unavailable"})
-_RETRY_SECONDS: Final = 0.1
-_RETRY_SECONDS_MAX: Final = 2.0
 _ITEM_BYTES: Final = 100  # what an item takes besides its payload
 
 
@@ -84,7 +87,7 @@ class Courier:
         self._sent_bytes = 0
         self._is_sending_due = False
         self._sweep: asyncio.TimerHandle | None = None
-        self._retry_seconds = _RETRY_SECONDS
+        self._retry_seconds = AGAIN_SECONDS
         self._is_resting = False  # until the server may have room again
         self._watches = Watches(self._open, lambda: self._timeout)
 
@@ -185,6 +188,8 @@ class Courier:
 
     def refused(self, error: Exception) -> None:
         """No connection will do: everybody gets the reason."""
+        if self._stream is not None:
+            self._stream.fail_pending(error)
         self._fail_all(error)
 
     def is_busy(self) -> bool:
@@ -336,7 +341,7 @@ class Courier:
     def _share_out(self, group: list[Submission], exceptions: list[Submitted]) -> None:
         """Each caller gets the exceptions among its own items, counted from its first."""
         if not exceptions:
-            self._retry_seconds = _RETRY_SECONDS
+            self._retry_seconds = AGAIN_SECONDS
             for submission in group:
                 submission.settle([], None)
             return
@@ -366,7 +371,7 @@ class Courier:
             self._is_resting = True
             loop = asyncio.get_running_loop()
             loop.call_later(self._retry_seconds, self._rested)
-            self._retry_seconds = min(self._retry_seconds * 2, _RETRY_SECONDS_MAX)
+            self._retry_seconds = min(self._retry_seconds * 2, AGAIN_SECONDS_MAX)
 
     def _rested(self) -> None:
         self._is_resting = False
@@ -406,15 +411,17 @@ class Courier:
             else "were not"
         )
         advice = "a submit under the same id makes no second job"
-        sentence = (
-            f"no answer within {self._timeout:g} s from {self._problem(submission.problem)}; "
-            f"{what} {verb} accepted; {advice}"
+        problem = (
+            f"{self.server_name} took nothing new for {self._timeout:g} s: {submission.problem}"
+            if submission.problem and self._stream is not None and self._stream.is_open
+            else f"no answer within {self._timeout:g} s from {self._problem()}"
         )
+        sentence = f"{problem}; {what} {verb} accepted; {advice}"
         return Unavailable(sentence, ids=ids, maybe_accepted=submission.may_be_accepted)
 
-    def _problem(self, known: str = "") -> str:
+    def _problem(self) -> str:
         if self._stream is None or self._stream.is_open:
-            return f"{self.server_name}{': ' if known else ''}{known}"
+            return self.server_name
         return self._stream.problem
 
     # Questions.
@@ -439,7 +446,7 @@ class Courier:
             found = await self.ask(wire.LOOK, (some,), notes.read_views)
             views += found
             if not found:  # the records cannot be read now
-                await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(AGAIN_SECONDS)
         return views
 
     async def cancel(self, job_id: str, reason: str) -> Literal[True]:

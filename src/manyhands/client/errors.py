@@ -7,8 +7,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 _DELAY_SECONDS_MAX: Final = 1e9
+_UNAUTHORIZED: Final = 401
 FAILED: Final = "failed"  # the code of a task's own `Fail` that names no other
 RETRY_AFTER_SECONDS: Final = 1.0  # for a full queue, if the server names no time
+# Codes of refusals that pass with time, so that the same is asked again, and how long after.
+PASSING: Final = frozenset({"store_full", "store_failed", "shutting_down", "unavailable"})
+AGAIN_SECONDS: Final = 0.1
+AGAIN_SECONDS_MAX: Final = 2.0
 
 
 # Errors of the server. Its codes are those of the native API, so the names end in no `Error`.
@@ -35,6 +40,17 @@ class QueueFull(Refused):
     ) -> None:
         super().__init__("queue_full", message, detail)
         self.retry_after = retry_after
+
+
+def problem_of(status: int, problem: "Problem | None") -> "Problem":
+    """What a response that refuses a request means; ``problem`` is its own, if it has one."""
+    if problem is None:
+        sentence = f"the server answered with status {status} and no reason; check its address"
+        return Problem("unknown", sentence)
+    if status == _UNAUTHORIZED:
+        sentence = f"{problem.message}; pass token=…, or set MANYHANDS_TOKEN"
+        return Problem(problem.code, sentence, problem.detail)
+    return problem
 
 
 class Unavailable(Refused):

@@ -2,14 +2,15 @@
 
 import asyncio
 import base64
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Final, cast
 
 import msgspec
 
-from manyhands.client.address import Place
-from manyhands.client.errors import Problem, Refused
+from manyhands.client.address import NOT_HTTP, Place
+from manyhands.client.errors import Problem, Refused, problem_of
 from manyhands.net import websocket
 from manyhands.protocols.native.stream_codec import MalformedError
 
@@ -207,17 +208,14 @@ def _read_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
 def _problem_of(status: int, body: bytes) -> Exception:
     """What a response other than 101 means: an error for good, or one that passes."""
     if status == 0:
-        return LinkLostError("what answers there does not speak HTTP")
-    try:
-        problem = _as_problem(_read_problem(body)["error"])
-    except (msgspec.MsgspecError, KeyError, RecursionError):
-        problem = Problem("unknown", f"the server answered with status {status}")
+        return LinkLostError(NOT_HTTP)
+    given: Problem | None = None
+    with contextlib.suppress(msgspec.MsgspecError, KeyError, RecursionError):
+        given = _as_problem(_read_problem(body)["error"])
+    problem = problem_of(status, given)
     if status in _PASSING:
         return LinkLostError(problem.message)
     if status == 404:
         sentence = "there is no stream at this address: it is no Manyhands server, or an old one"
         return Refused("not_found", sentence)
-    if status == 401:
-        sentence = f"{problem.message}; pass token=…, or set MANYHANDS_TOKEN"
-        return Refused(problem.code, sentence, problem.detail)
     return Refused(problem.code, problem.message, problem.detail)

@@ -7,8 +7,15 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from manyhands.client.address import Place
-from manyhands.client.errors import Problem, QueueFull, Refused, Unavailable, refusal
+from manyhands.client.address import Place, why_not
+from manyhands.client.errors import (
+    Problem,
+    QueueFull,
+    Refused,
+    Unavailable,
+    problem_of,
+    refusal,
+)
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
 # Statuses of proxies that have no server at the moment. The gateways may have passed a request on.
@@ -83,7 +90,7 @@ class Requests:
             try:
                 return self._ask(place, method, path, body, wait)
             except (OSError, http.client.HTTPException) as error:
-                problems.append(f"{place.name}: {str(error) or type(error).__name__}")
+                problems.append(f"{place.name}: {why_not(error)}")
                 if method not in _SAFE and not _was_not_read(error):
                     sentence = f"no answer from {problems[-1]}"
                     raise Unavailable(sentence, maybe_accepted=True) from None
@@ -123,10 +130,11 @@ def _read_answer(status: int, answer: bytes, retry_after: str | None) -> _Envelo
             return _Envelope(answer.decode(errors="replace"))
         if status in _PASSING:
             raise _NoServerError(status) from None
-        raise Refused("unknown", f"the server answered with status {status}") from None
-    problem = envelope.error
-    if problem is None:
+        problem = problem_of(status, None)
+        raise Refused(problem.code, problem.message) from None
+    if envelope.error is None:
         return envelope
+    problem = problem_of(status, envelope.error)
     if problem.code == "queue_full" and retry_after is not None and retry_after.isdigit():
         raise QueueFull(problem.message, problem.detail, float(retry_after))
     raise refusal(problem.code, problem.message, problem.detail)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from msgspec import MsgspecError, Raw
 
 from manyhands.client import notes
-from manyhands.client.address import Place
+from manyhands.client.address import Place, why_not
 from manyhands.client.errors import Refused, refusal
 from manyhands.client.link import Link, LinkLostError
 from manyhands.client.notes import Answer, Greeting, Held, Limits, Note
@@ -56,7 +56,9 @@ class Listener(Protocol):
         """
 
     def refused(self, error: Exception) -> None:
-        """The server refuses this client, or cannot be started: nothing will change by itself."""
+        """The server refuses this client, or cannot be started: nothing will change by itself.
+        Unanswered notes are kept, for a time when it does not, unless ``fail_pending`` is called.
+        """
 
     def is_busy(self) -> bool:
         """Whether a lost connection is needed again, although no answer is pending."""
@@ -87,7 +89,7 @@ class Stream:
         program: str | None = None,
     ) -> None:
         self.limits = Limits()
-        self.problem = "no connection was tried yet"  # why there is none
+        self.problem = ", ".join(place.name for place in places)  # and why there is no connection
         self._loop = asyncio.get_running_loop()
         self._places = itertools.cycle(places)
         self._listener = listener
@@ -104,6 +106,7 @@ class Stream:
         self._task: asyncio.Task[None] | None = None
         self._needed = asyncio.Event()
         self._is_closed = False
+        self.was_open = False  # whether there ever was a connection
         self._heard_at = self._loop.time()  # on the connections before this one
 
     def __repr__(self) -> str:
@@ -204,18 +207,17 @@ class Stream:
                 link = await self._connect(place)
             except Refused as error:
                 self.problem = f"{place.name}: {error}"
-                self._refuse(error)
+                self._listener.refused(error)
             except ssl.SSLCertVerificationError as error:
-                sentence = f"the certificate is not trusted: {error.verify_message}; pass ca=…"
-                self.problem = f"{place.name}: {sentence}"
-                self._refuse(Refused("untrusted_certificate", self.problem))
+                self.problem = f"{place.name}: {why_not(error)}"
+                self._listener.refused(Refused("untrusted_certificate", self.problem))
             except (OSError, LinkLostError, wire.MalformedError, MsgspecError) as error:
-                self.problem = f"{place.name}: {str(error) or type(error).__name__}"
+                self.problem = f"{place.name}: {why_not(error)}"
                 _log.debug("no connection to %s", self.problem)
                 self._listener.lost(self.problem)
             except RuntimeError as error:  # an embedded server that cannot be started
                 self.problem = f"{place.name}: {error}"
-                self._refuse(error)
+                self._listener.refused(error)
             else:
                 pause = _PAUSE_SECONDS
                 why = await link.lost
@@ -243,6 +245,7 @@ class Stream:
             raise
         self.limits = greeting.limits
         self._link = link
+        self.was_open = True
         link.resumed = self._flush
         self._outbox.clear()
         self._listener.greeted(greeting)
@@ -274,11 +277,8 @@ class Stream:
         self._link = self._socket = None
         self._outbox.clear()
 
-    def _refuse(self, error: Exception) -> None:
-        self._fail_pending(error)
-        self._listener.refused(error)
-
-    def _fail_pending(self, error: Exception) -> None:
+    def fail_pending(self, error: Exception) -> None:
+        """Gives everybody who waits for an answer an error instead."""
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.future.done():
@@ -312,7 +312,7 @@ class Stream:
     async def close(self) -> None:
         """Closes. Notes that are still unanswered fail."""
         self._is_closed = True
-        self._fail_pending(Refused("closed", "this client was closed"))
+        self.fail_pending(Refused("closed", "this client was closed"))
         task, self._task = self._task, None
         if self._link is not None:
             link = self._link

@@ -8,7 +8,9 @@
 All methods are called in the loop in which the stream was made, and return at once; futures are
 for those who need the answer. Leases are not bound to a connection: when it breaks, the stream
 reconnects, names what the worker holds, sends the last ``want`` and all unanswered reports again,
-and calls ``worker.resumed()``. Credit does not survive: the worker gives it anew there.
+and calls ``worker.resumed()``. Credit does not survive: the worker gives it anew there. What the
+server refuses for now, because it is full, cannot decide or does not want this worker, is sent
+again, too.
 """
 
 import asyncio
@@ -20,9 +22,10 @@ from msgspec import Raw
 
 from manyhands.client import notes
 from manyhands.client.address import Place
-from manyhands.client.errors import Refused
+from manyhands.client.errors import AGAIN_SECONDS, AGAIN_SECONDS_MAX, PASSING, Refused
 from manyhands.client.notes import Closing, Greeting, Held, Job, Jobs, Note, Notice, View
-from manyhands.client.stream import Stream
+from manyhands.client.report import Report
+from manyhands.client.stream import Pending, Stream
 from manyhands.protocols.native import stream_codec as wire
 
 Done = tuple[str, str, bytes | None, str]  # id, token, result, encoding
@@ -83,6 +86,11 @@ class WorkerStream:
         return self._stream.is_open
 
     @property
+    def was_open(self) -> bool:
+        """Whether there ever was a connection: before it, nothing is held."""
+        return self._stream.was_open
+
+    @property
     def problem(self) -> str:
         """Why there is no connection."""
         return self._stream.problem
@@ -139,8 +147,8 @@ class WorkerStream:
         released: Sequence[Held] = (),
         renewed: Sequence[Held] = (),
     ) -> "asyncio.Future[list[notes.Refused]]":
-        """Reports on at most ``limits.items`` jobs. The future gives the refused ones, when the
-        others are on disk; it fails with ``Refused`` if the whole note was refused.
+        """Reports on at most ``limits.items`` jobs. The future gives those refused for good, when
+        the others are on disk; it fails with ``Refused`` if the whole note was refused.
         """
         number = next(self._report_numbers)
         ended = [(each[0], each[1]) for group in (done, failed, released) for each in group]
@@ -150,22 +158,9 @@ class WorkerStream:
             lease = leases.get(job_id)
             if lease is not None and lease.token == token:
                 del leases[job_id]
-        asked = self._stream.ask(wire.WORK, done, failed, released, renewed)
-        answered: asyncio.Future[list[notes.Refused]] = asyncio.get_running_loop().create_future()
-
-        def read(answer: Raw) -> list[notes.Refused]:
-            refused = notes.read_refused(answer)
-            if asked.was_repeated:
-                # The first time, whose answer was lost, it may have been carried out: then the
-                # lease is gone. Only completions are known to the server afterwards.
-                return [each for each in refused if each.list == "done"]
-            return refused
-
-        def settle(future: "asyncio.Future[Raw]") -> None:
-            del self._reported[number]
-            _pass_on(future, answered, read)
-
-        asked.future.add_done_callback(settle)
+        report = Report(done, failed, released, renewed)
+        answered = self._insist(lambda: self._stream.ask(wire.WORK, *report.lists), report.read)
+        answered.add_done_callback(lambda _: self._reported.pop(number))
         return answered
 
     def news(self, pieces: Sequence[Piece]) -> "asyncio.Future[Raw]":
@@ -187,16 +182,54 @@ class WorkerStream:
         """Says that a worker leaves, or is dead. Jobs in ``running`` fail with ``worker_died`` and
         the reason; all others that it holds go back uncharged.
         """
-        asked = self._stream.ask(wire.DEPART, worker, reason, list(running)).future
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        asked.add_done_callback(lambda future: _pass_on(future, answered, lambda _: None))
-        return answered
+        fields = (worker, reason, list(running))
+        return self._insist(lambda: self._stream.ask(wire.DEPART, *fields), _read_nothing)
 
     def look(self, ids: Sequence[str]) -> "asyncio.Future[list[View]]":
         """Shows jobs, at most ``limits.items``. The list is shorter if results are large."""
-        asked = self._stream.ask(wire.LOOK, list(ids)).future
-        answered: asyncio.Future[list[View]] = asyncio.get_running_loop().create_future()
-        asked.add_done_callback(lambda future: _pass_on(future, answered, notes.read_views))
+
+        def read(asked: Pending) -> list[View]:
+            views = notes.read_views(asked.future.result())
+            if ids and not views:
+                raise Refused("unavailable", "the records cannot be read now")
+            return views
+
+        return self._insist(lambda: self._stream.ask(wire.LOOK, list(ids)), read)
+
+    def _insist(
+        self, ask: Callable[[], Pending], read: Callable[[Pending], T]
+    ) -> "asyncio.Future[T]":
+        """Asks, and again for as long as the answer is a refusal that passes."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[T] = loop.create_future()
+        pause = AGAIN_SECONDS
+
+        def begin() -> None:
+            if answered.done():
+                return
+            try:
+                asked = ask()
+            except Refused as error:  # closed meanwhile
+                answered.set_exception(error)
+            else:
+                asked.future.add_done_callback(lambda _: hear(asked))
+
+        def hear(asked: Pending) -> None:
+            nonlocal pause
+            if answered.done():
+                return
+            try:
+                answered.set_result(read(asked))
+            except asyncio.CancelledError:
+                answered.cancel()
+            except Refused as error:
+                if error.code not in PASSING:
+                    answered.set_exception(error)
+                    return
+                loop.call_later(pause, begin)
+                pause = min(pause * 2, AGAIN_SECONDS_MAX)
+
+        begin()
         return answered
 
     # The stream's side.
@@ -225,7 +258,7 @@ class WorkerStream:
         self._worker.lost(why)
 
     def refused(self, error: Exception) -> None:
-        """No connection will do."""
+        """No connection will do, for now."""
         if not isinstance(error, Refused):
             error = Refused("unavailable", str(error))
         self._worker.refused(error)
@@ -252,21 +285,8 @@ class WorkerStream:
                 pass
 
 
-def _pass_on(
-    asked: "asyncio.Future[Raw]", answered: "asyncio.Future[T]", read: Callable[[Raw], T]
-) -> None:
-    """Completes a future with the decoded answer of another."""
-    if answered.done():
-        return
-    if asked.cancelled():
-        answered.cancel()
-    elif (error := asked.exception()) is not None:
-        answered.set_exception(error)
-    else:
-        try:
-            answered.set_result(read(asked.result()))
-        except Refused as malformed:
-            answered.set_exception(malformed)
+def _read_nothing(asked: Pending) -> None:
+    asked.future.result()
 
 
 def _ignore(asked: "asyncio.Future[Raw]") -> None:

@@ -27,7 +27,6 @@ class FakeStream:
 
     def __init__(self) -> None:
         self.limits = Limits()
-        self.is_open = True
         self.sent: list[dict] = []
         self.answers: list[asyncio.Future] = []
 
@@ -181,19 +180,6 @@ def test_p24_a_report_that_is_refused_as_a_whole_costs_only_the_job_to_blame():
         last = sender.stream.sent[-1]["failed"]
         assert [(each[0], each[2], each[5]) for each in last] == [("2", "bad_result", True)]
         await sender.reports.wait()
-
-    asyncio.run(main())
-
-
-def test_p35_reports_are_kept_while_the_server_refuses_the_worker():
-    async def main() -> None:
-        sender = Sender()
-        sender.add(0, is_last=True)
-        await turns()
-        sender.stream.is_open = False
-        sender.stream.answers[0].set_exception(Refused("unauthorized", "no such token"))
-        await turns()
-        assert sender.stream.sent[1] == sender.stream.sent[0]
 
     asyncio.run(main())
 

@@ -141,10 +141,8 @@ class Crew:
             if run.is_running:
                 run.took = perf_counter() - run.began
             self._end(run, interrupted(run))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FAREWELL_SECONDS):
-                await self._reports.wait()
-                await self.stream.depart(self.options.name, "the worker stopped")
+        if self.stream.was_open:  # else it holds nothing
+            await self._say_goodbye()
         self._is_closing = True
         await self.stream.close()
         self._hands.close()
@@ -154,6 +152,16 @@ class Crew:
             task.cancel()
         await self._lifespan.aclose()
         self._app.set_state(None)
+
+    async def _say_goodbye(self) -> None:
+        try:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self._reports.wait()
+                await self.stream.depart(self.options.name, "the worker stopped")
+        except TimeoutError:
+            _log.warning("the server has not heard that this worker stops: %s", self.stream.problem)
+        except Refused as error:
+            _log.warning("the server refuses to hear that this worker stops: %s", error)
 
     def _stop_taking(self) -> None:
         if not self.is_draining:

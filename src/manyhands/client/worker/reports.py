@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, Final
 
-from manyhands.client.courier import PASSING
 from manyhands.client.errors import Refused
 from manyhands.client.worker.execution import BAD_RESULT, Outcome, refused
 from manyhands.client.worker.run import Run
@@ -111,13 +110,10 @@ class Reports:
 
     def _on_refusal(self, error: Refused, ended: Sequence[tuple[Run, Outcome]]) -> None:
         """A whole note was refused, so that nothing in it was carried out."""
-        is_at_end = error.code == "closed"
-        if is_at_end and all(outcome.kind == GIVEN_BACK for _, outcome in ended):
-            return  # they came while the worker left, which gives back all that it holds
-        if error.code in PASSING or is_at_end:
-            _log.warning("a report on %d jobs was refused: %s", len(ended), error)
-        elif not self._stream.is_open:
-            self._report(ended)  # unread: the server refuses this worker, for now
+        if error.code == "closed":
+            # Jobs that came while the worker left are not lost: it gives back all that it holds.
+            if any(outcome.kind != GIVEN_BACK for _, outcome in ended):
+                _log.warning("a report on %d jobs was refused: %s", len(ended), error)
         elif len(ended) > 1:
             # One of them is to blame, or they are too large together.
             half = len(ended) // 2

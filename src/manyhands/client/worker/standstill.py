@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from manyhands.client.errors import PASSING
 from manyhands.client.notes import Refused
 from manyhands.client.options import CANCEL_GRACE_SECONDS
 from manyhands.client.worker.child_process import ChildProcess
@@ -54,5 +55,6 @@ class Standstill:
     def _heard(self, answered: "asyncio.Future[list[Refused]]", asked_at: float) -> None:
         if answered.cancelled() or answered.exception() is not None:
             return
-        if answered.result() and self._moved_at < asked_at:
+        is_lost = any(each.code not in PASSING for each in answered.result())
+        if is_lost and self._moved_at < asked_at:
             self._lost_at = asked_at

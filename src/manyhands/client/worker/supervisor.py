@@ -181,11 +181,13 @@ class Supervisor:
 
     def _report_end(self, name: str, reason: str, running: list[tuple[str, str]]) -> None:
         assert self._stream is not None
-        answered = self._stream.depart(name, reason, running)
+        stream = self._stream
+        answered = stream.depart(name, reason, running)
 
         def check(done: "asyncio.Future[None]") -> None:
             self._farewells.discard(done)
-            if not done.cancelled() and (error := done.exception()) is not None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None and stream.was_open:  # else the child held nothing
                 _log.error("the end of %s could not be reported: %s", name, error)
 
         self._farewells.add(answered)
@@ -287,7 +289,7 @@ class Supervisor:
         stream = self._stream
         if stream is None:
             return
-        if self._farewells:
+        if self._farewells and stream.was_open:
             await asyncio.wait(self._farewells, timeout=_FAREWELL_SECONDS)
         await stream.close()
 
