@@ -21,7 +21,7 @@ from manyhands.observe.history import History
 from manyhands.observe.retries import FailureReader
 from manyhands.observe.seen_history import SeenHistory
 from manyhands.observe.usual import Usual
-from manyhands.store.contract import FailureQuestion, Store
+from manyhands.store.contract import FailureGroup, FailureQuestion, Store
 
 # A job that was ready for longer needs attention; without workers, much sooner.
 _LATE_MS: Final = 5 * 60_000
@@ -62,18 +62,21 @@ class Note(Struct, frozen=True, kw_only=True):
     level: Literal["bad", "warn"]
     what: str
     about: str = ""  # a queue, a worker, an error; empty: the server
-    sentence: str  # {span} stands for ``span_ms``
+    sentence: str  # {span} stands for ``span_ms``, {usual} for ``usual_ms``
     span_ms: int | None = None
+    usual_ms: float | None = None
     count: int = 0  # jobs, attempts or leases that are concerned
     retrying: int = 0  # jobs that are being retried
     group_id: str = ""  # of failures
     job_id: str = ""  # the job to look at
 
     def detail(self, as_text: Callable[[float], str] = as_duration) -> str:
-        """The sentence, with its duration as a reader expects it."""
-        if self.span_ms is None:
-            return self.sentence
-        return self.sentence.replace("{span}", as_text(self.span_ms))
+        """The sentence, with its durations as a reader expects them."""
+        found = self.sentence
+        for word, ms in (("{span}", self.span_ms), ("{usual}", self.usual_ms)):
+            if ms is not None:
+                found = found.replace(word, as_text(ms))
+        return found
 
 
 class Attention:
@@ -153,7 +156,8 @@ class Attention:
                     level="bad" if recent >= _FAILING_MANY else "warn",
                     what="failing",
                     about=headline(row.group.code, row.group.line) or "no reason given",
-                    sentence=f"{_plural(recent, 'job')} in the last {{span}}{again}",
+                    sentence=f"{_plural(recent, 'job')} of {_queues(row)} in the last"
+                    f" {{span}}{again}",
                     # Nothing happened before the first failure, whenever the hour began.
                     span_ms=now - max(since, row.first_at),
                     count=recent,
@@ -289,14 +293,14 @@ class Attention:
             ]
             if long:
                 held_ms, job = max(long, key=itemgetter(0))
-                usual = as_duration(self._usual_ms[job.queue])
                 yield Note(
                     level="warn",
                     what="held for long",
                     about=holder.name or holder.address,
-                    sentence=f"it has held a job of {job.queue} for {{span}}; 99 of 100 take"
-                    f" {usual} or less there",
+                    sentence=f"has held a job of {job.queue} for {{span}}; 99 of 100 take"
+                    " {usual} or less there",
                     span_ms=held_ms,
+                    usual_ms=self._usual_ms[job.queue],
                     count=len(long),
                     job_id=job.job_id,
                 )
@@ -316,6 +320,12 @@ def _attempt_notes(recent: Mapping[str, Sample]) -> Iterator[Note]:
             sentence=f"{failed:,} of {_plural(ended, 'attempt')} failed in {RECENT_MINUTES} min",
             count=failed,
         )
+
+
+def _queues(row: FailureGroup) -> str:
+    """The queues that a group of failures is about; the message alone often does not tell."""
+    names = [name for name, _ in row.queues]
+    return " and ".join(names if len(names) < 3 else [names[0], "other queues"])
 
 
 def _stuck_note(queue: str, count: int, causes: list[Job | None]) -> Note:

@@ -119,8 +119,7 @@ class Jobs(Page):
         found = [("all", sum(counts.values())), *counts.items()]
         if wanted.retrying:
             retrying = sum(counts.values())
-        if retrying:
-            found.insert(3, (RETRYING, retrying))
+        found.insert(3, (RETRYING, retrying))  # also when there are none: no tab may move
         chosen = "all" if not wanted.states else ",".join(wanted.states)
         chosen = RETRYING if wanted.retrying else chosen
         return [
