@@ -13,6 +13,7 @@ from manyhands.config.durations import as_duration
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.engine.explanation import why_queue_waits
+from manyhands.loggers import get_logger
 from manyhands.model.failures import headline
 from manyhands.model.history import Sample
 from manyhands.model.job import Job, State
@@ -23,12 +24,16 @@ from manyhands.observe.seen_history import SeenHistory
 from manyhands.observe.usual import Usual
 from manyhands.store.contract import FailureGroup, FailureQuestion, Store
 
+_log = get_logger("manyhands.attention")
+
 # A job that was ready for longer needs attention; without workers, much sooner.
 _LATE_MS: Final = 5 * 60_000
 _UNATTENDED_MS: Final = 10_000
 # Counting failures may take longer than a page may, so a recent count is shown.
 _COUNTED_MS_MAX: Final = 15_000
 _PATIENCE_SECONDS: Final = 0.02
+_UNWATCHED_MS_MAX: Final = 60_000  # counted again after that, though nobody looks
+_REST_SECONDS: Final = 5.0
 _POLLED_MS: Final = 5_000  # for so long it is remembered who took jobs
 _GROUPS_COUNT: Final = 20
 _FAILING_MANY: Final = 5
@@ -104,7 +109,7 @@ class Attention:
         self._polled_at = 0
         self._usual = Usual(history)
         self._usual_ms: Mapping[str, float] = {}  # of the queues of leases that are held for long
-        self._failures = FailureReader()
+        self.failures = FailureReader()  # for pages and the API too: it knows the groups of jobs
         self._failing: list[Note] = []
         self._counted_at = 0
         self._counting: asyncio.Task[None] | None = None
@@ -117,6 +122,17 @@ class Attention:
             self._counting = self._count_again(now)
         if self._counting is not None and not self._counting.done():
             await asyncio.wait({self._counting}, timeout=_PATIENCE_SECONDS)
+
+    async def keep_counting(self) -> None:
+        """Counts again once a minute, so that who looks after a quiet night finds no old count."""
+        while True:
+            now = self._dispatcher.clock.now()
+            if now - self._counted_at >= _UNWATCHED_MS_MAX:
+                try:
+                    await self.look_closely(now)
+                except Exception:  # noqa: BLE001 - the next one may succeed
+                    _log.exception("what needs attention could not be counted")
+            await asyncio.sleep(_REST_SECONDS)
 
     async def look_closely(self, now: int) -> None:
         """Counts again, and waits for the result."""
@@ -140,7 +156,7 @@ class Attention:
 
     async def _count(self, now: int) -> None:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_GROUPS_COUNT)
-        found = await self._failures.read(self._store, wanted)
+        found = await self.failures.read(self._store, wanted)
         self.recent = await self._history.recent(RECENT_MINUTES)
         await self.polled(now)
         self._usual_ms = await self._usual.read(self._long_held(now), now)
