@@ -140,5 +140,8 @@ class Jobs(Page):
         answer = await given.answer()
         if answer is not None:
             return answer
-        visit.recall(back_to(form, url("jobs", q=form.text("q"))))
+        here = url("jobs", q=form.text("q"))
+        back = back_to(form, here)
+        # The jobs of a queue's tab are shown as the search that they are.
+        visit.recall(back if back.startswith(url("jobs")) else here)
         return await self._shown(visit, form)
