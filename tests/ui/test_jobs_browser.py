@@ -1,5 +1,6 @@
 """Jobs, a job, failures and events in a real browser: found, watched, changed, and their looks."""
 
+import json
 import re
 
 import pytest
@@ -301,6 +302,17 @@ def test_a_tree_is_opened_and_closed_and_stays_so(looking, api, queue):
     expect(page.get_by_text("“found”")).to_be_visible()
     page.get_by_role("link", name="text", exact=True).click()
     expect(page.locator("#t-payload")).to_contain_text('{"outer":')
+
+
+def test_a_tree_is_copied_as_it_was_sent(looking, api, queue):
+    sent = {"b": [1, 12345678901234567890], "a": "\u202e<i>"}
+    page = looking.at(f"job/{api.results('submit', queue=queue, payload=sent)['id']}")
+    page.evaluate("() => { navigator.clipboard.writeText = async (text) => { copied = text; }; }")
+
+    page.locator("#c-payload").get_by_role("button", name="Copy", exact=True).click()
+
+    expect(page.locator("#c-payload").get_by_role("button", name="Copied")).to_be_visible()
+    assert json.loads(page.evaluate("copied")) == sent
 
 
 def test_the_graph_leads_to_other_jobs(looking, filled):

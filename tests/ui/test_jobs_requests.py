@@ -478,3 +478,26 @@ def test_a_job_opened_from_the_tab_of_a_queue_leads_to_the_next_in_this_tab(http
     page = http.get(to).text
 
     assert f'rel="next" href="/ui/job/{jobs[1]["id"]}?' in page
+
+
+def test_chosen_jobs_of_a_queue_s_tab_are_retried_after_a_question(http, api, queue):
+    api.results("submit", items=[{"queue": queue, "payload": number} for number in range(3)])
+    failed = api.results("claim", queue=queue, worker="w", count=3, term_ms=60_000)
+    for job in failed:
+        api.results("fail", id=job["id"], token=job["token"], code="x", retry=False)
+    tab = f"/ui/queue?name={queue}&tab=failed"
+    form = re.search(r'<form class="bulk bar".*?</form>', http.get(tab).text, re.DOTALL)[0]
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+    fields = {"q": hidden["q"], "back": unescape(hidden["back"]), "action": "retry"}
+    chosen = [failed[0]["id"], failed[2]["id"]]
+
+    mistake = send(http, "jobs", **fields)
+    question = send(http, "jobs", **fields, job=chosen)
+    http.post("/ui/jobs", data=fields_of(question))
+
+    assert "Choose some jobs first" in text_of(mistake)
+    assert f'value="queue:{queue} state:failed"' in unescape(mistake.text)
+    assert "Retry 2 jobs?" in text_of(question)
+    assert f'href="{tab}">Go back' in unescape(question.text)
+    wait_until(lambda: all(api.get(f"jobs/{job_id}")["state"] == "ready" for job_id in chosen))
+    assert api.get(f"jobs/{failed[1]['id']}")["state"] == "failed"

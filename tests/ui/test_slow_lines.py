@@ -295,7 +295,7 @@ def test_copying_twice_leaves_the_button_its_word(looking, api, queue):
     page.locator("#live").click()  # a refresh would bring the word back, too
     # The system's own takes its time, and here the time goes on by hand.
     page.evaluate("() => { navigator.clipboard.writeText = async () => {}; }")
-    button = page.locator("button[data-copy]")
+    button = page.locator("button[data-copy=job-id]")
     button.click()
     expect(button).to_have_text("Copied")
     button.click()

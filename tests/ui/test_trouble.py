@@ -96,7 +96,7 @@ def test_jobs_that_fail_and_are_retried_are_seen_as_failures(http, api, queue):
     assert links(notes, queue) == [f"/ui/queue?name={queue}&tab=retrying"]
     tab = http.get("/ui/queue", params={"name": queue, "tab": "retrying"})
     assert set(re.findall(r'<tr id="j-(\w+)">', tab.text)) == set(ids)
-    assert "after error: DBDown: connection refused" in text_of(tab)
+    assert "error: DBDown: connection refused · retry in" in text_of(tab)
     found = http.get("/ui/jobs", params={"q": f"is:retrying queue:{queue}"})
     assert set(re.findall(r'<tr id="j-(\w+)">', found.text)) == set(ids)
     assert re.search(r"retrying\s+6", text_of(found))
@@ -153,7 +153,7 @@ def test_failures_are_not_said_to_have_begun_before_they_did(http, api, queue):
     notes = attention(http, queue)
 
     (note,) = [note for note in notes.split("<li ") if f"{queue}: late" in note]
-    assert re.search(r"30 jobs in the last \d+ (s|m|ms)\b", note)
+    assert re.search(rf"30 jobs of {queue} in the last \d+ (s|m|ms)\b", note)
     assert "UTC" not in note
 
 
@@ -218,7 +218,7 @@ def test_jobs_that_are_retried_can_be_cancelled_together_and_listed_from_their_g
     assert "Cancel all 3" in text_of(tab)
     assert "Cancel 3 jobs?" in text_of(question)
     (listed,) = [to for to in links(failures, "3") if to.endswith("#retried")]
-    assert text_of(http.get(listed)).count("after Wobbly") == 3
+    assert text_of(http.get(listed)).count("Wobbly: gives-up-trying · retry in") == 3
 
 
 def test_the_end_of_a_lease_and_the_last_error_are_two_words_apart(http, api):
@@ -229,7 +229,7 @@ def test_the_end_of_a_lease_and_the_last_error_are_two_words_apart(http, api):
 
     page = http.get("/ui/jobs", params={"q": f"queue:{queue} state:running"}).text
 
-    assert '</span> <span class="bad">after Wobbly' in page
+    assert '</span> <span class="bad" title="after Wobbly: fails-and-runs">after Wobbly' in page
 
 
 def test_what_is_being_retried_is_not_offered_to_be_retried(http, api):

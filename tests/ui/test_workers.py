@@ -1,6 +1,7 @@
 """Workers: which one hangs, what it holds, and how its jobs are taken back."""
 
 import re
+from html import unescape
 
 import httpx
 import pytest
@@ -111,3 +112,18 @@ def test_a_dwork_worker_that_waits_is_listed_with_its_queue(tmp_path):
             return "waits for" in http.get("/ui/workers?q=node-9").text
 
         wait_until(waits)
+
+
+def test_a_job_and_its_row_lead_to_the_worker_that_has_it(http, api, queue):
+    api.results("submit", queue=queue, payload=1)
+    [taken] = api.results("claim", queue=queue, worker="w & co", term_ms=3_600_000)
+    to = "/ui/worker?realm=native&name=w+%26+co&address=127.0.0.1"
+
+    job, row = (
+        unescape(http.get(path, params=params).text)
+        for path, params in ((f"/ui/job/{taken['id']}", {}), ("/ui/jobs", {"q": f"queue:{queue}"}))
+    )
+
+    assert f'<a href="{to}">Look at the worker</a>' in job
+    assert f'href="{to}"' in row
+    assert "w & co" in text_of(http.get(to))

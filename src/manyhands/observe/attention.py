@@ -13,6 +13,7 @@ from manyhands.config.durations import as_duration
 from manyhands.dispatch.dispatcher import Dispatcher
 from manyhands.dispatch.sleepers import Sleepers
 from manyhands.engine.explanation import why_queue_waits
+from manyhands.loggers import get_logger
 from manyhands.model.failures import headline
 from manyhands.model.history import Sample
 from manyhands.model.job import Job, State
@@ -21,7 +22,9 @@ from manyhands.observe.history import History
 from manyhands.observe.retries import FailureReader
 from manyhands.observe.seen_history import SeenHistory
 from manyhands.observe.usual import Usual
-from manyhands.store.contract import FailureQuestion, Store
+from manyhands.store.contract import FailureGroup, FailureQuestion, Store
+
+_log = get_logger("manyhands.attention")
 
 # A job that was ready for longer needs attention; without workers, much sooner.
 _LATE_MS: Final = 5 * 60_000
@@ -29,6 +32,8 @@ _UNATTENDED_MS: Final = 10_000
 # Counting failures may take longer than a page may, so a recent count is shown.
 _COUNTED_MS_MAX: Final = 15_000
 _PATIENCE_SECONDS: Final = 0.02
+_UNWATCHED_MS_MAX: Final = 60_000  # counted again after that, though nobody looks
+_REST_SECONDS: Final = 5.0
 _POLLED_MS: Final = 5_000  # for so long it is remembered who took jobs
 _GROUPS_COUNT: Final = 20
 _FAILING_MANY: Final = 5
@@ -62,18 +67,21 @@ class Note(Struct, frozen=True, kw_only=True):
     level: Literal["bad", "warn"]
     what: str
     about: str = ""  # a queue, a worker, an error; empty: the server
-    sentence: str  # {span} stands for ``span_ms``
+    sentence: str  # {span} stands for ``span_ms``, {usual} for ``usual_ms``
     span_ms: int | None = None
+    usual_ms: float | None = None
     count: int = 0  # jobs, attempts or leases that are concerned
     retrying: int = 0  # jobs that are being retried
     group_id: str = ""  # of failures
     job_id: str = ""  # the job to look at
 
     def detail(self, as_text: Callable[[float], str] = as_duration) -> str:
-        """The sentence, with its duration as a reader expects it."""
-        if self.span_ms is None:
-            return self.sentence
-        return self.sentence.replace("{span}", as_text(self.span_ms))
+        """The sentence, with its durations as a reader expects them."""
+        found = self.sentence
+        for word, ms in (("{span}", self.span_ms), ("{usual}", self.usual_ms)):
+            if ms is not None:
+                found = found.replace(word, as_text(ms))
+        return found
 
 
 class Attention:
@@ -101,7 +109,7 @@ class Attention:
         self._polled_at = 0
         self._usual = Usual(history)
         self._usual_ms: Mapping[str, float] = {}  # of the queues of leases that are held for long
-        self._failures = FailureReader()
+        self.failures = FailureReader()  # for pages and the API too: it knows the groups of jobs
         self._failing: list[Note] = []
         self._counted_at = 0
         self._counting: asyncio.Task[None] | None = None
@@ -114,6 +122,17 @@ class Attention:
             self._counting = self._count_again(now)
         if self._counting is not None and not self._counting.done():
             await asyncio.wait({self._counting}, timeout=_PATIENCE_SECONDS)
+
+    async def keep_counting(self) -> None:
+        """Counts again once a minute, so that who looks after a quiet night finds no old count."""
+        while True:
+            now = self._dispatcher.clock.now()
+            if now - self._counted_at >= _UNWATCHED_MS_MAX:
+                try:
+                    await self.look_closely(now)
+                except Exception:  # noqa: BLE001 - the next one may succeed
+                    _log.exception("what needs attention could not be counted")
+            await asyncio.sleep(_REST_SECONDS)
 
     async def look_closely(self, now: int) -> None:
         """Counts again, and waits for the result."""
@@ -137,7 +156,7 @@ class Attention:
 
     async def _count(self, now: int) -> None:
         wanted = FailureQuestion(now=now, latest_first=True, count_max=_GROUPS_COUNT)
-        found = await self._failures.read(self._store, wanted)
+        found = await self.failures.read(self._store, wanted)
         self.recent = await self._history.recent(RECENT_MINUTES)
         await self.polled(now)
         self._usual_ms = await self._usual.read(self._long_held(now), now)
@@ -153,7 +172,8 @@ class Attention:
                     level="bad" if recent >= _FAILING_MANY else "warn",
                     what="failing",
                     about=headline(row.group.code, row.group.line) or "no reason given",
-                    sentence=f"{_plural(recent, 'job')} in the last {{span}}{again}",
+                    sentence=f"{_plural(recent, 'job')} of {_queues(row)} in the last"
+                    f" {{span}}{again}",
                     # Nothing happened before the first failure, whenever the hour began.
                     span_ms=now - max(since, row.first_at),
                     count=recent,
@@ -289,14 +309,14 @@ class Attention:
             ]
             if long:
                 held_ms, job = max(long, key=itemgetter(0))
-                usual = as_duration(self._usual_ms[job.queue])
                 yield Note(
                     level="warn",
                     what="held for long",
                     about=holder.name or holder.address,
-                    sentence=f"it has held a job of {job.queue} for {{span}}; 99 of 100 take"
-                    f" {usual} or less there",
+                    sentence=f"has held a job of {job.queue} for {{span}}; 99 of 100 take"
+                    " {usual} or less there",
                     span_ms=held_ms,
+                    usual_ms=self._usual_ms[job.queue],
                     count=len(long),
                     job_id=job.job_id,
                 )
@@ -316,6 +336,12 @@ def _attempt_notes(recent: Mapping[str, Sample]) -> Iterator[Note]:
             sentence=f"{failed:,} of {_plural(ended, 'attempt')} failed in {RECENT_MINUTES} min",
             count=failed,
         )
+
+
+def _queues(row: FailureGroup) -> str:
+    """The queues that a group of failures is about; the message alone often does not tell."""
+    names = [name for name, _ in row.queues]
+    return " and ".join(names if len(names) < 3 else [names[0], "other queues"])
 
 
 def _stuck_note(queue: str, count: int, causes: list[Job | None]) -> Note:

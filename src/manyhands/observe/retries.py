@@ -5,9 +5,11 @@ failure. Operators want to see both under the same error.
 """
 
 import asyncio
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,6 +24,22 @@ _SAMPLES_COUNT: Final = 5
 _QUEUES_SHOWN: Final = 10
 
 
+class _Known(NamedTuple):
+    """What is known of the last failure of a retried job."""
+
+    failure: Failure
+    group: Group
+    at: int
+
+
+class _Alike(NamedTuple):
+    """Retried jobs of one group, and when each failed."""
+
+    group: Group
+    jobs: list[Job]
+    instants: list[int]
+
+
 class FailureReader:
     """Reads the groups on record together with those of the retried jobs.
 
@@ -30,7 +48,7 @@ class FailureReader:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Failure, Group]] = {}
+        self._known: dict[str, _Known] = {}
 
     async def read(self, store: Store, wanted: FailureQuestion) -> Failures:
         """The groups as they are now."""
@@ -50,24 +68,29 @@ class FailureReader:
 
         return _merged(found, alike, wanted, on_record)
 
-    def _alike(self, retried: Iterable[Job], wanted: FailureQuestion) -> dict[Group, list[Job]]:
+    def _alike(self, retried: Iterable[Job], wanted: FailureQuestion) -> dict[str, _Alike]:
+        """The retried jobs that are asked for, by group."""
         known = self._known
-        fresh: dict[str, tuple[Failure, Group]] = {}
+        fresh: dict[str, _Known] = {}
         by_text: dict[tuple[str, str], Group] = {}
-        alike: dict[Group, list[Job]] = {}
+        alike: dict[str, _Alike] = {}
         for job in retried:
             failure = job.failure
             if failure is None:
                 continue
             kept = known.get(job.job_id)
-            if kept is None or kept[0] is not failure:
+            if kept is None or kept.failure is not failure:
                 text = (failure.code, failure.message)
                 group = by_text.get(text) or by_text.setdefault(text, group_of(failure))
-                kept = failure, group
+                kept = _Known(failure, group, failed_at(job))
             fresh[job.job_id] = kept
-            group = kept[1]
-            if wanted.queue in (None, job.queue) and wanted.group_id in (None, group.group_id):
-                alike.setdefault(group, []).append(job)
+            group_id = kept.group.group_id
+            if wanted.queue in (None, job.queue) and wanted.group_id in (None, group_id):
+                found = alike.get(group_id)
+                if found is None:
+                    found = alike[group_id] = _Alike(kept.group, [], [])
+                found.jobs.append(job)
+                found.instants.append(kept.at)
         self._known = fresh
         return alike
 
@@ -82,19 +105,19 @@ def failed_at(job: Job) -> int:
 
 def _merged(
     found: Failures,
-    alike: dict[Group, list[Job]],
+    alike: dict[str, _Alike],
     wanted: FailureQuestion,
     on_record: Callable[[str], FailureGroup | None],
 ) -> Failures:
     rows = {row.group.group_id: row for row in found.groups}
     new_count = 0
     # The largest first: only as many as can be shown are looked up.
-    for group, jobs in sorted(alike.items(), key=lambda pair: -len(pair[1])):
-        known = rows.get(group.group_id)
+    for group_id, again in sorted(alike.items(), key=lambda pair: -len(pair[1].jobs)):
+        known = rows.get(group_id)
         if known is None and len(rows) < wanted.count_max * 2:
-            known = on_record(group.group_id)
+            known = on_record(group_id)
         new_count += known is None
-        rows[group.group_id] = _with(known, group, jobs, wanted.now)
+        rows[group_id] = _with(known, again, wanted.now)
     groups = sorted(rows.values(), key=lambda row: row.group.group_id)
     groups.sort(
         key=lambda row: row.last_at if wanted.latest_first else row.count + row.retrying,
@@ -104,25 +127,25 @@ def _merged(
         tuple(groups[: wanted.count_max]),
         found.groups_count + new_count,
         found.failed_count,
-        sum(map(len, alike.values())),
+        sum(len(again.jobs) for again in alike.values()),
     )
 
 
-def _with(known: FailureGroup | None, group: Group, jobs: list[Job], now: int) -> FailureGroup:
-    instants = [failed_at(job) for job in jobs]
+def _with(known: FailureGroup | None, again: _Alike, now: int) -> FailureGroup:
+    group, jobs, instants = again
     since = now - now % HOUR_MS - (TREND_HOURS - 1) * HOUR_MS
-    hours = Counter((at - since) // HOUR_MS for at in instants if at >= since)
+    hours = Counter([(at - since) // HOUR_MS for at in instants if at >= since])
     queues = Counter(dict(known.queues) if known is not None else {})
-    queues.update(job.queue for job in jobs)
+    queues.update([job.queue for job in jobs])
     trend = known.trend if known is not None else (0,) * TREND_HOURS
-    newest = sorted(jobs, key=lambda job: -job.serial)[:_SAMPLES_COUNT]
+    newest = heapq.nlargest(_SAMPLES_COUNT, jobs, key=attrgetter("serial"))
     ids = [job.job_id for job in newest]
     ordered = sorted(queues.items(), key=lambda row: (-row[1], row[0]))
     return FailureGroup(
         group=group,
         count=known.count if known is not None else 0,
-        first_at=min(known.first_at, *instants) if known is not None else min(instants),
-        last_at=max(known.last_at, *instants) if known is not None else max(instants),
+        first_at=min(instants) if known is None else min(known.first_at, *instants),
+        last_at=max(instants) if known is None else max(known.last_at, *instants),
         trend=tuple(count + hours[hour] for hour, count in enumerate(trend)),
         queues=tuple(ordered[:_QUEUES_SHOWN]),
         job_ids=tuple(ids + list(known.job_ids if known is not None else ()))[:_SAMPLES_COUNT],

@@ -40,9 +40,10 @@ def page(document: dict[str, Any]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width">',
         f"<title>Manyhands: HTTP</title><style>{_STYLE}</style>",
-        f"<h1>Manyhands {html.escape(info['version'])} over HTTP</h1>",
+        f"<main><h1>Manyhands {html.escape(info['version'])} over HTTP</h1>",
         f"<p>{_prose(info['description'])}</p>",
-        '<nav><a href="/ui/">Pages for operators</a><a href="/openapi.json">openapi.json</a>',
+        '<nav aria-label="Parts of the API"><a href="/ui/">Pages for operators</a>',
+        '<a href="/openapi.json">openapi.json</a>',
         *(
             f'<a href="#{_anchor(group["name"])}">{html.escape(group["name"])}</a>'
             for group in document["x-tagGroups"]
@@ -55,6 +56,7 @@ def page(document: dict[str, Any]) -> str:
             parts.append(f"<h3>{_prose(headings[tag])}</h3><table>")
             parts += _rows(document, tag)
             parts.append("</table>")
+    parts.append("</main>")
     return "".join(parts)
 
 

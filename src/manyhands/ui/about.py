@@ -29,6 +29,13 @@ _HELD = {
     "messages": "incomplete messages",
     "answers": "unread answers",
 }
+# What the store says of itself, where its own word is too short for a page.
+_FACTS = {
+    "bytes": "database",
+    "log_bytes": "write-ahead log",
+    "journal_bytes": "journal",
+    "schema": "schema version",
+}
 
 
 class About(Page):
@@ -44,7 +51,8 @@ class About(Page):
         durable = facts.get("kind") != "memory"
         values = {
             "facts": [
-                (name.replace("_", " "), _fact(name, value)) for name, value in facts.items()
+                (_FACTS.get(name, name.replace("_", " ")), _fact(name, value))
+                for name, value in facts.items()
             ],
             "free": None if free is None else words.size(free),
             "durability": "on stable storage before it is acknowledged"

@@ -46,7 +46,7 @@ def lines(notes: list[Note]) -> list[Line]:
         if len(more) == 1:
             shown, more = members, []
         found += [
-            Line(note.level, what, note.about, note.detail(words.rough), _to(note))
+            Line(note.level, what, note.about, words.visible(note.detail(words.rough)), _to(note))
             for note in shown
         ]
         if more:

@@ -15,7 +15,7 @@ from manyhands.ui import words
 from manyhands.ui.graph import DEPENDANTS_MAX, dependants_of_all
 from manyhands.ui.job import read_priority
 from manyhands.ui.page import Confirm, Done, Shown, url
-from manyhands.ui.query import Query, read_query, written
+from manyhands.ui.query import Query, read_query, state_word, written
 from manyhands.ui.visit import Form, Visit, back_to
 from manyhands.web.envelope import Problem
 from manyhands.web.sources import Sources
@@ -191,7 +191,7 @@ class BulkForm:
 
 
 def _or(states: tuple[State, ...]) -> str:
-    return " or ".join(", ".join(states).rsplit(", ", 1))
+    return " or ".join(", ".join(map(state_word, states)).rsplit(", ", 1))
 
 
 async def described(sources: Sources, bulk: Bulk) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from markupsafe import Markup, escape
 
 from manyhands.model.job import State
 from manyhands.ui import words
+from manyhands.ui.query import state_word
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 _HISTOGRAM_HEIGHT: Final = 96
@@ -18,7 +19,9 @@ _SHARE_MIN: Final = 8.0
 def state_bar(counts: Mapping[State, int]) -> Markup:
     """The number of jobs in each state as one bar, with a label for screen readers."""
     total = sum(counts.values())
-    named = [f"{words.number(count)} {state}" for state, count in counts.items() if count]
+    named = [
+        f"{words.number(count)} {state_word(state)}" for state, count in counts.items() if count
+    ]
     label = ", ".join(named) or "no jobs"
     parts: list[str] = []
     if total:
@@ -31,7 +34,7 @@ def state_bar(counts: Mapping[State, int]) -> Markup:
         at = 0.0
         for state, share in shares.items():
             width = share * scale
-            title = f"{words.number(counts[state])} {state}"
+            title = f"{words.number(counts[state])} {state_word(state)}"
             parts.append(
                 f'<rect class="fill-{state}" x="{at:.1f}" y="0" width="{width:.1f}" height="8">'
                 f"<title>{title}</title></rect>"

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from manyhands.model.filter import Filter
 from manyhands.model.job import Job, State
 from manyhands.model.traces import own_frame
-from manyhands.observe.retries import FailureReader
 from manyhands.store.contract import FailureQuestion, Failures
 from manyhands.ui import listings
 from manyhands.ui.page import Page, Shown, url
@@ -50,7 +49,6 @@ class FailuresPage(Page):
         super().__init__(sources)
         self._kept: dict[FailureQuestion, _Kept] = {}
         self._reading: dict[FailureQuestion, asyncio.Task[Failures]] = {}
-        self._reader = FailureReader()
 
     async def show(self, visit: Visit) -> Shown:
         if visit.rest and visit.rest[0]:
@@ -132,9 +130,10 @@ class FailuresPage(Page):
 
     async def _read(self, wanted: FailureQuestion, now: int) -> Failures:
         clock = self.sources.clock
+        reader = self.sources.attention.failures
         began_ms = clock.monotonic_ms()
         try:
-            found = await self._reader.read(self.sources.store, replace(wanted, now=now))
+            found = await reader.read(self.sources.store, replace(wanted, now=now))
         finally:
             del self._reading[wanted]
         fresh_ms = min(_FRESH_MS, _REST * (clock.monotonic_ms() - began_ms))

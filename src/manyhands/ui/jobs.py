@@ -119,8 +119,7 @@ class Jobs(Page):
         found = [("all", sum(counts.values())), *counts.items()]
         if wanted.retrying:
             retrying = sum(counts.values())
-        if retrying:
-            found.insert(3, (RETRYING, retrying))
+        found.insert(3, (RETRYING, retrying))  # also when there are none: no tab may move
         chosen = "all" if not wanted.states else ",".join(wanted.states)
         chosen = RETRYING if wanted.retrying else chosen
         return [
@@ -141,5 +140,8 @@ class Jobs(Page):
         answer = await given.answer()
         if answer is not None:
             return answer
-        visit.recall(back_to(form, url("jobs", q=form.text("q"))))
+        here = url("jobs", q=form.text("q"))
+        back = back_to(form, here)
+        # The jobs of a queue's tab are shown as the search that they are.
+        visit.recall(back if back.startswith(url("jobs")) else here)
         return await self._shown(visit, form)

@@ -70,8 +70,8 @@ def note(job: Job, now: int) -> str:
     text = ""
     if job.state is State.DELAYED and job.run_at is not None:
         text = f"{job.reason.value or 'due'} {words.ago(job.run_at, now)}"
-        if job.failure is not None:
-            text += f" after {last_error(job)}"
+        if job.failure is not None:  # what went wrong first: a line may be cut at its end
+            text = f"{last_error(job)} · {text}"
     elif job.state is State.BLOCKED:
         text = f"waits for {words.plural(len(job.waits_for), 'job')}"
     elif job.failure is not None and job.state is State.FAILED:

@@ -11,9 +11,10 @@ from manyhands.observe.history import RANGES
 from manyhands.store.contract import QueueFacts
 from manyhands.ui import listings, words
 from manyhands.ui.actions import carry_out
+from manyhands.ui.bulk import choices
 from manyhands.ui.charts import Frame, backlog, latency, throughput
 from manyhands.ui.page import Confirm, Done, Page, Shown, confirm_again, url
-from manyhands.ui.query import quoted, state_word
+from manyhands.ui.query import quoted, read_query, state_word
 from manyhands.ui.queue_settings import FIELDS, GROUPS, read_policy, shown_policy
 from manyhands.ui.queues import switch
 from manyhands.ui.visit import Form, Visit
@@ -111,10 +112,13 @@ class QueuePage(Page):
         )
         page = await listings.find(self.sources.store, wanted)
         here = {"name": known.queue.name, "tab": tab}
+        search = _search(known.queue.name, tab)
         return {
             "rows": [listings.row(job, visit.now) for job in page.jobs],
             "order": order.value,
-            "search": _search(known.queue.name, tab),
+            "search": search,
+            "choices": choices(read_query(search, visit.now)),
+            "given": Form([]),
             "tab_count": self._count(known, tab),
             "whole_tab": _WHOLE_TAB.get(tab, ()),
             "first_page": url("queue", **here) if after else None,

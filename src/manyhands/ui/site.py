@@ -112,8 +112,9 @@ class Ui:
         return path == "/ui" or path.startswith("/ui/")
 
     async def prepare(self) -> None:
-        """Does what the first visit would have to wait for."""
+        """Does what a visit would have to wait for, until it is cancelled."""
         await self._tools.prepare()
+        await self._sources.attention.keep_counting()
 
     async def answer(self, exchange: Exchange) -> None:
         """Answers with a page, a file or a stream; an error is a page too."""

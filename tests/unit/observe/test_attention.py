@@ -10,9 +10,11 @@ import pytest
 from manyhands.model.commands import SetLimit
 from manyhands.model.history import BOUNDS_MS, Sample, new_sample
 from manyhands.model.policy import OnUnknownDependency
+from manyhands.observe import attention
 from manyhands.observe.attention import Attention, Note
 from manyhands.observe.history import Point
 from manyhands.store.contract import Failures
+from manyhands.ui import words
 from tests.unit.dispatch.desk import Desk
 
 SECOND_MS, MINUTE_MS = 1_000, 60_000
@@ -69,7 +71,11 @@ def test_a_worker_that_holds_a_job_far_beyond_what_is_usual_needs_attention(desk
     (note,) = desk.notes("held for long")
     assert (note.about, note.job_id, note.level) == ("w", held.job_id, "warn")
     assert re.fullmatch(
-        r"it has held a job of q for 35s; 99 of 100 take 2(\.\d)?s or less there", note.detail()
+        r"has held a job of q for 35s; 99 of 100 take 2(\.\d)?s or less there", note.detail()
+    )
+    assert re.fullmatch(
+        r"has held a job of q for 35 s; 99 of 100 take 2(\.\d)? s or less there",
+        note.detail(words.duration),
     )
 
 
@@ -120,3 +126,27 @@ def test_a_job_that_waits_for_one_that_nobody_submits_needs_attention_after_a_wh
 
     (note,) = desk.notes("stuck")
     assert note.detail() == "1 job waits for a job that nobody has submitted"
+
+
+def test_what_fails_is_counted_once_a_minute_though_nobody_looks(desk, monkeypatch):
+    looked: list[int] = []
+    counted = desk.attention.look_closely
+    began = desk.clock.now()
+
+    async def look_closely(now: int) -> None:
+        looked.append(now - began)
+        await counted(now)
+        if len(looked) == 2:
+            raise OSError("the disk has a bad day")
+
+    async def rest(_seconds: float) -> None:
+        if desk.clock.now() - began >= 200 * SECOND_MS:
+            raise asyncio.CancelledError
+        desk.run(25 * SECOND_MS)
+
+    monkeypatch.setattr(desk.attention, "look_closely", look_closely)
+    monkeypatch.setattr(attention.asyncio, "sleep", rest)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(desk.attention.keep_counting())
+
+    assert looked == [0, 75 * SECOND_MS, 150 * SECOND_MS]

@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 from manyhands.model.roles import ANYBODY
+from manyhands.observe.retries import FailureReader
 from manyhands.store.contract import Failures
 from manyhands.ui import failures
 from manyhands.ui.failures import FailuresPage
@@ -24,6 +25,7 @@ class Counting:
         self.of_caller = self
         self.live = SimpleNamespace(queues={}, retried_jobs=lambda _count: [])
         self.store = self.clock = self
+        self.attention = SimpleNamespace(failures=FailureReader())
 
     def monotonic_ms(self) -> float:
         return float(self.passed_ms)

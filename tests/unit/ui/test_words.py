@@ -11,6 +11,7 @@ from manyhands.model.policy import Backoff, Queue, QueuePolicy, Rate
 from manyhands.observe.history import Point
 from manyhands.ui import drawings, listings, words
 from manyhands.ui.charts import Frame, backlog, stacked, throughput
+from manyhands.ui.query import state_word
 from manyhands.ui.queue_settings import FIELDS, read_duration, read_policy, shown_policy
 from manyhands.ui.visit import Form, back_to
 
@@ -90,7 +91,7 @@ def test_a_state_bar_is_as_wide_as_its_frame_and_tells_its_numbers(counts):
 
     widths = [float(part.split('"')[0]) for part in bar.split(' width="')[1:]]
     assert not widths or abs(sum(widths) - 1000) < 1
-    assert all(f"{count:,} {state}" in bar for state, count in counts.items() if count)
+    assert all(f"{count:,} {state_word(state)}" in bar for state, count in counts.items() if count)
 
 
 def test_a_share_that_is_there_is_seen_however_small():

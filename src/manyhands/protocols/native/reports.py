@@ -11,7 +11,6 @@ from manyhands.access.audit import AUDIT_CONDITIONS, search_audit
 from manyhands.dispatch.ask import settled
 from manyhands.model.history import ALL_QUEUES, merged
 from manyhands.observe.history import RANGES
-from manyhands.observe.retries import FailureReader
 from manyhands.protocols.native import answers, builders
 from manyhands.store.contract import FailureGroup, FailureQuestion
 from manyhands.web.envelope import Problem
@@ -30,7 +29,6 @@ class ApiOperating:
         self._sources = sources
         self._dispatcher = sources.dispatcher
         self._traffic = sources.traffic
-        self._failures = FailureReader()
 
     async def attention(self, exchange: Exchange) -> None:
         """What needs a person, counted now."""
@@ -86,7 +84,7 @@ class ApiOperating:
         )
         query.finish()
         store = self._sources.of_caller.store
-        found = await self._failures.read(store, wanted)
+        found = await self._sources.of_caller.attention.failures.read(store, wanted)
         beside = {
             "groups": found.groups_count,
             "failed": found.failed_count,

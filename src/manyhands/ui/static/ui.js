@@ -172,9 +172,10 @@
 
   // Copying, also over plain HTTP, where browsers offer no clipboard to scripts.
   document.addEventListener("click", async (event) => {
-    const button = event.target.closest("button[data-copy]");
+    const button = event.target.closest("button[data-copy], button[data-copy-from]");
     if (!button) return;
-    const text = document.getElementById(button.dataset.copy)?.textContent ?? "";
+    const { copy, copyFrom } = button.dataset; // what is shown, or what an address has
+    const text = copyFrom ? await (await fetch(copyFrom)).text() : document.getElementById(copy)?.textContent ?? "";
     try {
       await navigator.clipboard.writeText(text);
     } catch {
