@@ -276,6 +276,25 @@ def test_workers_are_listed_and_a_hung_one_loses_its_job(served, api, queue):
     assert api.get(f"jobs/{job_id}")["state"] != "leased"
 
 
+def test_idle_workers_are_listed_with_what_they_wait_for(served, api, queue):
+    other = f"{queue}-other"
+    working = subprocess.Popen(
+        command("work", queue, other, "--command", "cat", "--name", queue, "--url", served.url),
+        env=environment(),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        rows = lambda: [row for row in lines(served, "workers") if row[0] == queue]  # noqa: E731
+        [row] = wait_until(rows)
+    finally:
+        working.send_signal(signal.SIGINT)
+        working.communicate(timeout=SECONDS_MAX)
+
+    name, protocol, _, jobs, since, ends, queues, job, _ = row
+    assert (name, protocol, jobs, since, ends, job) == (queue, "native", "0", "-", "-", "-")
+    assert queues == f"{queue},{other}"
+
+
 def test_failures_are_grouped(served, api, queue):
     for number in range(3):
         submitted(served, queue, "--attempts", "1")
