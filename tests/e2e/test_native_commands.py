@@ -276,7 +276,7 @@ def test_workers_are_listed_and_a_hung_one_loses_its_job(served, api, queue):
     assert api.get(f"jobs/{job_id}")["state"] != "leased"
 
 
-def test_idle_workers_are_listed_with_what_they_wait_for(served, api, queue):
+def test_idle_workers_are_listed_with_what_they_wait_for(served, queue):
     other = f"{queue}-other"
     working = subprocess.Popen(
         command("work", queue, other, "--command", "cat", "--name", queue, "--url", served.url),

@@ -19,7 +19,7 @@ from manyhands.access.file import (
     read_access_file,
 )
 from manyhands.cli.output import Column, moment, print_json, print_table, readable
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 from manyhands.config.files import PRIVATE_MODE, open_draft, refuse_special
 from manyhands.config.reader import as_toml
 from manyhands.dispatch.clock import Clock
@@ -100,9 +100,9 @@ def new(  # noqa: PLR0913 - one for each flag
         if value
     ]
     if len(given) > 1:
-        fail(f"a caller has one credential, not both {given[0]} and {given[1]}; use --again.")
+        misuse(f"a caller has one credential, not both {given[0]} and {given[1]}; use --again.")
     if not CALLER_NAME.fullmatch(name):
-        fail("a caller's name has up to 64 letters, digits and any of . _ @ -")
+        misuse("a caller's name has up to 64 letters, digits and any of . _ @ -")
     text = _text(file)
     known = [entry.caller for entry in _read(text, file) if entry.caller.name == name]
     if known and not again:

@@ -17,7 +17,7 @@ from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.identity import full_ids
 from manyhands.cli.numbers import finite
 from manyhands.cli.output import STATE_WORDS
-from manyhands.cli.stores import AsJson, fail, progress
+from manyhands.cli.stores import AsJson, fail, misuse, progress
 from manyhands.model.job import State
 
 _LOOK_SECONDS = 0.2
@@ -149,7 +149,7 @@ class _Operation:
         self._body: dict[str, Any] = {"action": action}
         given = _conditions(flags)
         if ids and given:
-            fail("name ids or a filter, not both.")
+            misuse("name ids or a filter, not both.")
         if ids:
             self._body["ids"] = full_ids(self._link, ids)
         elif given:
@@ -157,12 +157,12 @@ class _Operation:
                 given.setdefault("state", [State.LEASED])  # others have no lease to end
             self._body["filter"] = given
         else:
-            fail("which jobs? Name ids, or a filter such as --queue; see --help.")
+            misuse("which jobs? Name ids, or a filter such as --queue; see --help.")
 
     def run(self, **more: object) -> None:
         """Runs the operation, from the count to the result."""
         if more.get("queue") == "":
-            fail("--into is empty.")
+            misuse("--into is empty.")
         self._body |= {key: value for key, value in more.items() if value is not None}
         preview = self._link.post("/api/bulk", {**self._body, "dry_run": True})
         if self._flags["dry_run"]:
@@ -194,7 +194,7 @@ def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
         if value is None or value == []:
             continue
         if value == "":
-            fail(f"--{name.replace('_', '-')} is empty.")
+            misuse(f"--{name.replace('_', '-')} is empty.")
         found[key] = value
     return found
 
@@ -370,7 +370,7 @@ def bulk(
       manyhands bulk 3f2a9c5d7e1b4860 --cancel
     """
     if operation == "" or (operation is None and cancel):
-        fail("which operation? `manyhands bulk` lists them.")
+        misuse("which operation? `manyhands bulk` lists them.")
     if operation is None:
         rows = link.get("/api/bulk")
     else:

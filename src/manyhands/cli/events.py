@@ -17,7 +17,7 @@ from manyhands.cli.output import (
     short_id,
     span,
 )
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, misuse
 
 _COUNT: Final = 20
 _PAGE: Final = 1_000
@@ -71,7 +71,7 @@ def events(
 
     problem = problem_of(pattern)
     if problem:
-        fail(problem)
+        misuse(problem)
     wanted = Pattern(pattern) if pattern else None
     show = print_json if as_json else _printer()
     try:

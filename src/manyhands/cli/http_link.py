@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from manyhands.cli.profiles import DEFAULT_URL, Destination, destination
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 from manyhands.config import PROFILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 
 _SECONDS = 60.0
@@ -87,9 +87,9 @@ class HttpLink:
             url = urlsplit(named if "://" in named else f"http://{named}")
             port = url.port
         except ValueError:
-            fail(f"{named} is not the address of an HTTP server.")
+            misuse(f"{named} is not the address of an HTTP server.")
         if url.scheme not in ("http", "https") or not url.hostname:
-            fail(f"{named} is not the address of an HTTP server.")
+            misuse(f"{named} is not the address of an HTTP server.")
         self.place = place
         self.name = f"{url.scheme}://{url.netloc}"
         self.is_secure = url.scheme == "https"

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 
 # Fewer digits than this could be the end of many ids.
 _TAIL_DIGITS_MIN = 6
@@ -19,7 +19,7 @@ def find_job(link: HttpLink, given: str, **query: object) -> dict[str, Any]:
     one.
     """
     if not given:
-        fail("the id of a job is empty.")
+        misuse("the id of a job is empty.")
     try:
         return link.ask("GET", job_path(given), query=query)["results"]  # type: ignore[no-any-return]
     except UnansweredError as error:

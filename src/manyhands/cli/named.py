@@ -9,13 +9,13 @@ import typer
 
 from manyhands.cli.http_link import HttpLink
 from manyhands.cli.output import Column, Row, print_json, print_table, readable
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import misuse
 
 
 def path_of(kind: str, name: str) -> str:
     """The path of a `queue`, `limit` or `schedule`."""
     if not name:
-        fail(f"the name of a {kind} is empty.")
+        misuse(f"the name of a {kind} is empty.")
     return f"/api/{kind}s/{quote(name, safe='')}"
 
 

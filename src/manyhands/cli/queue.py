@@ -11,7 +11,7 @@ from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.named import delete_named, path_of, print_named
 from manyhands.cli.output import plural, print_json, print_styled, readable, span
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 from manyhands.config.durations import read_ms
 
 queue = typer.Typer(
@@ -273,10 +273,10 @@ def set_queue(  # noqa: PLR0913 - each is a flag
         if backoff_max is not None:
             pauses["ms_max"] = _ms(backoff_max)
         changes["backoff"] = pauses
-    removed = [_SETTINGS.get(word) or fail(f"--unset {word}: use one of {', '.join(_SETTINGS)}.")
+    removed = [_SETTINGS.get(word) or misuse(f"--unset {word}: use one of {', '.join(_SETTINGS)}.")
                for word in unset or []]  # fmt: skip
     if not changes and not removed:
-        fail("nothing to set; see `manyhands queue set --help`.")
+        misuse("nothing to set; see `manyhands queue set --help`.")
     policy = {**policy, **changes}
     for key in removed:
         policy.pop(key, None)

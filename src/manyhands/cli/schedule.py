@@ -22,7 +22,7 @@ from manyhands.cli.output import (
     short_id,
     span,
 )
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 
 schedule = typer.Typer(
     help="List, show, set, pause, resume, run and delete schedules.",
@@ -187,7 +187,7 @@ def set_schedule(  # noqa: PLR0913 - each is a flag
       manyhands schedule set pulse health --every 30s --unique
     """  # noqa: E501 - an example is one line
     if (every is None) == (cron is None):
-        fail("a schedule needs --every or --cron, and not both.")
+        misuse("a schedule needs --every or --cron, and not both.")
     body: dict[str, Any] = {
         "queue": queue,
         "backlog_max": catch_up,

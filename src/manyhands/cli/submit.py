@@ -11,7 +11,7 @@ from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
 from manyhands.cli.numbers import finite
 from manyhands.cli.output import print_json, readable
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 from manyhands.model.failures import headline
 from manyhands.model.payload import Encoding
 from manyhands.model.traces import telling_line
@@ -118,7 +118,7 @@ def submit(  # noqa: PLR0913 - each is a flag
 
     data = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
     if encoding is Encoding.JSON and not is_json(data):
-        fail("the payload is not JSON.")
+        misuse("the payload is not JSON.")
     body: dict[str, Any] = {"queue": queue}
     if data or encoding is not None:
         body["payload"], body["encoding"] = as_content(data, encoding)

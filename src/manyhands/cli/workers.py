@@ -109,10 +109,7 @@ def _idle_row(worker: Mapping[str, Any], now: int, *, live: bool) -> Row:
         waits = Cell(f"waits for {', '.join(awaits) or 'any'}" if live else ",".join(awaits), "dim")
     else:
         waits = Cell(NOTHING, "dim")
-    if seen_at is None:
-        seen = NOTHING
-    else:
-        seen = ago(seen_at, now) if live else str(seen_at)
+    seen = ago(seen_at, now) if live or seen_at is None else str(seen_at)
     return [*_who(worker), NOTHING, NOTHING, waits, NOTHING, seen]
 
 

@@ -115,7 +115,7 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
             "the password in --amqp-relay can be read by every user of this machine, who may list "
             "its processes; amqp_relay in the file or MANYHANDS_AMQP_RELAY keeps it from them"
         )
-    holds_secret = sources["tokens"].startswith("file") or (
+    holds_secret = (bool(config.tokens) and sources["tokens"].startswith("file")) or (
         has_password and sources["amqp_relay"].startswith("file")
     )
     if file is not None and holds_secret and is_open_to_others(file):

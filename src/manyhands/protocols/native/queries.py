@@ -148,9 +148,7 @@ class ApiQueries:
         known = self._sources.of_caller.store.live.queues
         polled = await self._sources.of_caller.attention.polled(self._sources.clock.now())
         query = Query(exchange.query_string)
-        await _answer_named(
-            exchange, query, known, lambda name: self._queue(known[name], polled)
-        )
+        await _answer_named(exchange, query, known, lambda name: self._queue(known[name], polled))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
