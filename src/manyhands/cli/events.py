@@ -1,5 +1,6 @@
 """`manyhands events`: the log of changes, as it was and as it grows."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from manyhands.cli.output import (
 from manyhands.cli.stores import AsJson, misuse
 
 _COUNT: Final = 20
+_RUNNING: Final = re.compile(r"^running(?=\.|$)")
 _PAGE: Final = 1_000
 _WAIT_SECONDS: Final = 60.0
 _AWAY_SECONDS: Final = 0.5
@@ -69,9 +71,11 @@ def events(
     from manyhands.protocols.topic_patterns import Pattern
     from manyhands.ui.events import problem_of
 
+    # As lists call it; the log has the engine's word.
+    pattern = _RUNNING.sub("leased", pattern)
     problem = problem_of(pattern)
     if problem:
-        misuse(problem)
+        misuse(problem[0].lower() + problem[1:])
     wanted = Pattern(pattern) if pattern else None
     show = print_json if as_json else _printer()
     try:

@@ -10,7 +10,7 @@ import typer
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.named import delete_named, path_of, print_named
-from manyhands.cli.output import plural, print_json, print_styled, readable, span
+from manyhands.cli.output import plural, print_json, print_styled, readable, span, state_cell
 from manyhands.cli.stores import AsJson, fail, misuse
 from manyhands.config.durations import read_ms
 
@@ -76,13 +76,15 @@ def show(
         print_json({**found, "last_hour": total})
         return
     counts = found["counts"]
-    print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
     live = sys.stdout.isatty()
+    if live:
+        print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
 
     def number(count: int) -> str:
         return f"{count:,}" if live else str(count)
 
-    lines = [f"{state.replace('leased', 'running')}\t{number(counts[state])}" for state in counts]
+    lines = [] if live else [f"queue\t{name}", f"paused\t{'yes' if found['paused'] else 'no'}"]
+    lines += [f"{state_cell(state).text}\t{number(counts[state])}" for state in counts]
     lines.append(f"retrying\t{number(found['retrying'])}")
     lines.append(f"oldest ready\t{span(found['oldest_ready_age_ms'])}")
     lines += [f"held back\t{wait['sentence']}" for wait in found.get("waits", ())]
@@ -171,8 +173,9 @@ def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool
         if as_json:
             print_json({"name": found["name"], "paused": paused})
         elif paused:
-            held = plural(found["counts"]["ready"], "ready job")
-            typer.echo(readable(f"{found['name']} is paused; {held} held back."))
+            count = found["counts"]["ready"]
+            held = f"; {plural(count, 'ready job')} held back" if count else ""
+            typer.echo(readable(f"{found['name']} is paused{held}."))
         else:
             typer.echo(readable(f"{found['name']} is resumed."))
 

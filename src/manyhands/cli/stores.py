@@ -170,8 +170,10 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _count, _total: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task(title, total=None)
         yield lambda count, total: bar.update(row, completed=count, total=total)
