@@ -115,7 +115,10 @@ def test_a_server_that_is_not_there_is_told_in_a_sentence():
     ended = run("retry", "--queue", "q", "--server", "http://127.0.0.1:1")
 
     assert ended.returncode == 1
-    assert ended.stderr == "manyhands: http://127.0.0.1:1 does not answer: Connection refused.\n"
+    assert ended.stderr == (
+        "manyhands: http://127.0.0.1:1 does not answer: Connection refused. Start a server with "
+        "`manyhands serve`, or name another one with --url.\n"
+    )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:port", "http://127.0.0.1:99999", "[::1", "ftp://a"])

@@ -79,8 +79,12 @@ def events(
     wanted = Pattern(pattern) if pattern else None
     show = print_json if as_json else _printer()
     try:
+        shown = 0
         for event in _log(link, wanted, count, after, follow=follow):
             show(event)
+            shown += 1
+        if not shown and count and sys.stdout.isatty() and not as_json:
+            typer.echo("No event matches." if pattern else "Nothing has happened yet.")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
@@ -201,8 +205,7 @@ def _printer() -> Any:  # noqa: ANN401 - a function of one event
                 (plain(event["queue"]), "bold"),
                 "  ",
                 ", ".join(said),
-            ),
-            soft_wrap=True,
+            )
         )
 
     return show

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from manyhands.cli.content import as_bytes
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.output import (
     STATE_STYLES,
     STATE_WORDS,
@@ -67,10 +67,8 @@ def contents_of(link: HttpLink, job_id: str) -> Contents:
     decode = msgspec.json.Decoder(_Answer).decode
     try:
         return link.ask("GET", job_path(job_id), decode=decode).results  # type: ignore[no-any-return]
-    except UnansweredError as error:
-        fail(str(error))
-    except RefusedError as error:
-        fail(f"{error}.")
+    except (UnansweredError, RefusedError) as error:
+        give_up(error)
 
 
 @connected

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import typer
 
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, give_up
 from manyhands.cli.identity import job_path
 from manyhands.cli.output import moment, plain, print_json, print_styled
-from manyhands.cli.stores import fail
 from manyhands.cli.waiting import FINISHED
 
 _LOOK_SECONDS: Final = 0.5
@@ -42,10 +41,10 @@ def print_log(link: HttpLink, job_id: str, *, follow: bool, as_json: bool) -> No
             path = f"{job_path(job_id)}/log"
             found = link.ask("GET", path, query={"after": last})["results"]
         except (UnansweredError, RefusedError) as error:
-            sentence = str(error).rstrip(".")
             if not follow or isinstance(error, RefusedError):
-                fail(f"{sentence}.")
+                give_up(error)
             if not away:
+                sentence = str(error).rstrip(".")
                 typer.echo(f"manyhands: {sentence}; waiting for it.", err=True)
             away = True
         else:

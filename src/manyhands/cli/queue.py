@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, connected
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.named import delete_named, path_of, print_named
 from manyhands.cli.output import plural, print_json, print_styled, readable, span, state_cell
-from manyhands.cli.stores import AsJson, fail, misuse
+from manyhands.cli.stores import AsJson, misuse
 from manyhands.config.durations import read_ms
 
 queue = typer.Typer(
@@ -248,8 +248,6 @@ def set_queue(  # noqa: PLR0913 - each is a flag
 
       manyhands queue set mail --unset rate
     """
-    from manyhands.cli.http_link import RefusedError, UnansweredError
-
     given = {
         "attempts_max": attempts,
         "lease_ms": _ms(lease),
@@ -265,10 +263,10 @@ def set_queue(  # noqa: PLR0913 - each is a flag
         policy = link.ask("GET", path_of("queue", name))["results"]["policy"]
     except RefusedError as error:
         if error.code != "unknown_queue":
-            fail(f"{error}.")
+            give_up(error)
         policy = {}
     except UnansweredError as error:
-        fail(str(error))
+        give_up(error)
     if backoff is not None or backoff_max is not None:
         pauses = dict(policy.get("backoff") or {})
         if backoff is not None:

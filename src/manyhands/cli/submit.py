@@ -8,7 +8,7 @@ import typer
 
 from manyhands.cli.content import as_content, is_json
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.numbers import finite
 from manyhands.cli.output import print_json, readable
 from manyhands.cli.stores import AsJson, fail, misuse
@@ -154,12 +154,12 @@ def _submit(link: HttpLink, body: dict[str, Any]) -> dict[str, Any]:
         try:
             return link.ask("POST", "/api/submit", body, headers=once)["results"]  # type: ignore[no-any-return]
         except RefusedError as error:
-            fail(f"{error}.")
+            give_up(error)
         except UnansweredError as error:
             left -= 1
             # Where nobody listens, there is nothing that could have been submitted.
-            if left == 0 or "refused" in str(error).lower() or "not a manyhands" in str(error):
-                fail(str(error))
+            if left == 0 or error.nobody_listens or "not a manyhands" in str(error):
+                give_up(error)
             time.sleep(_PAUSE_SECONDS)
 
 

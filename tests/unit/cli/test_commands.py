@@ -66,6 +66,23 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(capsys):
     assert "No such command 'staus'. Did you mean 'status'" in err
 
 
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("few", "'few' is not a number."),
+        ("1.5", "1.5 is not a whole number."),
+        ("1e999", "1e999 is not a whole number."),
+        ("0", "0 is too small; the least is 1."),
+        ("1001", "1001 is too large; the most is 1000."),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_in_a_sentence(capsys, value, sentence):
+    code, _, err = run(capsys, "failures", "--count", value)
+
+    assert code == 2
+    assert sentence in err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_gets_a_script(capsys, shell):
     code, out, _ = run(capsys, "completion", shell)
