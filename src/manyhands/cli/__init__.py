@@ -208,6 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from typer._completion_classes import completion_init
 
         completion_init()
+        # Each candidate has to stay in one line, with all of its help.
+        os.environ["COLUMNS"] = "1000"
     try:
         app(arguments, prog_name="manyhands")
     except ConfigError as error:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.identity import full_ids
@@ -67,7 +68,12 @@ def _state(word: str) -> State:
 _CONDITIONS: dict[str, tuple[str, Any]] = {
     "queue": (
         "queue",
-        Annotated[str | None, _condition("--queue", "QUEUE", "Only jobs of this queue.")],
+        Annotated[
+            str | None,
+            _condition(
+                "--queue", "QUEUE", "Only jobs of this queue.", autocompletion=suggestions.queues
+            ),
+        ],
     ),
     "state": (
         "state",

@@ -66,6 +66,7 @@ class LazyGroup(TyperGroup):
         return TyperCommand(
             name=row.name,
             help=row.help,
+            short_help=row.help,  # else it would be cut
             rich_help_panel=row.panel,
             rich_markup_mode=self.markup,
         )
@@ -179,4 +180,5 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
             parameter.make_metavar = partial(_metavar, shown)
             parameter.get_usage_pieces = partial(_usage, shown)
     for below in getattr(command, "commands", {}).values():
+        below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
         _name_values(below)

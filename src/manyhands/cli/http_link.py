@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.profiles import DEFAULT_URL, Destination, destination
 from manyhands.cli.stores import fail, misuse
 from manyhands.config import PROFILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
@@ -56,6 +57,7 @@ ProfileName = Annotated[
         f"{PROFILE_VARIABLE}).",
         metavar="NAME",
         rich_help_panel=_PANEL,
+        autocompletion=suggestions.profiles,
     ),
 ]
 _FLAGS: dict[str, Any] = {

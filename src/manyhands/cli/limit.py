@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.named import delete_named, path_of, print_named
 from manyhands.cli.output import Cell, Column, number, print_json, readable
@@ -14,7 +15,9 @@ limit = typer.Typer(
     epilog="Example: manyhands limit set database 2",
     no_args_is_help=True,
 )
-Name = Annotated[str, typer.Argument(help="The limit's name.", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="The limit's name.", metavar="NAME", autocompletion=suggestions.limits)
+]
 _COLUMNS: Final = (
     Column("LIMIT", folds=True),
     Column("RUNNING", right=True),

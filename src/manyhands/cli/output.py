@@ -209,6 +209,11 @@ def span(ms: float | None) -> str:
     return NOTHING if ms is None else as_duration(ms)
 
 
+def duration(ms: int | None) -> str:
+    """A duration in a table; milliseconds in a pipe."""
+    return span(ms) if ms is None or sys.stdout.isatty() else str(ms)
+
+
 def ago(at: int | None, now: int) -> str:
     """How long ago an instant was, or in how long it will be."""
     if at is None:

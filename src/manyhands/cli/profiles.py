@@ -66,6 +66,12 @@ def _trust(profile: Profile) -> Trust:
     return Trust(*(None if file is None else str(Path(file).expanduser()) for file in files))
 
 
+def known_profiles() -> list[str]:
+    """The names of all profiles."""
+    file = _file()
+    return list(load_profiles(file)) if file is not None else []
+
+
 def _profile(name: str) -> Profile | None:
     file = _file()
     profiles = load_profiles(file) if file is not None else {}

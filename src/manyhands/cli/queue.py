@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.named import delete_named, path_of, print_named
@@ -20,8 +21,14 @@ queue = typer.Typer(
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(help="The queue's name.", metavar="QUEUE")]
-Names = Annotated[list[str], typer.Argument(help="Names of queues.", metavar="QUEUE...")]
+Name = Annotated[
+    str,
+    typer.Argument(help="The queue's name.", metavar="QUEUE", autocompletion=suggestions.queues),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of queues.", metavar="QUEUE...", autocompletion=suggestions.queues),
+]
 _RATE: Final = re.compile(r"(\d{1,12})/(.+)")
 # Settings that hold milliseconds, in the order in which they are shown.
 _IN_MS: Final = frozenset({"lease_ms", "attempt_ms_max", "grace_ms", "record_ms"})

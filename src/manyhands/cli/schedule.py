@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.content import as_content
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
@@ -29,8 +30,18 @@ schedule = typer.Typer(
     epilog="Example: manyhands schedule set nightly reports --cron '0 3 * * *'",
     no_args_is_help=True,
 )
-Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")]
-Names = Annotated[list[str], typer.Argument(help="Names of schedules.", metavar="NAME...")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The schedule's name.", metavar="NAME", autocompletion=suggestions.schedules
+    ),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Names of schedules.", metavar="NAME...", autocompletion=suggestions.schedules
+    ),
+]
 # What a job of a schedule has from it.
 _TEMPLATE: Final = ("queue", "payload", "encoding", "priority", "tags", "limits", "headers")
 _COLUMNS: Final = (
@@ -136,7 +147,12 @@ def _found(link: HttpLink, name: str) -> dict[str, Any]:
 @connected
 def set_schedule(  # noqa: PLR0913 - each is a flag
     name: Name,
-    queue: Annotated[str, typer.Argument(help="The queue to submit to.", metavar="QUEUE")],
+    queue: Annotated[
+        str,
+        typer.Argument(
+            help="The queue to submit to.", metavar="QUEUE", autocompletion=suggestions.queues
+        ),
+    ],
     payload: Annotated[
         str, typer.Argument(help="Data for the worker; - is standard input.", show_default=False)
     ] = "",

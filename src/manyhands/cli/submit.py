@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.content import as_content, is_json
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
@@ -28,7 +29,10 @@ def _option(*names: str, text: str, metavar: str, **more: Any) -> Any:  # noqa: 
 
 @connected
 def submit(  # noqa: PLR0913 - each is a flag
-    queue: Annotated[str, typer.Argument(help="The queue; created if it is new.")],
+    queue: Annotated[
+        str,
+        typer.Argument(help="The queue; created if it is new.", autocompletion=suggestions.queues),
+    ],
     payload: Annotated[
         str, typer.Argument(help="Data for the worker; - is standard input.", show_default=False)
     ] = "",

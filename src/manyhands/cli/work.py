@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.stores import AsJson, misuse
@@ -23,7 +24,11 @@ from manyhands.cli.worker_flags import (
 def work(  # noqa: PLR0913 - each is a flag
     queues: Annotated[
         list[str],
-        typer.Argument(help="Queues to work for; the first has precedence.", metavar="QUEUE..."),
+        typer.Argument(
+            help="Queues to work for; the first has precedence.",
+            metavar="QUEUE...",
+            autocompletion=suggestions.queues,
+        ),
     ],
     *,
     link: HttpLink,

@@ -69,6 +69,10 @@ class Stepped(Answer[T], frozen=True, kw_only=True):
     range: Literal["1h", "24h", "7d"]
     queue: str | None
     step_ms: Some
+    rate: Annotated[
+        float | None,
+        Meta(description="jobs that ended a second, in the last seconds; of all queues only"),
+    ]
     total: "Sample"
 
 
