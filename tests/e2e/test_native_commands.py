@@ -526,6 +526,20 @@ def test_top_draws_on_a_terminal_and_leaves_with_q(served):
     assert b"drawn" in seen
 
 
+def test_a_shell_offers_the_names_of_queues(served, queue):
+    name = f"{queue}-offered"
+    submitted(served, name)
+
+    offered = with_variables(
+        MANYHANDS_URL=served.url,
+        _MANYHANDS_COMPLETE="complete_bash",
+        COMP_WORDS=f"manyhands queue show {queue}-off",
+        COMP_CWORD="3",
+    )
+
+    assert (offered.stdout.split(), offered.stderr) == ([name], "")
+
+
 # Which server.
 
 
