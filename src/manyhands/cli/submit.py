@@ -142,8 +142,11 @@ def submit(  # noqa: PLR0913 - each is a flag
     if not wait:
         if as_json:
             print_json(made)
-        else:
-            typer.echo(made["id"])
+            return
+        typer.echo(made["id"])
+        if not made["created"] and sys.stderr.isatty():
+            sentence = "an unfinished job of the queue has this key; nothing new was submitted."
+            typer.echo(f"manyhands: {sentence}", err=True)
         return
     _print_end(link, made["id"], timeout, as_json=as_json)
 

@@ -59,6 +59,11 @@ def test_the_version_is_one_line(capsys):
     assert run(capsys, "--version") == (0, f"manyhands {__version__}\n", "")
 
 
+def test_help_is_a_word_as_well(capsys):
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "queue", "set") == run(capsys, "queue", "set", "--help")
+
+
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(capsys):
     code, _, err = run(capsys, "staus")
 
