@@ -397,7 +397,7 @@ def run(demo: Demo, part: Callable[..., None], arguments: tuple[Any, ...]) -> No
         try:
             part(demo, *arguments)
         except ImportError as error:
-            print(f"{part.__name__} is left out: {error}", file=sys.stderr)
+            print(f"Without the {part.__name__}: {error.name} is not installed.", file=sys.stderr)
             return
         except Exception:  # noqa: BLE001 - a demonstration goes on
             if not demo.over.is_set():

@@ -637,7 +637,8 @@ async def _serve(config: Config, store: Store, log_file: LogFile | None) -> int:
         print(f"manyhands: {error}", file=sys.stderr)  # noqa: T201 - for people, not for logs
         return 1
     print_banner(config, condition.addresses, store.facts())
-    _log.info("ready", version=__version__, pid=os.getpid(), **condition.addresses)
+    listening = {name: address for name, address in condition.addresses.items() if address}
+    _log.info("ready", version=__version__, pid=os.getpid(), **listening)
     await server.run()
     if server.seat is not None:
         await server.seat.close()

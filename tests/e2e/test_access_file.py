@@ -5,6 +5,8 @@ import re
 import signal
 import socket
 import subprocess
+import tomllib
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -161,6 +163,40 @@ def test_reading_shows_only_what_a_caller_may_see(tmp_path_factory):
                 assert ids["mail.seen"] in shown.text, path
                 assert ids["vault"] not in shown.text, path
             assert wall.get(f"/api/jobs/{ids['vault']}").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("2030-01-31T00:00:00Z", "2030-01-31T00:00:00Z"),
+        ("2030-01-31T01:30:00+02:00", "2030-01-30T23:30:00Z"),
+    ],
+)
+def test_a_caller_ends_at_an_instant_whatever_its_zone(tmp_path, given, kept):
+    file = tmp_path / "access.toml"
+    new(file, "visitor", "--role", "read", "--expires", given)
+
+    assert f"expires = {kept}\n" in file.read_text()
+
+
+def test_a_caller_ends_after_a_duration(tmp_path):
+    file = tmp_path / "access.toml"
+    before = datetime.now(UTC).replace(microsecond=0)
+    new(file, "visitor", "--role", "read", "--expires", "90d")
+
+    [entry] = tomllib.loads(file.read_text())["caller"]
+    assert before <= entry["expires"] - timedelta(days=90) <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("given", ["2030", "2030-01-31", "soon", "99999999w", "1d\nrole='operate'"])
+def test_what_is_neither_an_instant_nor_a_duration_makes_no_caller(tmp_path, given):
+    file = tmp_path / "access.toml"
+
+    ended = run("access", "new", "x", "--role", "read", "--expires", given, "--file", str(file))
+
+    assert ended.returncode == 2
+    assert "--expires" in ended.stderr
+    assert not file.exists()
 
 
 def test_the_audit_log_can_be_searched(guarded, tokens):

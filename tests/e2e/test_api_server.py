@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import httpx
@@ -158,6 +159,27 @@ def test_workers_are_shown_with_what_they_hold(api, queue):
 
     assert worker["realm"] == "native"
     assert [lease["id"] for lease in worker["leases"]] == [job["id"]]
+
+
+def test_an_idle_worker_is_listed_with_what_it_waits_for(api, queue):
+    def everybody():
+        return api.get("workers?idle=true")
+
+    with ThreadPoolExecutor(1) as apart:
+        claiming = apart.submit(api.results, "claim", queue=queue, worker=queue, wait=20)
+        [worker] = wait_until(lambda: [row for row in everybody() if row["name"] == queue])
+        unasked = [row for row in api.get("workers") if row["name"] == queue]
+        api.results("submit", queue=queue)
+        [job] = claiming.result()
+
+    [busy] = [row for row in everybody() if row["name"] == queue]
+    api.results("complete", id=job["id"], token=job["token"])
+    [after] = [row for row in everybody() if row["name"] == queue]
+
+    assert (worker["awaits"], worker["leases_count"], unasked) == ([queue], 0, [])
+    assert (busy["awaits"], busy["leases_count"]) == (None, 1)
+    assert (after["awaits"], after["leases_count"]) == (None, 0)
+    assert after["seen_at"] <= time.time() * 1000
 
 
 def test_events_are_read_from_a_cursor_on(api, queue):

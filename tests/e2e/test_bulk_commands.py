@@ -83,7 +83,10 @@ def test_operations_are_listed_and_shown(served, api, queue):
     listed = talk(served, "bulk")
     shown = talk(served, "bulk", begun["id"], "--json")
 
-    assert f"{begun['id']}  Cancelled" in listed.stdout
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    [row] = [row for row in rows if row[0] == begun["id"]]
+    assert row[2:] == ["completed", "-", "Cancelled 0 of 0 jobs."]
+    assert int(row[1]) == begun["created_at"]
     assert json.loads(shown.stdout)["state"] == "completed"
     assert talk(served, "bulk", "nobody").stderr == "manyhands: there is no operation 'nobody'.\n"
 
@@ -103,7 +106,7 @@ def test_operations_are_listed_and_shown(served, api, queue):
 def test_what_cannot_be_done_is_told_in_a_sentence(served, arguments, sentence):
     ended = talk(served, *arguments)
 
-    assert ended.returncode == 1
+    assert ended.returncode == (2 if sentence.startswith(("which", "name")) else 1)
     assert sentence in ended.stderr
     assert "Traceback" not in ended.stderr
 
@@ -112,14 +115,17 @@ def test_a_server_that_is_not_there_is_told_in_a_sentence():
     ended = run("retry", "--queue", "q", "--server", "http://127.0.0.1:1")
 
     assert ended.returncode == 1
-    assert ended.stderr == "manyhands: http://127.0.0.1:1 does not answer: Connection refused.\n"
+    assert ended.stderr == (
+        "manyhands: http://127.0.0.1:1 does not answer: Connection refused. Start a server with "
+        "`manyhands serve`, or name another one with --url.\n"
+    )
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:port", "http://127.0.0.1:99999", "[::1", "ftp://a"])
 def test_what_is_no_address_of_a_server_is_told_in_a_sentence(address):
     ended = run("bulk", "--server", address)
 
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr == f"manyhands: {address} is not the address of an HTTP server.\n"
 
 
@@ -130,7 +136,7 @@ def test_what_can_be_no_token_is_told_in_a_sentence(served, tmp_path, token):
 
     ended = talk(served, "bulk", "--token-file", str(file))
 
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr == "manyhands: a token is one line of printable characters.\n"
 
 

@@ -82,7 +82,7 @@ def test_bytes_from_standard_input_arrive_as_they_are(served, api):
 def test_what_is_not_json_cannot_be_submitted_as_json(served):
     ended = talk(served, "submit", "q", "{", "--encoding", "json")
 
-    assert (ended.returncode, ended.stderr) == (1, "manyhands: the payload is not JSON.\n")
+    assert (ended.returncode, ended.stderr) == (2, "manyhands: the payload is not JSON.\n")
 
 
 def test_a_job_can_have_a_delay_a_key_tags_limits_and_jobs_before_it(served, api, queue):
@@ -177,10 +177,11 @@ def test_a_job_tells_its_story_why_it_waits_and_how_it_failed(served, api, queue
     said = talk(served, "job", job_id).stdout
 
     assert f"id\t{job_id}\nqueue\t{queue}\nstate\tdelayed\n" in said
-    assert "why it waits\t" in said
+    assert "waits\t" in said
     assert "attempt 1 by" in said
-    assert "failure oops\tfirst line\n" in said
-    assert "payload (text, 11 bytes)\tthe payload\n" in said
+    assert "code\toops\n" in said
+    assert "failure\tfirst line\nfailure\tsecond\n" in said
+    assert "payload\tthe payload\n" in said
 
 
 def test_a_result_is_printed_only_once_there_is_one(served, api, queue):
@@ -192,6 +193,37 @@ def test_a_result_is_printed_only_once_there_is_one(served, api, queue):
     assert (early.returncode, early.stdout) == (1, "")
     assert early.stderr == f"manyhands: job {job_id} is ready; it has no result.\n"
     assert talk(served, "job", job_id, "--result").stdout == '{"sum":6}'
+
+
+def test_what_a_worker_reports_is_shown_with_its_job_and_followed_to_its_end(served, api, queue):
+    job_id = submitted(served, queue, "x")
+    [job] = api.results("claim", queue=queue)
+    proof = {"id": job_id, "token": job["token"]}
+    api.results("log", **proof, message="connected\x1b[2J")
+    api.results("log", **proof, message="slow today", warning=True)
+    api.results("partial", **proof, payload="half of it")
+    shown = talk(served, "job", job_id[-12:]).stdout
+    follows = subprocess.Popen(
+        command("job", job_id, "--log", "--follow", "--url", served.url),
+        env=environment() | {"PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    early = [follows.stdout.readline().rstrip("\n").split("\t")[1:] for _ in range(3)]
+    api.results("log", **proof, message="nearly done")
+    api.results("complete", **proof)
+    late, _ = follows.communicate(timeout=SECONDS_MAX)
+
+    told = [line.partition("  ")[2] for line in shown.splitlines() if line.startswith("log\t")]
+    assert told == ["connected\u241b[2J", "warning: slow today", '"half of it"']
+    assert early == [
+        ["log", "connected\u241b[2J"],
+        ["warning", "slow today"],
+        ["data", '"half of it"'],
+    ]
+    assert late.rstrip("\n").split("\t")[1:] == ["log", "nearly done"]
+    assert follows.returncode == 0
+    assert talk(served, "job", job_id, "--follow").returncode == 2
 
 
 def test_jobs_are_searched_as_on_the_pages(served, api, queue):
@@ -214,8 +246,8 @@ def test_jobs_are_searched_as_on_the_pages(served, api, queue):
 def test_a_search_that_cannot_be_read_is_explained(served):
     ended = talk(served, "jobs", "colour:red")
 
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("manyhands: There is no qualifier “colour”: there are state,")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("manyhands: there is no qualifier “colour”: there are state,")
 
 
 def test_control_characters_from_outside_never_reach_the_screen(served, api):
@@ -258,8 +290,8 @@ def test_events_are_listed_chosen_and_followed(served, api, queue):
 def test_a_pattern_that_cannot_be_is_explained(served):
     ended = talk(served, "events", "sometimes.#")
 
-    assert ended.returncode == 1
-    assert "A pattern begins with a state" in ended.stderr
+    assert ended.returncode == 2
+    assert "a pattern begins with a state" in ended.stderr
 
 
 def test_workers_are_listed_and_a_hung_one_loses_its_job(served, api, queue):
@@ -272,8 +304,27 @@ def test_workers_are_listed_and_a_hung_one_loses_its_job(served, api, queue):
     ended = talk(served, "expire", "--worker", "hangs", "--yes")
 
     assert (row[1], row[5], row[6], row[7]) == ("native", "-", queue, job_id)
-    assert (ended.returncode, ended.stdout) == (0, "Expired 1 of 1 job.\n")
+    assert (ended.returncode, ended.stdout) == (0, "Ended the lease of 1 of 1 job.\n")
     assert api.get(f"jobs/{job_id}")["state"] != "leased"
+
+
+def test_idle_workers_are_listed_with_what_they_wait_for(served, queue):
+    other = f"{queue}-other"
+    working = subprocess.Popen(
+        command("work", queue, other, "--command", "cat", "--name", queue, "--url", served.url),
+        env=environment(),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        rows = lambda: [row for row in lines(served, "workers") if row[0] == queue]  # noqa: E731
+        [row] = wait_until(rows)
+    finally:
+        working.send_signal(signal.SIGINT)
+        working.communicate(timeout=SECONDS_MAX)
+
+    name, protocol, _, jobs, since, ends, queues, job, _ = row
+    assert (name, protocol, jobs, since, ends, job) == (queue, "native", "0", "-", "-", "-")
+    assert queues == f"{queue},{other}"
 
 
 def test_failures_are_grouped(served, api, queue):
@@ -314,7 +365,7 @@ def test_a_queue_is_configured_paused_resumed_and_deleted(served, api, queue):
     assert (policy.get("rate"), policy["record_ms"]) == (None, 86_400_000)
     assert (held["paused"], paused.stdout) == (
         True,
-        f"{queue} is paused; 0 ready jobs held back.\n",
+        f"{queue} is paused.\n",
     )
     assert (resumed.stdout, api.get(f"queues/{queue}")["paused"]) == (
         f"{queue} is resumed.\n",
@@ -440,7 +491,7 @@ def test_what_is_retried_is_seen_with_its_next_attempt(served):
     top = talk(served, "top", "--once", "--sort", "done/s")
 
     assert ["facts", "1 attempt"] in story
-    (waits,) = (text for title, text in story if title == "why it waits")
+    (waits,) = (text for title, text in story if title == "waits")
     assert re.fullmatch(r"it failed and is tried again after a pause; due in (59m\d+s|1h)", waits)
     assert ["retrying", "1"] in queue
     assert (top.returncode, top.stderr) == (0, "")
@@ -473,6 +524,20 @@ def test_top_draws_on_a_terminal_and_leaves_with_q(served):
     assert process.wait(SECONDS_MAX) == 0
     os.close(ours)
     assert b"drawn" in seen
+
+
+def test_a_shell_offers_the_names_of_queues(served, queue):
+    name = f"{queue}-offered"
+    submitted(served, name)
+
+    offered = with_variables(
+        MANYHANDS_URL=served.url,
+        _MANYHANDS_COMPLETE="complete_bash",
+        COMP_WORDS=f"manyhands queue show {queue}-off",
+        COMP_CWORD="3",
+    )
+
+    assert (offered.stdout.split(), offered.stderr) == ([name], "")
 
 
 # Which server.

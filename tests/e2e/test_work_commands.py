@@ -257,5 +257,6 @@ def test_a_server_that_is_not_there_ends_the_worker_with_a_sentence():
 
     assert ended_at_once.returncode == 1
     assert ended_at_once.stderr == (
-        "manyhands: http://127.0.0.1:1 does not answer: Connection refused.\n"
+        "manyhands: http://127.0.0.1:1 does not answer: Connection refused. Start a server with "
+        "`manyhands serve`, or name another one with --url.\n"
     )

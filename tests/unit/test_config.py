@@ -359,6 +359,7 @@ def test_a_file_of_secrets_that_every_user_can_read_is_warned_of(
         ('amqp_relay = "amqp://me:secret@broker/"', True),
         ('tokens = "operator:ada:4f2c9d1b7e3a5860"', True),
         ('amqp_relay = "amqp://broker/"', False),
+        ('tokens = "none"', False),
     ],
 )
 def test_a_configuration_with_secrets_that_every_user_can_read_is_warned_of(
@@ -410,19 +411,24 @@ def test_profiles_stand_beside_the_options_of_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "because"),
     [
-        "profiles = 7",
-        "[profiles.far]\ntoken = 't'",
-        "[profiles.far]\nurl = 'u'\ncolour = 'red'",
-        "[profiles.far]\nurl = 'u'\ntoken = 't'\ntoken_file = 'f'",
+        ("profiles = 7", "they are not a table"),
+        ("[profiles]\nfar = 7", "the profile far is not a table"),
+        ("[profiles.far]\ntoken = 't'", "the profile far has no url"),
+        ("[profiles.far]\nurl = 'u'\ntokn = 't'", "the profile far has the unknown key tokn"),
+        ("[profiles.far]\nurl = 7", "url of the profile far is not text"),
+        (
+            "[profiles.far]\nurl = 'u'\ntoken = 't'\ntoken_file = 'f'",
+            "the profile far has both a token and a token_file",
+        ),
     ],
 )
-def test_a_profile_that_cannot_be_used_is_explained(tmp_path, text):
+def test_a_profile_that_cannot_be_used_is_explained(tmp_path, text, because):
     file = tmp_path / "manyhands.toml"
     file.write_text(text)
 
-    with pytest.raises(ConfigError, match="line 1: profiles cannot be used because"):
+    with pytest.raises(ConfigError, match=f"line 1: profiles cannot be used because {because}; "):
         load_config({}, {}, file)
 
 

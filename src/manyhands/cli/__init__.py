@@ -208,8 +208,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from typer._completion_classes import completion_init
 
         completion_init()
+        # Each candidate has to stay in one line, with all of its help.
+        os.environ["COLUMNS"] = "1000"
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
-        app(arguments, prog_name="manyhands")
+        app(words, prog_name="manyhands")
     except ConfigError as error:
         typer.echo(f"manyhands: {error}", err=True)
         raise SystemExit(2) from None

@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,7 +20,8 @@ from manyhands.access.file import (
     read_access_file,
 )
 from manyhands.cli.output import Column, moment, print_json, print_table, readable
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
+from manyhands.config.durations import read_ms
 from manyhands.config.files import PRIVATE_MODE, open_draft, refuse_special
 from manyhands.config.reader import as_toml
 from manyhands.dispatch.clock import Clock
@@ -59,21 +61,37 @@ def new(  # noqa: PLR0913 - one for each flag
     role: Annotated[Role, typer.Option("--role", "-r", help="What it may do.")],
     queues: Annotated[
         list[str] | None,
-        typer.Option("--queues", "-q", help="Pattern of queues, such as mail.*; repeatable."),
+        typer.Option(
+            "--queues",
+            "-q",
+            help="Pattern of queues, such as mail.*; repeatable.",
+            metavar="PATTERN",
+        ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="When it ends, such as 2030-01-31T00:00:00Z.")
+        str | None,
+        typer.Option(
+            "--expires",
+            help="When it ends, such as 90d from now, or 2030-01-31T00:00:00Z.",
+            metavar="DURATION|TIME",
+        ),
     ] = None,
     password: Annotated[
         bool,
         typer.Option("--password", help="Ask for a password, instead of making a token."),
     ] = False,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", help="Subject of its certificate, or a name.")
+        str | None,
+        typer.Option(
+            "--certificate", help="Subject of its certificate, or a name.", metavar="SUBJECT"
+        ),
     ] = None,
-    curve: Annotated[str | None, typer.Option("--curve", help="Its CURVE public key.")] = None,
+    curve: Annotated[
+        str | None, typer.Option("--curve", help="Its CURVE public key.", metavar="KEY")
+    ] = None,
     address: Annotated[
-        str | None, typer.Option("--address", help="Its network, such as 10.1.0.0/16.")
+        str | None,
+        typer.Option("--address", help="Its network, such as 10.1.0.0/16.", metavar="NETWORK"),
     ] = None,
     again: Annotated[
         bool,
@@ -88,6 +106,8 @@ def new(  # noqa: PLR0913 - one for each flag
       manyhands access new mailer --role worker --queues 'mail.*'
 
       manyhands access new ada --role operate --password
+
+      manyhands access new visitor --role read --expires 8h
     """
     given = [
         kind
@@ -100,9 +120,9 @@ def new(  # noqa: PLR0913 - one for each flag
         if value
     ]
     if len(given) > 1:
-        fail(f"a caller has one credential, not both {given[0]} and {given[1]}; use --again.")
+        misuse(f"a caller has one credential, not both {given[0]} and {given[1]}; use --again.")
     if not CALLER_NAME.fullmatch(name):
-        fail("a caller's name has up to 64 letters, digits and any of . _ @ -")
+        misuse("a caller's name has up to 64 letters, digits and any of . _ @ -")
     text = _text(file)
     known = [entry.caller for entry in _read(text, file) if entry.caller.name == name]
     if known and not again:
@@ -123,7 +143,7 @@ def new(  # noqa: PLR0913 - one for each flag
     if queues:
         lines.append(f"queues = [{', '.join(map(as_toml, queues))}]")
     if expires:
-        lines.append(f"expires = {expires}")
+        lines.append(f"expires = {_instant(expires)}")
     lines.append(line)
     added = "\n".join(lines) + "\n"
     changed = f"{text.rstrip()}\n\n{added}" if text.strip() else added
@@ -133,6 +153,22 @@ def new(  # noqa: PLR0913 - one for each flag
     if secret and not password:
         typer.echo("This is its token. It is not shown again:", err=True)
         typer.echo(secret)
+
+
+def _instant(text: str) -> str:
+    """An instant of TOML from one, or from a duration until then."""
+    ms = None if text.isdecimal() else read_ms(text)  # 2030 alone is no number of seconds
+    try:
+        found = (
+            datetime.fromisoformat(text)
+            if ms is None
+            else datetime.fromtimestamp((Clock().now() + ms) / 1000, UTC)
+        )
+    except (ValueError, OverflowError, OSError):
+        misuse(f"--expires {text}: use a duration such as 90d, or an instant with its zone.")
+    if found.tzinfo is None:
+        misuse(f"--expires {text} has no time zone; add Z for UTC.")
+    return found.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @access.command(name="list")
@@ -192,13 +228,21 @@ def identify(
     *,
     file: File = _FILE,
     user: Annotated[
-        str | None, typer.Option("--user", "-u", help="The secret is this user's password.")
+        str | None,
+        typer.Option("--user", "-u", help="The secret is this user's password.", metavar="NAME"),
     ] = None,
     certificate: Annotated[
-        str | None, typer.Option("--certificate", help="Test a certificate's subject or name.")
+        str | None,
+        typer.Option(
+            "--certificate", help="Test a certificate's subject or name.", metavar="SUBJECT"
+        ),
     ] = None,
-    address: Annotated[str | None, typer.Option("--address", help="Test an address.")] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="A queue to use.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="Test an address.", metavar="ADDRESS")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="A queue to use.", metavar="QUEUE")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say who a token belongs to and what it may do. The token is read from standard input, where

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli.worker import Target, fail, load
+from manyhands.cli.output import plural
+from manyhands.cli.stores import fail
+from manyhands.cli.worker import Target, load
 
 
 def apply(
@@ -40,7 +42,7 @@ def apply(
         for name in stale:
             typer.echo(f"schedule {name}: the code no longer has it")
         if not differences and not stale:
-            typer.echo("the server is as the code has it")
+            typer.echo("Nothing to change: the server is as the code has it.")
             return
         if check:
             raise typer.Exit(1)
@@ -52,4 +54,4 @@ def apply(
             registry.remove_schedule(name)
     except (Refused, ValueError) as error:
         fail(str(error))
-    typer.echo(f"changed: {len(differences) + len(stale)}")
+    typer.echo(f"Changed {plural(len(differences) + len(stale), 'setting')}.")

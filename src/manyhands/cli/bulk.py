@@ -12,22 +12,35 @@ from urllib.parse import quote
 import msgspec
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.identity import full_ids
 from manyhands.cli.numbers import finite
-from manyhands.cli.output import STATE_WORDS
-from manyhands.cli.stores import AsJson, fail, progress
+from manyhands.cli.output import NOTHING, STATE_WORDS, Column, ago, print_json, print_table
+from manyhands.cli.stores import AsJson, fail, misuse, progress
 from manyhands.model.job import State
 
 _LOOK_SECONDS = 0.2
-_PARTICIPLES = {
-    "retry": "retried",
-    "cancel": "cancelled",
-    "move": "moved",
-    "priority": "reprioritised",
-    "expire": "expired",
+# How each is asked about, previewed and reported; with a number of jobs in the place of the braces.
+_WORDS = {
+    "retry": ("Retry {}", "{} would be retried", "Retried {}"),
+    "cancel": ("Cancel {}", "{} would be cancelled", "Cancelled {}"),
+    "move": ("Move {}", "{} would be moved", "Moved {}"),
+    "priority": ("Change the priority of {}", "{} would be reprioritised", "Reprioritised {}"),
+    "expire": (
+        "End the lease of {}",
+        "the lease of {} would be ended",
+        "Ended the lease of {}",
+    ),
 }
+_COLUMNS = (
+    Column("OPERATION"),
+    Column("STARTED", right=True, spare=1),
+    Column("STATE"),
+    Column("BY", folds=True, spare=2),
+    Column("WHAT", wraps=True),
+)
 
 _FILTER = "Which jobs"
 Ids = Annotated[
@@ -55,7 +68,12 @@ def _state(word: str) -> State:
 _CONDITIONS: dict[str, tuple[str, Any]] = {
     "queue": (
         "queue",
-        Annotated[str | None, _condition("--queue", "QUEUE", "Only jobs of this queue.")],
+        Annotated[
+            str | None,
+            _condition(
+                "--queue", "QUEUE", "Only jobs of this queue.", autocompletion=suggestions.queues
+            ),
+        ],
     ),
     "state": (
         "state",
@@ -146,10 +164,11 @@ class _Operation:
     def __init__(self, action: str, ids: list[str] | None, flags: dict[str, Any]) -> None:
         self._link: HttpLink = flags["link"]
         self._flags = flags
+        self._words = _WORDS[action]
         self._body: dict[str, Any] = {"action": action}
         given = _conditions(flags)
         if ids and given:
-            fail("name ids or a filter, not both.")
+            misuse("name ids or a filter, not both.")
         if ids:
             self._body["ids"] = full_ids(self._link, ids)
         elif given:
@@ -157,16 +176,19 @@ class _Operation:
                 given.setdefault("state", [State.LEASED])  # others have no lease to end
             self._body["filter"] = given
         else:
-            fail("which jobs? Name ids, or a filter such as --queue; see --help.")
+            misuse("which jobs? Name ids, or a filter such as --queue; see --help.")
 
     def run(self, **more: object) -> None:
         """Runs the operation, from the count to the result."""
         if more.get("queue") == "":
-            fail("--into is empty.")
+            misuse("--into is empty.")
         self._body |= {key: value for key, value in more.items() if value is not None}
         preview = self._link.post("/api/bulk", {**self._body, "dry_run": True})
+        if not (preview["expected"] or self._flags["as_json"]):
+            self._print(preview, "No job matches; nothing was done.")
+            return
         if self._flags["dry_run"]:
-            self._print(preview, f"{_jobs(preview)} would be {_PARTICIPLES[self._body['action']]}.")
+            self._print(preview, f"{self._words[1].format(_jobs(preview))}.")
             return
         if not self._agreed(preview):
             fail("nothing was done.")
@@ -180,7 +202,7 @@ class _Operation:
             return True
         if not sys.stdin.isatty():
             fail(f"{_jobs(preview)}: use --yes to continue without a question.")
-        return typer.confirm(f"{self._body['action'].capitalize()} {_jobs(preview)}?", err=True)
+        return typer.confirm(f"{self._words[0].format(_jobs(preview))}?", err=True)
 
     def _print(self, facts: dict[str, Any], sentence: str) -> None:
         typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)
@@ -194,7 +216,7 @@ def _conditions(flags: dict[str, Any]) -> dict[str, Any]:
         if value is None or value == []:
             continue
         if value == "":
-            fail(f"--{name.replace('_', '-')} is empty.")
+            misuse(f"--{name.replace('_', '-')} is empty.")
         found[key] = value
     return found
 
@@ -230,8 +252,9 @@ def watch(link: HttpLink, bulk: dict[str, Any]) -> dict[str, Any]:
 def summary(bulk: dict[str, Any]) -> str:
     """An operation in one line."""
     noun = "job" if bulk["expected"] == 1 else "jobs"
-    done = _PARTICIPLES[bulk["action"]].capitalize()
-    parts = [f"{done} {bulk['changed']:,} of {bulk['expected']:,} {noun}"]
+    parts = [
+        _WORDS[bulk["action"]][2].format(f"{bulk['changed']:,} of {bulk['expected']:,} {noun}")
+    ]
     if bulk["passed"]:
         parts.append(f"{bulk['passed']:,} no longer matched")
     parts += [f"{count:,} refused ({why})" for why, count in bulk["refused"].items()]
@@ -370,16 +393,33 @@ def bulk(
       manyhands bulk 3f2a9c5d7e1b4860 --cancel
     """
     if operation == "" or (operation is None and cancel):
-        fail("which operation? `manyhands bulk` lists them.")
+        misuse("which operation? `manyhands bulk` lists them.")
     if operation is None:
         rows = link.get("/api/bulk")
     else:
         path = f"/api/bulk/{quote(operation, safe='')}"
         rows = [watch(link, link.post(f"{path}/cancel", {}) if cancel else link.get(path))]
     if as_json:
-        typer.echo(msgspec.json.encode(rows if operation is None else rows[0]).decode())
-    elif not rows:
-        typer.echo("there are no operations.")
-    else:
         for row in rows:
-            typer.echo(f"{row['id']}  {summary(row)}")
+            print_json(row)
+    elif not rows:
+        if sys.stdout.isatty():
+            typer.echo("There are no operations on many jobs.")
+    elif operation is not None:
+        typer.echo(summary(rows[0]))
+    else:
+        live = sys.stdout.isatty()
+        now = link.now() if live else 0
+        print_table(
+            _COLUMNS,
+            [
+                [
+                    row["id"],
+                    ago(row["created_at"], now) if live else str(row["created_at"]),
+                    row["state"],
+                    row["who"] or NOTHING,
+                    summary(row),
+                ]
+                for row in rows
+            ],
+        )

@@ -15,10 +15,9 @@ from msgspec import Raw, Struct
 from manyhands.cli.child import Child, Ended
 from manyhands.cli.content import as_bytes, as_content
 from manyhands.cli.guardian import Guardian
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, give_up
 from manyhands.cli.output import plain, print_json, print_styled, short_id, span
 from manyhands.cli.stops import Stopping
-from manyhands.cli.stores import fail
 from manyhands.cli.task_logs import TaskLogs
 from manyhands.dispatch.clock import Clock
 
@@ -102,7 +101,7 @@ class Crew:
         self.clock = Clock()
         self.guardian = Guardian()
         self.logs = TaskLogs(plan.logs, f"{plan.name}.{os.getpid()}") if plan.logs else None
-        self.trouble: str | None = None
+        self.trouble: UnansweredError | RefusedError | None = None
         self.met = False  # the server has answered at least once
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
@@ -139,7 +138,7 @@ class Crew:
         over.set()
         self.guardian.close()
         if self.trouble is not None:
-            fail(self.trouble)
+            give_up(self.trouble)
         typer.echo(self._summary(), err=True)
         return 1 if self._counts["failed"] else 0
 
@@ -292,11 +291,8 @@ class Hand:
                     self._report("release", {"id": job.id, "token": job.token})
                 else:
                     self._work(job)
-        except UnansweredError as error:
-            self._crew.trouble = str(error)
-            stopping.finishing.set()
-        except RefusedError as error:
-            self._crew.trouble = f"{error}."
+        except (UnansweredError, RefusedError) as error:
+            self._crew.trouble = error
             stopping.finishing.set()
         finally:
             stopping.wake()

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 
 
 def device(
@@ -75,13 +75,13 @@ def device(
     try:
         address = Listen().read(listen)
     except ValueError as error:
-        fail(f"--listen cannot be {listen} because {error}.")
+        misuse(f"--listen cannot be {listen} because {error}.")
     if address is None:
-        fail("--listen cannot be off.")
+        misuse("--listen cannot be off.")
     if access is not None and curve_key is None:
-        fail("--access needs --curve-key: workers show who they are by CURVE.")
+        misuse("--access needs --curve-key: workers show who they are by CURVE.")
     if not insecure and access is None and not address.is_loopback:
-        fail(
+        misuse(
             f"other machines could reach {address}; allow it with --insecure, or have workers show"
             " who they are with --curve-key and --access."
         )

@@ -14,7 +14,7 @@ from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import TokenFile
 from manyhands.cli.numbers import finite
 from manyhands.cli.profiles import DEFAULT_URL
-from manyhands.cli.stores import AsJson, fail, progress
+from manyhands.cli.stores import AsJson, fail, misuse, progress
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,
     KILL_AFTER_SECONDS,
@@ -447,7 +447,7 @@ def retry(
     from manyhands.cli.dwork_records import retry_tasks
 
     if bool(names) == everything:
-        fail("which tasks? Name them, or use --all.")
+        misuse("which tasks? Name them, or use --all.")
     retry_tasks(http, token_file, queue, names or [], as_json=as_json)
 
 

@@ -20,7 +20,7 @@ from manyhands.cli.dwork_link import Link, UnreachableError
 from manyhands.cli.dwork_progress import GraphProgress
 from manyhands.cli.guardian import Guardian
 from manyhands.cli.stops import Stopping
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 from manyhands.cli.task_logs import TaskLogs
 from manyhands.dispatch.clock import Clock
 from manyhands.protocols.dwork.codec import Kind, Query, Task
@@ -67,9 +67,9 @@ class Crew:
         try:
             self.words = shlex.split(plan.command)
         except ValueError as error:
-            fail(f"--command {plan.command} cannot be parsed: {error}.")
+            misuse(f"--command {plan.command} cannot be parsed: {error}.")
         if not self.words:
-            fail("--command is empty.")
+            misuse("--command is empty.")
         self.plan = plan
         self.stopping = Stopping(plan.grace_seconds, plan.kill_after_seconds)
         self.logs = TaskLogs(plan.logs, plan.location) if plan.logs is not None else None

@@ -1,5 +1,6 @@
 """`manyhands events`: the log of changes, as it was and as it grows."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,10 @@ from manyhands.cli.output import (
     short_id,
     span,
 )
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, misuse
 
 _COUNT: Final = 20
+_RUNNING: Final = re.compile(r"^running(?=\.|$)")
 _PAGE: Final = 1_000
 _WAIT_SECONDS: Final = 60.0
 _AWAY_SECONDS: Final = 0.5
@@ -69,14 +71,20 @@ def events(
     from manyhands.protocols.topic_patterns import Pattern
     from manyhands.ui.events import problem_of
 
+    # As lists call it; the log has the engine's word.
+    pattern = _RUNNING.sub("leased", pattern)
     problem = problem_of(pattern)
     if problem:
-        fail(problem)
+        misuse(problem[0].lower() + problem[1:])
     wanted = Pattern(pattern) if pattern else None
     show = print_json if as_json else _printer()
     try:
+        shown = 0
         for event in _log(link, wanted, count, after, follow=follow):
             show(event)
+            shown += 1
+        if not shown and count and sys.stdout.isatty() and not as_json:
+            typer.echo("No event matches." if pattern else "Nothing has happened yet.")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
@@ -197,8 +205,7 @@ def _printer() -> Any:  # noqa: ANN401 - a function of one event
                 (plain(event["queue"]), "bold"),
                 "  ",
                 ", ".join(said),
-            ),
-            soft_wrap=True,
+            )
         )
 
     return show

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.http_link import HttpLink, connected
 from manyhands.cli.output import (
     Cell,
@@ -38,7 +39,13 @@ def failures(
     *,
     link: HttpLink,
     queue: Annotated[
-        str | None, typer.Option("--queue", help="Only jobs of this queue.", metavar="QUEUE")
+        str | None,
+        typer.Option(
+            "--queue",
+            help="Only jobs of this queue.",
+            metavar="QUEUE",
+            autocompletion=suggestions.queues,
+        ),
     ] = None,
     latest: Annotated[
         bool, typer.Option("--latest", help="The latest first, not the largest.")

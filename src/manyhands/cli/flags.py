@@ -163,6 +163,7 @@ def _option_parameter(option: Option) -> inspect.Parameter:
         help=f"{option.help} ({', '.join(facts)})",
         metavar=_metavar(option),
         show_default=False,
+        autocompletion=_words_of(option),
         rich_help_panel=panel,
     )
     return _parameter(option.name, Annotated[str | None, value])
@@ -178,6 +179,12 @@ def panel_of(name: str) -> str:
         for panel, names in _PANELS.items()
         if any(start.endswith("_") and name.startswith(start) for start in names)
     )
+
+
+def _words_of(option: Option) -> Callable[[], list[str]] | None:
+    """What a shell offers as its value."""
+    kind = option.kind
+    return (lambda: list(kind.words)) if isinstance(kind, Choice) else None
 
 
 def _metavar(option: Option) -> str:

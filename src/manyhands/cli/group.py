@@ -66,6 +66,7 @@ class LazyGroup(TyperGroup):
         return TyperCommand(
             name=row.name,
             help=row.help,
+            short_help=row.help,  # else it would be cut
             rich_help_panel=row.panel,
             rich_markup_mode=self.markup,
         )
@@ -127,9 +128,38 @@ def _type_name(parameter: Any) -> str:  # noqa: ANN401
     return parameter.bare_type().removeprefix("list[").removesuffix("]").lower()  # type: ignore[no-any-return]
 
 
+def _plain_numbers(kind: Any) -> Any:  # noqa: ANN401
+    """A type of numbers that refuses in a sentence."""
+    plain, read = copy(kind), kind.convert
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+
+    def convert(value: Any, parameter: Any, ctx: Any) -> Any:  # noqa: ANN401
+        try:
+            return read(value, parameter, ctx)
+        except typer.BadParameter:
+            try:
+                number = float(value)
+            except ValueError:
+                sentence = f"{value!r} is not a number."
+            else:
+                if kind.name.startswith("int") and not number.is_integer():
+                    sentence = f"{value} is not a whole number."
+                elif least is not None and number < least:
+                    sentence = f"{value} is too small; the least is {least}."
+                else:
+                    sentence = f"{value} is too large; the most is {most}."
+            raise typer.BadParameter(sentence, ctx, parameter) from None
+
+    plain.convert = convert
+    return plain
+
+
 def _name_values(command: Any) -> None:  # noqa: ANN401
     """Gives every value a name for the help that says what it is."""
     for parameter in command.params:
+        kind = getattr(parameter, "type", None)
+        if kind is not None and kind.name.partition(" ")[0] in ("int", "integer", "float"):
+            parameter.type = _plain_numbers(kind)
         if parameter.metavar is None and not getattr(parameter, "is_flag", False):
             if parameter.param_type_name == "argument":
                 several = "..." if parameter.nargs != 1 else ""
@@ -150,4 +180,5 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
             parameter.make_metavar = partial(_metavar, shown)
             parameter.get_usage_pieces = partial(_usage, shown)
     for below in getattr(command, "commands", {}).values():
+        below.short_help = " ".join((below.help or "").partition("\n\n")[0].split())
         _name_values(below)

@@ -4,16 +4,18 @@ import functools
 import http.client
 import inspect
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.profiles import DEFAULT_URL, Destination, destination
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 from manyhands.config import PROFILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 
 _SECONDS = 60.0
@@ -55,6 +57,7 @@ ProfileName = Annotated[
         f"{PROFILE_VARIABLE}).",
         metavar="NAME",
         rich_help_panel=_PANEL,
+        autocompletion=suggestions.profiles,
     ),
 ]
 _FLAGS: dict[str, Any] = {
@@ -67,6 +70,8 @@ _FLAGS: dict[str, Any] = {
 
 class UnansweredError(Exception):
     """There was no answer, or not one of a manyhands server. Its text is a sentence."""
+
+    nobody_listens = False  # at that address
 
 
 class RefusedError(Exception):
@@ -87,9 +92,9 @@ class HttpLink:
             url = urlsplit(named if "://" in named else f"http://{named}")
             port = url.port
         except ValueError:
-            fail(f"{named} is not the address of an HTTP server.")
+            misuse(f"{named} is not the address of an HTTP server.")
         if url.scheme not in ("http", "https") or not url.hostname:
-            fail(f"{named} is not the address of an HTTP server.")
+            misuse(f"{named} is not the address of an HTTP server.")
         self.place = place
         self.name = f"{url.scheme}://{url.netloc}"
         self.is_secure = url.scheme == "https"
@@ -158,10 +163,8 @@ class HttpLink:
     ) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = self.ask(method, path, body, query)
-        except UnansweredError as error:
-            fail(str(error))
-        except RefusedError as error:
-            fail(f"{error}.")
+        except (UnansweredError, RefusedError) as error:
+            give_up(error)
         return answer
 
     def ask(
@@ -185,8 +188,9 @@ class HttpLink:
             response = self._connection.getresponse()
             data = response.read()
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise UnansweredError(f"{self.name} does not answer: {reason}.") from None
+            unanswered = UnansweredError(f"{self.name} does not answer: {_why(error)}.")
+            unanswered.nobody_listens = isinstance(error, ConnectionRefusedError)
+            raise unanswered from None
         finally:
             # A server closes an idle connection, for example while the user is being asked.
             self._connection.close()
@@ -226,6 +230,31 @@ class HttpLink:
                 connected.shutdown(socket.SHUT_WR)
             except OSError:
                 return  # it is closed already
+
+
+def give_up(error: UnansweredError | RefusedError) -> NoReturn:
+    """Ends the command with the sentence of an error."""
+    if isinstance(error, RefusedError):
+        fail(f"{error}.")
+    start = " Start a server with `manyhands serve`, or name another one with --url."
+    fail(f"{error}{start if error.nobody_listens else ''}")
+
+
+def _why(error: Exception) -> str:
+    """Why there was no answer."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({error.verify_message}); name the CA that signed it "
+            f"with MANYHANDS_CA or in a profile"
+        )
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"):
+            return "it does not speak TLS there; try http instead of https"
+        return reason.replace("_", " ").lower() or "TLS failed"
+    if isinstance(error, http.client.RemoteDisconnected | http.client.BadStatusLine):
+        return "it closed the connection; does it speak HTTP, or only https, there?"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError
-from manyhands.cli.stores import fail
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, give_up
+from manyhands.cli.stores import fail, misuse
 
 # Fewer digits than this could be the end of many ids.
 _TAIL_DIGITS_MIN = 6
@@ -19,14 +19,14 @@ def find_job(link: HttpLink, given: str, **query: object) -> dict[str, Any]:
     one.
     """
     if not given:
-        fail("the id of a job is empty.")
+        misuse("the id of a job is empty.")
     try:
         return link.ask("GET", job_path(given), query=query)["results"]  # type: ignore[no-any-return]
     except UnansweredError as error:
-        fail(str(error))
+        give_up(error)
     except RefusedError as error:
         if error.code != "unknown_job" or not is_tail(given):
-            fail(f"{error}.")
+            give_up(error)
     return link.get(job_path(_of_tail(link, given.lower())), **query)  # type: ignore[no-any-return]
 
 

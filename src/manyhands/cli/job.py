@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from manyhands.cli.content import as_bytes
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.output import (
     STATE_STYLES,
     STATE_WORDS,
@@ -23,10 +23,12 @@ from manyhands.cli.output import (
     readable,
     span,
 )
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
+from manyhands.cli.waiting import FINISHED, wait_for_end
 
 _SHOWN_BYTES: Final = 2_000
-_FINISHED: Final = ("completed", "failed", "cancelled")
+_LOG_LINES: Final = 20
+_INSTANT_WIDTH: Final = len("2026-01-01 00:00:00.000+00:00")
 # What happens at the instant that a wait names.
 _UNTIL: Final = {
     "delayed": "due",
@@ -65,10 +67,8 @@ def contents_of(link: HttpLink, job_id: str) -> Contents:
     decode = msgspec.json.Decoder(_Answer).decode
     try:
         return link.ask("GET", job_path(job_id), decode=decode).results  # type: ignore[no-any-return]
-    except UnansweredError as error:
-        fail(str(error))
-    except RefusedError as error:
-        fail(f"{error}.")
+    except (UnansweredError, RefusedError) as error:
+        give_up(error)
 
 
 @connected
@@ -93,23 +93,46 @@ def job(
     payload: Annotated[
         bool, typer.Option("--payload", help="Print only the payload, byte by byte.")
     ] = False,
+    log: Annotated[
+        bool,
+        typer.Option(
+            "--log", help="Print only what workers reported: log lines, warnings, partial data."
+        ),
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="With --log, continue until the job's end.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show one job: its story, why it waits, its payload and its result.
+    """Show one job: its story, why it waits, its log, its payload and its result.
 
-    With --result it exits 1 unless the job is completed.
+    With --result it exits 1 unless the job is completed. In a pipe, each line begins with what it
+    is about and a tab: id, queue, state, code (of its failure), facts, waits, story, log, failure,
+    payload, result.
 
     Examples:
 
       manyhands job 8cd39c41b2aa
 
       manyhands job 8cd39c41b2aa --wait 5m --result > out.png
+
+      manyhands job 8cd39c41b2aa --log -f
     """
     from manyhands.cli.identity import find_job
-    from manyhands.cli.waiting import wait_for_end
+    from manyhands.cli.job_log import entries_of, print_log
 
+    if log + result + payload > 1:
+        misuse("--log, --result and --payload exclude each other.")
+    if follow and not log:
+        misuse("--follow is for --log.")
     found = find_job(link, job_id)
-    if wait is not None and found["state"] not in _FINISHED:
+    if log:
+        try:
+            print_log(link, found["id"], follow=follow, as_json=as_json)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        return
+    if wait is not None and found["state"] not in FINISHED:
         wait_for_end(link, found["id"], wait)
         found = find_job(link, found["id"])
     if as_json:
@@ -119,10 +142,11 @@ def job(
     if result or payload:
         _print_bytes(contents, found, result=result)
         return
+    story = _Story(found, contents, entries_of(link, found["id"]), link.now())
     if sys.stdout.isatty():
-        _Story(found, contents, link.now()).print()
+        story.print()
     else:
-        for line in _Story(found, contents, link.now()).lines():
+        for line in story.lines():
             typer.echo(line)
 
 
@@ -132,8 +156,8 @@ def _print_bytes(contents: Contents, found: Mapping[str, Any], *, result: bool) 
         return
     if found["state"] != "completed":
         state = STATE_WORDS.get(found["state"], found["state"])
-        typer.echo(f"manyhands: job {found['id']} is {state}; it has no result.", err=True)
-        raise SystemExit(1)
+        verb = "has" if found["state"] == "failed" else "is"
+        fail(f"job {found['id']} {verb} {state}; it has no result.")
     write_bytes(contents.result_bytes())
 
 
@@ -146,18 +170,33 @@ def write_bytes(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+class _Part(msgspec.Struct):
+    """A part of what there is to say about a job."""
+
+    key: str  # in a pipe
+    title: str  # on a terminal
+    lines: list[str]
+    indent: int = 0  # of what a line continues with in the next
+
+
 class _Story:
     """A job, part by part."""
 
-    def __init__(self, job: Mapping[str, Any], contents: Contents, now: int) -> None:
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        contents: Contents,
+        log: list[dict[str, Any]],
+        now: int,
+    ) -> None:
         self._job = job
         self._contents = contents
+        self._log = log
         self._now = now
 
     def print(self) -> None:
         """For a terminal."""
         from rich.console import Console
-        from rich.padding import Padding
         from rich.text import Text
 
         console = Console(highlight=False)
@@ -171,39 +210,59 @@ class _Story:
                 (f" {STATE_WORDS.get(state, state)} ", f"{STATE_STYLES[state]} reverse"),
             )
         )
-        for title, lines in self._parts():
+        for part in self._parts():
             console.print()
-            print_styled(title, "bold")
-            for line in lines:
-                console.print(Padding(Text(line), (0, 0, 0, 2)))
+            print_styled(part.title, "bold")
+            for line in part.lines:
+                # What does not fit goes on below the beginning of the text.
+                head, text = line[: part.indent], line[part.indent :]
+                first, *more = Text(text).wrap(console, console.width - 2 - part.indent) or [""]
+                console.print(Text.assemble("  ", head, first), soft_wrap=True)
+                for rest in more:
+                    console.print(Text.assemble(" " * (2 + part.indent), rest), soft_wrap=True)
 
     def lines(self) -> Iterator[str]:
         """For a pipe."""
         yield f"id\t{self._job['id']}"
         yield f"queue\t{plain(self._job['queue'])}"
         yield f"state\t{self._job['state']}"
-        for title, lines in self._parts():
-            for line in lines:
-                yield f"{title.lower()}\t{line}"
+        if self._job["failure"] is not None:
+            yield f"code\t{plain(self._job['failure']['code'])}"
+        for part in self._parts():
+            for line in part.lines:
+                yield f"{part.key}\t{line}"
 
-    def _parts(self) -> Iterator[tuple[str, list[str]]]:
-        job = self._job
-        yield "Facts", list(self._facts())
+    def _parts(self) -> Iterator[_Part]:
+        job, contents = self._job, self._contents
+        yield _Part("facts", "Facts", list(self._facts()))
         if job["waits"]:
-            yield "Why it waits", [self._wait(wait) for wait in job["waits"]]
-        yield "Story", list(self._story())
+            yield _Part("waits", "Why it waits", [self._wait(wait) for wait in job["waits"]])
+        yield _Part("story", "Story", list(self._story()), _INSTANT_WIDTH + 2)
+        if self._log:
+            yield _Part("log", "Log", list(self._last_of_log()), _INSTANT_WIDTH + 2)
         failure = job["failure"]
         if failure is not None:
             text = readable(failure["message"]).splitlines()
-            yield f"Failure {plain(failure['code'])}".rstrip(), text or ["(no message)"]
-        payload = self._contents.payload_bytes()
-        yield f"Payload ({self._contents.encoding}, {len(payload):,} bytes)", _shown(payload)
+            title = f"Failure {plain(failure['code'])}".rstrip()
+            yield _Part("failure", title, text or ["(no message)"])
+        payload = contents.payload_bytes()
+        size = plural(len(payload), "byte")
+        yield _Part("payload", f"Payload ({contents.encoding}, {size})", _shown(payload))
         if job["state"] == "completed":
-            result = self._contents.result_bytes()
-            yield (
-                f"Result ({self._contents.result_encoding}, {len(result):,} bytes)",
-                _shown(result),
-            )
+            result = contents.result_bytes()
+            size = plural(len(result), "byte")
+            yield _Part("result", f"Result ({contents.result_encoding}, {size})", _shown(result))
+
+    def _last_of_log(self) -> Iterator[str]:
+        """The latest entries; `--log` has all."""
+        from manyhands.cli.job_log import line_of
+
+        more = len(self._log) - _LOG_LINES
+        if more > 0:
+            yield f"… {plural(more, 'earlier line')}: --log"
+        for entry in self._log[-_LOG_LINES:]:
+            warned = "warning: " if entry["kind"] == "warning" else ""
+            yield f"{moment(entry['at'])}  {warned}{line_of(entry)}"
 
     def _wait(self, wait: Mapping[str, Any]) -> str:
         sentence = readable(wait["sentence"])
@@ -242,12 +301,12 @@ class _Story:
         for attempt in job["attempts"]:
             lasted = span(attempt["ended_at"] - attempt["claimed_at"])
             why = attempt["reason"].replace("_", " ")
-            said = f": {readable(attempt['failure']).strip()}" if attempt["failure"] else ""
+            said = f": {plain(attempt['failure']).strip()}" if attempt["failure"] else ""
             moments.append(
                 (
                     attempt["claimed_at"],
                     f"attempt {attempt['number']} by {_worker(attempt)}, {why} after {lasted}"
-                    f"{_indented(said)}",
+                    f"{said}",
                 )
             )
         if job["lease"] is not None:
@@ -257,7 +316,8 @@ class _Story:
             (entry["at"], f"{entry['what']} {entry['detail']}".strip()) for entry in job["history"]
         ]
         if job["finished_at"] is not None:
-            reason = f": {job['reason'].replace('_', ' ')}" if job["reason"] else ""
+            why = (job["reason"] or "").replace("_", " ")
+            reason = f": {why}" if why and why != job["state"] else ""
             moments.append((job["finished_at"], f"{job['state']}{reason}"))
         for at, what in sorted(moments, key=lambda one: one[0]):
             yield f"{moment(at)}  {what}"
@@ -266,11 +326,6 @@ class _Story:
 def _worker(lease: Mapping[str, Any]) -> str:
     holder = lease["holder"]
     return f"{plain(holder['name'] or holder['address'])} ({holder['realm']})"
-
-
-def _indented(text: str) -> str:
-    """Further lines of a text stand below the first."""
-    return text.replace("\n", "\n" + " " * 31)
 
 
 def _shown(data: bytes) -> list[str]:

@@ -29,7 +29,7 @@ _COLUMNS: Final = (
     Column("ID"),
     Column("QUEUE", folds=True),
     Column("STATE"),
-    Column("SUBMITTED", right=True),
+    Column("AGE", right=True),
     Column("ATTEMPTS", right=True, spare=1),
     Column("DETAIL", folds=True, shortest=24),
 )
@@ -80,6 +80,7 @@ def jobs(
     from manyhands.cli.search import search
 
     now = link.now()
+    bounded = count is None
     words = words or []
     wanted, job_id = search(" ".join(words), now)
     live = sys.stdout.isatty()
@@ -95,6 +96,8 @@ def jobs(
         if count is None:
             count = _COUNT if live and not as_json else _COUNT_PIPE
         rows, more = _listed(link, wanted, count, oldest=oldest)
+    if more and bounded and (as_json or not live):
+        typer.echo(f"manyhands: only the first {len(rows):,}; -n 0 lists all.", err=True)
     if as_json:
         for row in rows:
             print_json(row)

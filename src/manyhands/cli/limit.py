@@ -4,9 +4,10 @@ from typing import Annotated, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.named import delete_named, path_of, print_named
-from manyhands.cli.output import Cell, Column, number, print_json, readable
+from manyhands.cli.named import add_delete, path_of, print_named
+from manyhands.cli.output import Cell, Column, number, plural, print_json, readable
 from manyhands.cli.stores import AsJson
 
 limit = typer.Typer(
@@ -14,7 +15,9 @@ limit = typer.Typer(
     epilog="Example: manyhands limit set database 2",
     no_args_is_help=True,
 )
-Name = Annotated[str, typer.Argument(help="The limit's name.", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="The limit's name.", metavar="NAME", autocompletion=suggestions.limits)
+]
 _COLUMNS: Final = (
     Column("LIMIT", folds=True),
     Column("RUNNING", right=True),
@@ -71,22 +74,13 @@ def set_limit(
     if as_json:
         print_json(found)
     else:
-        noun = "job" if concurrency == 1 else "jobs"
-        typer.echo(readable(f"{name}: {concurrency} {noun} at once."))
+        typer.echo(readable(f"{name}: {plural(concurrency, 'job')} at once."))
 
 
-@limit.command()
-@connected
-def delete(
-    name: Name,
-    *,
-    link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a limit; the jobs that have it are no longer held back by it.
-
-    Example:
-
-      manyhands limit delete database
-    """
-    delete_named(link, "limit", name, as_json=as_json)
+add_delete(
+    limit,
+    "limit",
+    Name,
+    "Delete a limit; the jobs that have it are no longer held back by it.",
+    "database",
+)

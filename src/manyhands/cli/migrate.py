@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from manyhands.cli.stores import ConfigFile, errors_shown, fail
+from manyhands.cli.stores import ConfigFile, errors_shown, misuse
 from manyhands.config import FILE_VARIABLE, DatabaseAddress, load_config
 
 Store = Annotated[
@@ -39,7 +39,7 @@ def migrate(
     file = config or (Path(named) if (named := os.environ.get(FILE_VARIABLE)) else None)
     address = load_config({"store": store}, os.environ, file).config.store
     if not isinstance(address, DatabaseAddress):
-        fail("only a PostgreSQL store is migrated by hand; name it with --store postgresql://….")
+        misuse("only a PostgreSQL store is migrated by hand; name it with --store postgresql://….")
 
     import psycopg
 

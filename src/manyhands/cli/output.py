@@ -145,6 +145,16 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[in
     return widths
 
 
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """A line for each, aligned on a terminal, with a tab in a pipe."""
+    width = max((len(key) for key, _ in facts), default=0) + _GAP
+    for key, text in facts:
+        if sys.stdout.isatty():
+            typer.echo(f"  {key:<{width}}{plain(text)}")
+        else:
+            typer.echo(f"{key}\t{plain(text)}")
+
+
 def print_styled(text: str, style: str = "", *, err: bool = False) -> None:
     """A line, in colour on a terminal."""
     stream = sys.stderr if err else sys.stdout
@@ -207,6 +217,11 @@ def plural(count: int, noun: str) -> str:
 def span(ms: float | None) -> str:
     """A duration, or a dash."""
     return NOTHING if ms is None else as_duration(ms)
+
+
+def duration(ms: int | None) -> str:
+    """A duration in a table; milliseconds in a pipe."""
+    return span(ms) if ms is None or sys.stdout.isatty() else str(ms)
 
 
 def ago(at: int | None, now: int) -> str:

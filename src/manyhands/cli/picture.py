@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from manyhands.cli.attention import Note, note_of
 from manyhands.cli.http_link import HttpLink
-from manyhands.cli.output import Cell, Column, number, plural, span
+from manyhands.cli.output import Cell, Column, duration, number, plural, span
 
 STATES: Final = ("ready", "leased", "delayed", "blocked", "failed", "completed", "cancelled")
 # What lets no more jobs of a queue run until others have finished.
@@ -34,6 +34,7 @@ class Picture(Struct, frozen=True):
     workers: list[dict[str, Any]]
     attention: list[dict[str, Any]]
     minute: dict[str, Any]  # the last whole minute
+    rate: float | None  # jobs that ended a second, just now
     readiness: str  # why the server is not ready, or nothing
 
     def notes(self) -> list[Note]:
@@ -54,17 +55,21 @@ class Picture(Struct, frozen=True):
     def headline(self) -> str:
         """The server in one line."""
         about = self.about
-        return (
-            f"manyhands {about['version']} on {about['server_name']}, up "
-            f"{span(about['uptime_ms'])}, {plural(len(self.queues), 'queue')}, "
-            f"{plural(len(self.workers), 'busy worker')}, "
-            f"{self.minute['completed'] / 60:,.1f} jobs/s"
-        )
+        parts = [
+            f"manyhands {about['version']} on {about['server_name']}",
+            f"up {span(about['uptime_ms'])}",
+            plural(len(self.queues), "queue"),
+            plural(len(self.workers), "busy worker"),
+        ]
+        if self.rate is not None:
+            parts.append(f"{self.rate:,.1f} jobs/s")
+        return ", ".join(parts)
 
 
 def take_picture(link: HttpLink) -> Picture:
     """Asks the server for everything."""
-    steps = link.get("/api/history", range="1h")
+    history = link.page("/api/history", range="1h")
+    steps = history["results"]
     # The last step is the minute that has only begun.
     whole = steps[-2] if len(steps) > 1 else steps[-1]
     return Picture(
@@ -73,6 +78,7 @@ def take_picture(link: HttpLink) -> Picture:
         link.every("/api/workers"),
         link.get("/api/attention"),
         whole,
+        history["rate"],
         _readiness(link),
     )
 
@@ -95,7 +101,7 @@ def queue_row(queue: Mapping[str, Any]) -> list[Cell]:
         number(counts["blocked"], "magenta"),
         number(counts["failed"], "bold red"),
         number(counts["completed"], "green"),
-        Cell(span(oldest), "" if oldest else "dim"),
+        Cell(duration(oldest), "" if oldest else "dim"),
         _workers_cell(queue),
     ]
 

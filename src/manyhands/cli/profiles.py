@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import misuse
 from manyhands.client.trust import Trust
 from manyhands.config import (
     FILE_VARIABLE,
@@ -45,9 +45,9 @@ def destination(
     The token of a profile is sent to the address of that profile only.
     """
     if url and profile:
-        fail("name a server with --url or with --profile, not with both.")
+        misuse("name a server with --url or with --profile, not with both.")
     if token and token_file:
-        fail("give the token with --token or with --token-file, not with both.")
+        misuse("give the token with --token or with --token-file, not with both.")
     named = profile or ("" if url else os.environ.get(PROFILE_VARIABLE, ""))
     given = url or ("" if profile else os.environ.get(URL_VARIABLE, ""))
     found = None if given else _profile(named)
@@ -66,6 +66,12 @@ def _trust(profile: Profile) -> Trust:
     return Trust(*(None if file is None else str(Path(file).expanduser()) for file in files))
 
 
+def known_profiles() -> list[str]:
+    """The names of all profiles."""
+    file = _file()
+    return list(load_profiles(file)) if file is not None else []
+
+
 def _profile(name: str) -> Profile | None:
     file = _file()
     profiles = load_profiles(file) if file is not None else {}
@@ -76,9 +82,9 @@ def _profile(name: str) -> Profile | None:
 
 def _no_profile(name: str, file: Path | None, known: list[str]) -> NoReturn:
     if file is None:
-        fail(f"there is no profile {name}, because there is no file {_user_file()}.")
+        misuse(f"there is no profile {name}, because there is no file {_user_file()}.")
     has = f"it has {', '.join(known)}" if known else "it has none"
-    fail(f"there is no profile {name} in {file}; {has}.")
+    misuse(f"there is no profile {name} in {file}; {has}.")
 
 
 def _file() -> Path | None:
@@ -99,10 +105,10 @@ def _read_token(file: Path) -> str:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        fail(f"file {file} cannot be read: {reason}.")
+        misuse(f"file {file} cannot be read: {reason}.")
 
 
 def _checked(token: str | None) -> str | None:
     if token and not token.isprintable():
-        fail("a token is one line of printable characters.")
+        misuse("a token is one line of printable characters.")
     return token or None

@@ -2,16 +2,26 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.named import delete_named, path_of, print_named
-from manyhands.cli.output import plural, print_json, print_styled, readable, span
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
+from manyhands.cli.named import add_delete, add_pausing, path_of, print_named
+from manyhands.cli.output import (
+    duration,
+    plural,
+    print_facts,
+    print_json,
+    print_styled,
+    readable,
+    span,
+    state_cell,
+)
+from manyhands.cli.stores import AsJson, misuse
 from manyhands.config.durations import read_ms
 
 queue = typer.Typer(
@@ -20,8 +30,14 @@ queue = typer.Typer(
     no_args_is_help=True,
 )
 
-Name = Annotated[str, typer.Argument(help="The queue's name.", metavar="QUEUE")]
-Names = Annotated[list[str], typer.Argument(help="Names of queues.", metavar="QUEUE...")]
+Name = Annotated[
+    str,
+    typer.Argument(help="The queue's name.", metavar="QUEUE", autocompletion=suggestions.queues),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of queues.", metavar="QUEUE...", autocompletion=suggestions.queues),
+]
 _RATE: Final = re.compile(r"(\d{1,12})/(.+)")
 # Settings that hold milliseconds, in the order in which they are shown.
 _IN_MS: Final = frozenset({"lease_ms", "attempt_ms_max", "grace_ms", "record_ms"})
@@ -76,35 +92,31 @@ def show(
         print_json({**found, "last_hour": total})
         return
     counts = found["counts"]
-    print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
     live = sys.stdout.isatty()
+    if live:
+        print_styled(name + ("  (paused)" if found["paused"] else ""), "bold")
 
     def number(count: int) -> str:
         return f"{count:,}" if live else str(count)
 
-    lines = [f"{state.replace('leased', 'running')}\t{number(counts[state])}" for state in counts]
-    lines.append(f"retrying\t{number(found['retrying'])}")
-    lines.append(f"oldest ready\t{span(found['oldest_ready_age_ms'])}")
-    lines += [f"held back\t{wait['sentence']}" for wait in found.get("waits", ())]
-    lines.append(f"workers waiting\t{'yes' if found['awaited'] else 'no'}")
-    lines.append(
-        f"last hour\t{number(total['submitted'])} submitted, "
-        f"{number(total['completed'])} completed, {number(total['failed'])} failed"
+    facts = [] if live else [("queue", name), ("paused", "yes" if found["paused"] else "no")]
+    facts += [(state_cell(state).text, number(counts[state])) for state in counts]
+    facts.append(("retrying", number(found["retrying"])))
+    facts.append(("oldest ready", duration(found["oldest_ready_age_ms"])))
+    facts += [("held back", wait["sentence"]) for wait in found.get("waits", ())]
+    facts.append(("workers waiting", "yes" if found["awaited"] else "no"))
+    facts.append(
+        (
+            "last hour",
+            f"{number(total['submitted'])} submitted, {number(total['completed'])} completed, "
+            f"{number(total['failed'])} failed",
+        )
     )
-    lines.append(f"failed attempts\t{number(total['failed_attempts'])} in the last hour")
+    facts.append(("failed attempts", f"{number(total['failed_attempts'])} in the last hour"))
     for word, key in (("waited", "wait_ms"), ("ran", "run_ms")):
         if total[key]:
-            lines.append(f"{word}\tp50 {span(total[key]['p50'])}, p95 {span(total[key]['p95'])}")
-    lines += [f"{key}\t{text}" for key, text in _policy_lines(found["policy"])]
-    width = 18 if live else 0
-    for line in lines:
-        key, _, text = line.partition("\t")
-        typer.echo(f"  {key:<{width}}{readable(text)}" if width else readable_row(key, text))
-
-
-def readable_row(key: str, text: str) -> str:
-    """A line of a pipe."""
-    return f"{key}\t{readable(text)}"
+            facts.append((word, f"p50 {span(total[key]['p50'])}, p95 {span(total[key]['p95'])}"))
+    print_facts(facts + _policy_lines(found["policy"]))
 
 
 def _policy_lines(policy: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -129,52 +141,30 @@ def _policy_lines(policy: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-@queue.command()
-@connected
-def pause(
-    names: Names,
-    *,
+def _set_paused(
     link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Hand out no more jobs of these queues; submits still work.
-
-    Example:
-
-      manyhands queue pause mail reports
-    """
-    _set_paused(link, names, paused=True, as_json=as_json)
-
-
-@queue.command()
-@connected
-def resume(
-    names: Names,
-    *,
-    link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Hand out the jobs of these queues again.
-
-    Example:
-
-      manyhands queue resume mail
-    """
-    _set_paused(link, names, paused=False, as_json=as_json)
-
-
-def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool) -> None:
+    names: list[str],
+    paused: bool,  # noqa: FBT001
+) -> Iterator[tuple[Any, str]]:
     # A queue that does not exist would be created: a misspelt name must not go unnoticed.
     known = [link.get(path_of("queue", name)) for name in names]
     for found in known:
-        link.put(path_of("queue", found["name"]), {"paused": paused})
-        if as_json:
-            print_json({"name": found["name"], "paused": paused})
-        elif paused:
-            held = plural(found["counts"]["ready"], "ready job")
-            typer.echo(readable(f"{found['name']} is paused; {held} held back."))
-        else:
-            typer.echo(readable(f"{found['name']} is resumed."))
+        name, ready = found["name"], found["counts"]["ready"]
+        link.put(path_of("queue", name), {"paused": paused})
+        held = f"; {plural(ready, 'ready job')} held back" if ready else ""
+        sentence = f"{name} is paused{held}." if paused else f"{name} is resumed."
+        yield {"name": name, "paused": paused}, sentence
+
+
+add_pausing(
+    queue,
+    "queue",
+    Names,
+    _set_paused,
+    "Hand out no more jobs of these queues; submits still work.",
+    "Hand out the jobs of these queues again.",
+    "mail reports",
+)
 
 
 def _rate(text: str) -> dict[str, int]:
@@ -245,8 +235,6 @@ def set_queue(  # noqa: PLR0913 - each is a flag
 
       manyhands queue set mail --unset rate
     """
-    from manyhands.cli.http_link import RefusedError, UnansweredError
-
     given = {
         "attempts_max": attempts,
         "lease_ms": _ms(lease),
@@ -262,10 +250,10 @@ def set_queue(  # noqa: PLR0913 - each is a flag
         policy = link.ask("GET", path_of("queue", name))["results"]["policy"]
     except RefusedError as error:
         if error.code != "unknown_queue":
-            fail(f"{error}.")
+            give_up(error)
         policy = {}
     except UnansweredError as error:
-        fail(str(error))
+        give_up(error)
     if backoff is not None or backoff_max is not None:
         pauses = dict(policy.get("backoff") or {})
         if backoff is not None:
@@ -273,10 +261,10 @@ def set_queue(  # noqa: PLR0913 - each is a flag
         if backoff_max is not None:
             pauses["ms_max"] = _ms(backoff_max)
         changes["backoff"] = pauses
-    removed = [_SETTINGS.get(word) or fail(f"--unset {word}: use one of {', '.join(_SETTINGS)}.")
+    removed = [_SETTINGS.get(word) or misuse(f"--unset {word}: use one of {', '.join(_SETTINGS)}.")
                for word in unset or []]  # fmt: skip
     if not changes and not removed:
-        fail("nothing to set; see `manyhands queue set --help`.")
+        misuse("nothing to set; see `manyhands queue set --help`.")
     policy = {**policy, **changes}
     for key in removed:
         policy.pop(key, None)
@@ -306,18 +294,10 @@ def _ms(value: float | None) -> int | None:
     return None if value is None else round(value * 1000)
 
 
-@queue.command()
-@connected
-def delete(
-    name: Name,
-    *,
-    link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a queue and its settings; one with unfinished jobs is refused.
-
-    Example:
-
-      manyhands queue delete mail
-    """
-    delete_named(link, "queue", name, as_json=as_json)
+add_delete(
+    queue,
+    "queue",
+    Name,
+    "Delete a queue and its settings; one with unfinished jobs is refused.",
+    "mail",
+)

@@ -1,15 +1,16 @@
 """`manyhands schedule`: jobs that are submitted again and again."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.content import as_content
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.named import delete_named, path_of, print_named
+from manyhands.cli.named import add_delete, add_pausing, path_of, print_named
 from manyhands.cli.output import (
     NOTHING,
     Cell,
@@ -17,20 +18,31 @@ from manyhands.cli.output import (
     ago,
     moment,
     number,
+    print_facts,
     print_json,
     readable,
     short_id,
     span,
 )
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 
 schedule = typer.Typer(
     help="List, show, set, pause, resume, run and delete schedules.",
     epilog="Example: manyhands schedule set nightly reports --cron '0 3 * * *'",
     no_args_is_help=True,
 )
-Name = Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")]
-Names = Annotated[list[str], typer.Argument(help="Names of schedules.", metavar="NAME...")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The schedule's name.", metavar="NAME", autocompletion=suggestions.schedules
+    ),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Names of schedules.", metavar="NAME...", autocompletion=suggestions.schedules
+    ),
+]
 # What a job of a schedule has from it.
 _TEMPLATE: Final = ("queue", "payload", "encoding", "priority", "tags", "limits", "headers")
 _COLUMNS: Final = (
@@ -99,23 +111,22 @@ def show(
     if as_json:
         print_json(found)
         return
-    facts = {
-        "schedule": found["id"],
-        "queue": found["queue"],
-        "when": _when(found),
-        "next": "paused" if found["paused"] else moment(found["next_at"]),
-        "fired": str(found["fired_count"]),
-        "last job": found["last_job_id"] or NOTHING,
-        "catches up": str(found["backlog_max"]),
-        "one at a time": "yes" if found["unique"] else "no",
-        "priority": f"{found['priority']:g}",
-        "tags": ", ".join(found["tags"]) or NOTHING,
-        "limits": ", ".join(found["limits"]) or NOTHING,
-        "payload": _as_text(found["payload"]),
-    }
-    for key, text in facts.items():
-        line = f"{key:<15}{readable(text)}" if sys.stdout.isatty() else f"{key}\t{readable(text)}"
-        typer.echo(line)
+    print_facts(
+        [
+            ("schedule", found["id"]),
+            ("queue", found["queue"]),
+            ("when", _when(found)),
+            ("next", "paused" if found["paused"] else moment(found["next_at"])),
+            ("fired", str(found["fired_count"])),
+            ("last job", found["last_job_id"] or NOTHING),
+            ("catches up", str(found["backlog_max"])),
+            ("one at a time", "yes" if found["unique"] else "no"),
+            ("priority", f"{found['priority']:g}"),
+            ("tags", ", ".join(found["tags"]) or NOTHING),
+            ("limits", ", ".join(found["limits"]) or NOTHING),
+            ("payload", _as_text(found["payload"])),
+        ]
+    )
 
 
 def _as_text(value: object) -> str:
@@ -136,7 +147,12 @@ def _found(link: HttpLink, name: str) -> dict[str, Any]:
 @connected
 def set_schedule(  # noqa: PLR0913 - each is a flag
     name: Name,
-    queue: Annotated[str, typer.Argument(help="The queue to submit to.", metavar="QUEUE")],
+    queue: Annotated[
+        str,
+        typer.Argument(
+            help="The queue to submit to.", metavar="QUEUE", autocompletion=suggestions.queues
+        ),
+    ],
     payload: Annotated[
         str, typer.Argument(help="Data for the worker; - is standard input.", show_default=False)
     ] = "",
@@ -187,7 +203,7 @@ def set_schedule(  # noqa: PLR0913 - each is a flag
       manyhands schedule set pulse health --every 30s --unique
     """  # noqa: E501 - an example is one line
     if (every is None) == (cron is None):
-        fail("a schedule needs --every or --cron, and not both.")
+        misuse("a schedule needs --every or --cron, and not both.")
     body: dict[str, Any] = {
         "queue": queue,
         "backlog_max": catch_up,
@@ -211,48 +227,26 @@ def set_schedule(  # noqa: PLR0913 - each is a flag
         typer.echo(readable(f"{name}: {'it is paused' if paused else next_at}."))
 
 
-@schedule.command()
-@connected
-def pause(
-    names: Names,
-    *,
+def _set_paused(
     link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Submit no more jobs of these schedules for now.
-
-    Example:
-
-      manyhands schedule pause nightly
-    """
-    _set_paused(link, names, paused=True, as_json=as_json)
-
-
-@schedule.command()
-@connected
-def resume(
-    names: Names,
-    *,
-    link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Submit the jobs of these schedules again; those missed meanwhile are not caught up.
-
-    Example:
-
-      manyhands schedule resume nightly
-    """
-    _set_paused(link, names, paused=False, as_json=as_json)
-
-
-def _set_paused(link: HttpLink, names: list[str], *, paused: bool, as_json: bool) -> None:
+    names: list[str],
+    paused: bool,  # noqa: FBT001
+) -> Iterator[tuple[Any, str]]:
     for name in names:
         found = link.put(path_of("schedule", name), {"paused": paused})
-        if as_json:
-            print_json(found)
-            continue
-        next_at = f"is resumed; the next job is due {moment(found['next_at'])}"
-        typer.echo(readable(f"{name} {'is paused' if paused else next_at}."))
+        resumed = f"{name} is resumed; the next job is due {moment(found['next_at'])}."
+        yield found, f"{name} is paused." if paused else resumed
+
+
+add_pausing(
+    schedule,
+    "schedule",
+    Names,
+    _set_paused,
+    "Submit no more jobs of these schedules for now.",
+    "Submit the jobs of these schedules again; those missed meanwhile are not caught up.",
+    "nightly",
+)
 
 
 @schedule.command()
@@ -278,18 +272,10 @@ def run(
         typer.echo(job["id"])
 
 
-@schedule.command()
-@connected
-def delete(
-    name: Name,
-    *,
-    link: HttpLink,
-    as_json: AsJson = False,
-) -> None:
-    """Delete a schedule; the jobs that it has submitted stay.
-
-    Example:
-
-      manyhands schedule delete nightly
-    """
-    delete_named(link, "schedule", name, as_json=as_json)
+add_delete(
+    schedule,
+    "schedule",
+    Name,
+    "Delete a schedule; the jobs that it has submitted stay.",
+    "nightly",
+)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import misuse
 from manyhands.model.filter import CONDITIONS
 from manyhands.ui.query import read_query
 
@@ -13,7 +13,8 @@ def search(text: str, now: int) -> tuple[dict[str, Any], str | None]:
     """
     query = read_query(text, now)
     if query.problems:
-        fail(" ".join(query.problems))
+        sentences = " ".join(query.problems)
+        misuse(sentences[0].lower() + sentences[1:])
     found: dict[str, Any] = {}
     for name, condition in CONDITIONS.items():
         value = getattr(query.filter, condition.field)

@@ -37,8 +37,8 @@ def status(
 
     Exit codes: 0 all is well, 1 something needs a person (or the server does not answer), 2 wrong
     arguments. In a pipe, each queue is a line with tabs: name, ready, running, delayed,
-    retrying, blocked, failed, completed, oldest wait, workers; what needs attention goes to
-    standard error.
+    retrying, blocked, failed, completed, oldest wait (milliseconds), workers; what needs attention
+    goes to standard error.
 
     Examples:
 
@@ -59,6 +59,7 @@ def status(
                 "uptime_ms": picture.about["uptime_ms"],
                 "totals": picture.totals(),
                 "retrying": picture.retrying(),
+                "rate": picture.rate,
                 "last_minute": picture.minute,
                 "attention": [asdict(note) for note in found],
                 "queues": picture.queues,
@@ -66,8 +67,10 @@ def status(
         )
     else:
         live = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns
         if live:
-            print_styled(picture.headline(), "dim")
+            for line in textwrap.wrap(plain(picture.headline()), width):
+                print_styled(line, "dim")
             typer.echo()
         queues = busiest(picture.queues)
         shown = queues[:_SHOWN_MAX] if live and not everything else queues

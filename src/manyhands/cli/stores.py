@@ -36,7 +36,7 @@ def config_of(data: Path | None, config: Path | None, *, or_database: bool = Fal
     flags = {"data": str(data) if data is not None else None}
     found = load_config(flags, os.environ, file).config
     if found.store == "memory":
-        fail("the store is kept in memory only; there is nothing on disk.")
+        misuse("the store is kept in memory only; there is nothing on disk.")
     if found.store != "sqlite" and not or_database:
         fail(
             "this command works on the files of a SQLite store. A PostgreSQL store is backed up, "
@@ -50,6 +50,14 @@ def fail(sentence: str) -> NoReturn:
     """Ends the command with a sentence."""
     typer.echo(f"manyhands: {sentence}", err=True)
     raise SystemExit(1)
+
+
+def misuse(sentence: str) -> NoReturn:
+    """The same for wrong arguments or a wrong configuration, which have an exit code of their
+    own.
+    """
+    typer.echo(f"manyhands: {sentence}", err=True)
+    raise SystemExit(2)
 
 
 @contextlib.contextmanager
@@ -162,8 +170,10 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _count, _total: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeLeft())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task(title, total=None)
         yield lambda count, total: bar.update(row, completed=count, total=total)

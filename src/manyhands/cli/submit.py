@@ -6,12 +6,13 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.content import as_content, is_json
 from manyhands.cli.durations import METAVAR, seconds
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected, give_up
 from manyhands.cli.numbers import finite
 from manyhands.cli.output import print_json, readable
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, fail, misuse
 from manyhands.model.failures import headline
 from manyhands.model.payload import Encoding
 from manyhands.model.traces import telling_line
@@ -28,7 +29,10 @@ def _option(*names: str, text: str, metavar: str, **more: Any) -> Any:  # noqa: 
 
 @connected
 def submit(  # noqa: PLR0913 - each is a flag
-    queue: Annotated[str, typer.Argument(help="The queue; created if it is new.")],
+    queue: Annotated[
+        str,
+        typer.Argument(help="The queue; created if it is new.", autocompletion=suggestions.queues),
+    ],
     payload: Annotated[
         str, typer.Argument(help="Data for the worker; - is standard input.", show_default=False)
     ] = "",
@@ -118,7 +122,7 @@ def submit(  # noqa: PLR0913 - each is a flag
 
     data = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
     if encoding is Encoding.JSON and not is_json(data):
-        fail("the payload is not JSON.")
+        misuse("the payload is not JSON.")
     body: dict[str, Any] = {"queue": queue}
     if data or encoding is not None:
         body["payload"], body["encoding"] = as_content(data, encoding)
@@ -138,8 +142,11 @@ def submit(  # noqa: PLR0913 - each is a flag
     if not wait:
         if as_json:
             print_json(made)
-        else:
-            typer.echo(made["id"])
+            return
+        typer.echo(made["id"])
+        if not made["created"] and sys.stderr.isatty():
+            sentence = "an unfinished job of the queue has this key; nothing new was submitted."
+            typer.echo(f"manyhands: {sentence}", err=True)
         return
     _print_end(link, made["id"], timeout, as_json=as_json)
 
@@ -154,12 +161,12 @@ def _submit(link: HttpLink, body: dict[str, Any]) -> dict[str, Any]:
         try:
             return link.ask("POST", "/api/submit", body, headers=once)["results"]  # type: ignore[no-any-return]
         except RefusedError as error:
-            fail(f"{error}.")
+            give_up(error)
         except UnansweredError as error:
             left -= 1
             # Where nobody listens, there is nothing that could have been submitted.
-            if left == 0 or "refused" in str(error).lower() or "not a manyhands" in str(error):
-                fail(str(error))
+            if left == 0 or error.nobody_listens or "not a manyhands" in str(error):
+                give_up(error)
             time.sleep(_PAUSE_SECONDS)
 
 

@@ -5,7 +5,7 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,9 +14,17 @@ import typer
 from manyhands.cli.attention import gathered
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, connected
-from manyhands.cli.output import NOTHING, Cell, Column, print_table, span, table_of
+from manyhands.cli.output import (
+    NOTHING,
+    Cell,
+    Column,
+    print_json,
+    print_table,
+    span,
+    table_of,
+)
 from manyhands.cli.picture import COLUMNS, Picture, queue_row, take_picture
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import AsJson, fail
 
 Row = Mapping[str, Any]
 # A key, what it sorts by, and how; names go up, numbers down.
@@ -40,8 +48,10 @@ _KEYS_BYTES: Final = 1_024
 # An arrow is several characters that arrive together.
 _KEY: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 _HELP: Final = (
-    "q quit  ↑↓ scroll  sort (again: reverse) by n name r ready l running d delayed "
-    "y retrying b blocked f failed c completed o oldest s done/s"
+    "q quit",
+    "↑↓ scroll",
+    "sort, again to reverse:",
+    *(f"{key} {word}" for key, (word, _) in _SORTS.items()),
 )
 
 
@@ -66,15 +76,19 @@ def top(
             "--sort",
             help=f"Sort by {', '.join(_SORT_NAMES)}.",
             metavar="COLUMN",
+            autocompletion=lambda: list(_SORT_NAMES),
         ),
     ] = "ready",
     once: Annotated[
         bool, typer.Option("--once", help="Print the table once, as in a pipe, and exit.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Watch the queues live, on the whole screen; sort with one key, leave with q.
 
-    The keys are shown at the bottom. Pressing the key of the present column again reverses it.
+    The keys are shown at the bottom. Pressing the key of the present column again reverses it. In a
+    pipe, with --once or --json the sorted queues are printed once, in the columns of `manyhands
+    status`.
 
     Examples:
 
@@ -85,6 +99,11 @@ def top(
     if sort not in _SORT_NAMES:
         raise typer.BadParameter(f"--sort is one of {', '.join(_SORT_NAMES)}.")
     screen = Screen(link, _SORT_NAMES[sort], every)
+    if as_json:
+        screen.look()
+        for queue in screen.sorted_queues():
+            print_json({key: value for key, value in queue.items() if key != "rate"})
+        return
     if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
         screen.look()
         screen.print_once()
@@ -167,7 +186,15 @@ class Screen:
     def print_once(self) -> None:
         """The table alone."""
         columns, rows = self._table()
-        print_table(columns, rows)
+        # There is no second look to measure a rate by.
+        at = len(columns) - 2
+        print_table(columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows])
+
+    def sorted_queues(self) -> list[dict[str, Any]]:
+        """In the order that was asked for."""
+        rows = sorted(self._rows, key=lambda queue: queue["name"])
+        rows.sort(key=_SORTS[self._sort][1], reverse=self._reversed)
+        return rows
 
     def _press(self, key: str, height: int) -> None:
         if key in _SORTS:
@@ -179,9 +206,7 @@ class Screen:
         self._first_row = min(last, max(0, self._first_row + steps.get(key, 0)))
 
     def _table(self, count: int | None = None) -> tuple[list[Column], list[list[Cell]]]:
-        by = _SORTS[self._sort][1]
-        rows = sorted(self._rows, key=lambda queue: queue["name"])
-        rows.sort(key=by, reverse=self._reversed)
+        rows = self.sorted_queues()
         last = None if count is None else self._first_row + count
         columns = [*COLUMNS[:-1], Column("DONE/S", right=True, spare=1), COLUMNS[-1]]
         word = "QUEUE" if self._sort == "n" else _SORTS[self._sort][0].upper()
@@ -236,11 +261,11 @@ class Screen:
             notes = [
                 Text(f"! {self._trouble.rstrip('.')}; trying again …", style="bold white on red")
             ]
-        room = max(1, console.height - _HEAD_LINES - len(notes) - 3)
+        keys = _wrapped(_HELP, console.width)
+        room = max(1, console.height - _HEAD_LINES - len(notes) - 2 - len(keys))
         columns, rows = self._table(room)
         below = len(self._rows) - self._first_row - len(rows)
         more = Text(f"… {below} more below" if below > 0 else "", style="dim")
-        keys = Text(_HELP, style="reverse", no_wrap=True, overflow="crop")
         padding = [Text("")] * (room - len(rows))
         return Group(
             head,
@@ -250,8 +275,22 @@ class Screen:
             table_of(columns, rows, console.width),
             *padding,
             more,
-            keys,
+            *(
+                Text(line.ljust(console.width), style="reverse", no_wrap=True, overflow="crop")
+                for line in keys
+            ),
         )
+
+
+def _wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Lines of this width; a part is not broken."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def _p95(picture: Picture, name: str) -> str:

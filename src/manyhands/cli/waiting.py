@@ -7,9 +7,8 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError
+from manyhands.cli.http_link import HttpLink, RefusedError, UnansweredError, give_up
 from manyhands.cli.identity import job_path
-from manyhands.cli.stores import fail
 from manyhands.dispatch.clock import Clock
 
 _WAIT_SECONDS: Final = 60.0
@@ -56,7 +55,7 @@ def wait_for_end(link: HttpLink, job_id: str, limit_seconds: float | None) -> _S
             ).results
         except (UnansweredError, RefusedError) as error:
             if isinstance(error, RefusedError) and error.status != _UNAVAILABLE:
-                fail(f"{error}.")
+                give_up(error)
             if not away:
                 typer.echo(f"manyhands: {str(error).rstrip('.')}; waiting for it.", err=True)
             away = True

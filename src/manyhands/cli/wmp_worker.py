@@ -16,7 +16,7 @@ import typer
 from manyhands.cli.child import Child, Ended
 from manyhands.cli.guardian import Guardian
 from manyhands.cli.stops import Stopping
-from manyhands.cli.stores import fail
+from manyhands.cli.stores import fail, misuse
 from manyhands.cli.task_logs import TaskLogs
 from manyhands.client.wmp import Job, Refused, Worker
 from manyhands.dispatch.clock import Clock
@@ -61,11 +61,11 @@ class Crew:
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            fail(f"--command {command} cannot be parsed: {error}.")
+            misuse(f"--command {command} cannot be parsed: {error}.")
         if not self._words:
-            fail("--command is empty.")
+            misuse("--command is empty.")
         if "" in roles:
-            fail("--role is empty.")
+            misuse("--role is empty.")
         self._count = count
         self._as_json = as_json
         self._task_ms = task_seconds * 1000 if task_seconds is not None else None

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from manyhands.cli import suggestions
 from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.http_link import HttpLink, connected
-from manyhands.cli.stores import AsJson, fail
+from manyhands.cli.stores import AsJson, misuse
 from manyhands.cli.worker_flags import (
     GRACE_SECONDS,
     KILL_AFTER_SECONDS,
@@ -23,7 +24,11 @@ from manyhands.cli.worker_flags import (
 def work(  # noqa: PLR0913 - each is a flag
     queues: Annotated[
         list[str],
-        typer.Argument(help="Queues to work for; the first has precedence.", metavar="QUEUE..."),
+        typer.Argument(
+            help="Queues to work for; the first has precedence.",
+            metavar="QUEUE...",
+            autocompletion=suggestions.queues,
+        ),
     ],
     *,
     link: HttpLink,
@@ -113,13 +118,13 @@ def work(  # noqa: PLR0913 - each is a flag
     try:
         words = shlex.split(command)
     except ValueError as error:
-        fail(f"--command {command} cannot be parsed: {error}.")
+        misuse(f"--command {command} cannot be parsed: {error}.")
     if not words:
-        fail("--command is empty.")
+        misuse("--command is empty.")
     if shutil.which(words[0]) is None:
-        fail(f"--command: there is no program {words[0]}.")
+        misuse(f"--command: there is no program {words[0]}.")
     if "" in queues:
-        fail("the name of a queue is empty.")
+        misuse("the name of a queue is empty.")
     plan = Plan(
         words=tuple(words),
         queues=tuple(queues),

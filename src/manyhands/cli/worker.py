@@ -2,9 +2,11 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from manyhands.cli.stores import fail
 
 if TYPE_CHECKING:
     from manyhands.client.app import App
@@ -174,9 +176,3 @@ def load(target: str, framework: str | None = None) -> "App[Any]":
     except targets.TargetError as error:
         typer.echo(error.trace, err=True, nl=False)
         fail(str(error))
-
-
-def fail(sentence: str) -> NoReturn:
-    """Ends the command."""
-    typer.echo(f"manyhands: {sentence}", err=True)
-    raise typer.Exit(1)

@@ -153,8 +153,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     cluster_lease_seconds: Annotated[
         int,
         About(
-            Whole(2, 60),
-            "After so many seconds of silence another server takes over from this one.",
+            Duration(2, 60, unit="s"),
+            "Silence after which another server takes over from this one.",
             "10",
         ),
     ] = 5

@@ -123,7 +123,8 @@ def warnings_of(loaded: LoadedConfig, file: Path | None) -> list[str]:
         for name in with_password
         if sources[name].startswith("flag")
     ]
-    holds_secret = any(sources[name].startswith("file") for name in ("tokens", *with_password))
+    secrets = [*(["tokens"] if config.tokens else ()), *with_password]
+    holds_secret = any(sources[name].startswith("file") for name in secrets)
     if file is not None and holds_secret and is_open_to_others(file):
         found.append(
             f"{file} holds a secret and can be read by every user of this machine; "

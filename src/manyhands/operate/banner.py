@@ -25,19 +25,25 @@ def print_banner(
         if pages is not None:
             print(f"pages\t{pages}", flush=True)  # noqa: T201
         return
-    console = Console()
-    table = Table(title=f"manyhands {__version__}", title_justify="left", title_style="bold")
-    table.add_column("listener")
-    table.add_column("address")
-    for name, address in addresses.items():
-        if address is None:
-            table.add_row(f"[dim]{name}[/]", "[dim]off[/]")
-        elif name in roots:
-            table.add_row(name, f"[link={roots[name]}]{roots[name]}[/]")
-        else:
-            table.add_row(name, address)
-    place = str(config.data) if facts["kind"] == "sqlite" else "memory only: gone when it stops"
-    console.print(table)
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
     if pages is not None:
-        console.print(f"[dim]pages[/] [bold link={pages}]{pages}[/]")
-    console.print(f"[dim]store[/] {place}   [dim]stop with[/] Ctrl-C")
+        table.add_row("pages", f"[bold link={pages}]{pages}[/]")
+    for name, address in addresses.items():
+        if name in roots:
+            table.add_row(name, f"[link={roots[name]}]{roots[name]}[/]")
+        elif address is not None:
+            table.add_row(name, address)
+    off = [name for name, address in addresses.items() if address is None]
+    if off:
+        table.add_row("[dim]off[/]", f"[dim]{', '.join(off)}[/]")
+    table.add_row("store", _place(config, str(facts["kind"])))
+    console.print(f"[bold]manyhands {__version__}[/]   [dim]stop with Ctrl-C[/]")
+    console.print(table)
+
+
+def _place(config: Config, kind: str) -> str:
+    """Where jobs are kept."""
+    if kind == "sqlite":
+        return str(config.data)
+    return "memory only: gone when it stops" if kind == "memory" else str(config.store)

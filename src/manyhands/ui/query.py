@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from manyhands.config.durations import read_ms
 from manyhands.model import limits
 from manyhands.model.filter import CONDITIONS, Condition, Filter, FilterError
 from manyhands.model.identity import digits_of, is_job_id
@@ -25,15 +26,6 @@ _QUOTED: Final = re.compile(rf'"({_IN_QUOTES})"')
 _CLOSED: Final = re.compile(rf'(?:[^"]|"{_IN_QUOTES}")*+')
 _WORD: Final = re.compile(rf'(?:[^\s"]|"{_IN_QUOTES}")++')
 _WORD_AFTER_OPEN: Final = re.compile(r'[^\s"]++')
-_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)?")
-_UNITS: Final = {
-    "ms": 1,
-    "s": 1_000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
 # The pages call one state by another word than the engine.
 _RUNNING: Final = ("running", State.LEASED.value)
 # The qualifiers and their conditions.
@@ -229,11 +221,11 @@ class _Reading:
             self._set(CONDITIONS["realm"], realm)
 
     def _age(self, sign: str, value: str) -> None:
-        found = _AGE.fullmatch(value)
-        if found is None:
+        ms = read_ms(value)
+        if ms is None:
             self.problems.append(f"An age is a number and a unit, as in age{sign}90s, 5m, 2h, 3d.")
             return
-        ms = min(float(found.group(1)) * _UNITS[found.group(2) or "s"], limits.TIME_MS_MAX)
+        ms = min(ms, limits.TIME_MS_MAX)
         self._set(CONDITIONS["age_min" if sign == ">" else "age_max"], ms / 1000)
 
 

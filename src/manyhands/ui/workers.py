@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from manyhands.model.commands import Depart
 from manyhands.model.job import EndReason, Holder, Job
+from manyhands.observe.idle import idle_workers
 from manyhands.observe.usual import Usual
 from manyhands.observe.workers import WorkerRecord
 from manyhands.ui import words
@@ -102,17 +103,11 @@ def worker_rows(sources: Sources, now: int) -> tuple[list[dict[str, Any]], int]:
     for holder, count, jobs in live.workers(_WORKERS_MAX, _LEASES_LOOKED_AT):
         seen.add((holder.realm, holder.name))
         rows.append(_row(holder, count, jobs))
-    for sleeper in sources.sleepers.known(_WORKERS_MAX):
-        one = sleeper.holder
-        if one is not None and (one.realm, one.name) not in seen:
-            seen.add((one.realm, one.name))
-            rows.append(_row(one, 0, []) | {"awaits": sleeper.queues, "waiting": True})
-    for book in books.values():
-        idle = [one for one in book.records(now) if (book.realm, one.name) not in seen]
-        rows += [
-            _row(Holder(book.realm, one.name, one.address), 0, []) for one in idle[:_WORKERS_MAX]
-        ]
-        left_out += max(0, len(idle) - _WORKERS_MAX)
+    idle, more = idle_workers(sources.sleepers, books.values(), seen, now, _WORKERS_MAX)
+    left_out += more
+    for one in idle:
+        waits = one.awaits is not None
+        rows.append(_row(one.holder, 0, []) | {"awaits": one.awaits or (), "waiting": waits})
     for row in rows:
         kept = books.get(row["realm"])
         row["record"] = kept and kept.record(row["name"] or row["address"])

@@ -59,11 +59,33 @@ def test_the_version_is_one_line(capsys):
     assert run(capsys, "--version") == (0, f"manyhands {__version__}\n", "")
 
 
+def test_help_is_a_word_as_well(capsys):
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "queue", "set") == run(capsys, "queue", "set", "--help")
+
+
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(capsys):
     code, _, err = run(capsys, "staus")
 
     assert code == 2
     assert "No such command 'staus'. Did you mean 'status'" in err
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("few", "'few' is not a number."),
+        ("1.5", "1.5 is not a whole number."),
+        ("1e999", "1e999 is not a whole number."),
+        ("0", "0 is too small; the least is 1."),
+        ("1001", "1001 is too large; the most is 1000."),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_in_a_sentence(capsys, value, sentence):
+    code, _, err = run(capsys, "failures", "--count", value)
+
+    assert code == 2
+    assert sentence in err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -81,13 +103,21 @@ def test_every_shell_gets_a_script(capsys, shell):
         ("manyhands queue re", ["resume"]),
         ("manyhands submit --wa", ["--wait"]),
         ("manyhands completion b", ["bash"]),
+        ("manyhands top --sort re", ["ready", "retrying"]),
+        ("manyhands serve --log-format j", ["json"]),
+        ("manyhands status --profile f", ["far", "farther"]),
+        ("manyhands queue show --profile far q", []),  # nobody answers: nothing is offered
     ],
 )
-def test_a_shell_completes_commands_and_flags(words, completed):
+def test_a_shell_completes_commands_and_flags(tmp_path, words, completed):
+    file = tmp_path / "manyhands.toml"
+    urls = {"far": "http://127.0.0.1:1", "farther": "http://127.0.0.1:1"}
+    file.write_text("".join(f"[profiles.{name}]\nurl = '{url}'\n" for name, url in urls.items()))
     found = subprocess.run(
         [sys.executable, "-m", "manyhands"],
         env={
             **os.environ,
+            "MANYHANDS_CONFIG": str(file),
             "_MANYHANDS_COMPLETE": "complete_bash",
             "COMP_WORDS": words,
             "COMP_CWORD": str(len(words.split()) - 1),
@@ -97,7 +127,27 @@ def test_a_shell_completes_commands_and_flags(words, completed):
         check=False,
     )
 
-    assert found.stdout.split() == completed
+    assert (found.stdout.split(), found.stderr) == (completed, "")
+
+
+def test_help_beside_a_candidate_stays_in_its_line_however_narrow_the_terminal():
+    found = subprocess.run(
+        [sys.executable, "-m", "manyhands"],
+        env={
+            **os.environ,
+            "COLUMNS": "40",
+            "_MANYHANDS_COMPLETE": "complete_fish",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+            "_TYPER_COMPLETE_ARGS": "manyhands submit --",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    lines = found.stdout.splitlines()
+    assert len(lines) > 10
+    assert all(line.startswith("--") and "\t" in line for line in lines)
 
 
 def test_a_command_loads_no_other():

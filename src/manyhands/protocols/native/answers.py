@@ -69,6 +69,10 @@ class Stepped(Answer[T], frozen=True, kw_only=True):
     range: Literal["1h", "24h", "7d"]
     queue: str | None
     step_ms: Some
+    rate: Annotated[
+        float | None,
+        Meta(description="jobs that ended a second, in the last seconds; of all queues only"),
+    ]
     total: "Sample"
 
 
@@ -343,13 +347,20 @@ class HeldLease(Struct, frozen=True, gc=False):
 
 
 class Worker(Struct, frozen=True):
-    """A worker that holds leases, with some of them."""
+    """A worker, with some of the leases that it holds."""
 
     realm: str
     name: str | None
     address: str
     leases_count: Count
     leases: list[HeldLease]
+    awaits: Annotated[
+        list[str] | None,
+        Meta(description="the queues it waits for, if it is idle; none: any; null: not waiting"),
+    ] = None
+    seen_at: Annotated[
+        Instant | None, Meta(description="its last request, if it is idle and that is known")
+    ] = None
 
 
 class Event(Struct, frozen=True, gc=False):

@@ -21,6 +21,7 @@ from manyhands.model.reasons import in_words
 from manyhands.model.receipts import ReceiptItem
 from manyhands.model.replies import Changed, Submitted
 from manyhands.model.servers import ServerFacts
+from manyhands.observe.idle import Idle
 from manyhands.protocols.native import answers
 from manyhands.web.envelope import plain
 
@@ -267,6 +268,15 @@ def worker(holder: Holder, jobs: list[Job], leases_count: int) -> answers.Worker
         if held.lease is not None
     ]
     return answers.Worker(holder.realm, holder.name, holder.address, leases_count, leases)
+
+
+def idle_worker(idle: Idle) -> answers.Worker:
+    """A worker that holds none."""
+    holder = idle.holder
+    awaits = None if idle.awaits is None else list(idle.awaits)
+    return answers.Worker(
+        holder.realm, holder.name, holder.address, 0, [], awaits=awaits, seen_at=idle.seen_at
+    )
 
 
 def event(seq: int, happened: Event) -> answers.Event:

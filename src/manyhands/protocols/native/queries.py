@@ -15,6 +15,7 @@ from manyhands.dispatch.obstacles import why_held_back, why_waiting
 from manyhands.model.filter import CONDITIONS, FilterError, Order, read_filter
 from manyhands.model.job import FINISHED, Job
 from manyhands.model.replies import Refusal, Why
+from manyhands.observe.idle import Idle, idle_workers
 from manyhands.protocols.native import answers, builders
 from manyhands.protocols.native.bodies import WAIT_SECONDS_MAX
 from manyhands.protocols.native.refusals import problem
@@ -30,6 +31,7 @@ from manyhands.web.sources import Sources
 _COUNT: Final = 100
 _COUNT_MAX: Final = 1_000
 _LEASES_SHOWN_MAX: Final = 100
+_IDLE_MAX: Final = 10_000
 _NEVER: Final = 1 << 62
 
 
@@ -145,7 +147,8 @@ class ApiQueries:
         """Queues ordered by name."""
         known = self._sources.of_caller.store.live.queues
         polled = await self._sources.of_caller.attention.polled(self._sources.clock.now())
-        await _answer_named(exchange, known, lambda name: self._queue(known[name], polled))
+        query = Query(exchange.query_string)
+        await _answer_named(exchange, query, known, lambda name: self._queue(known[name], polled))
 
     async def queue(self, exchange: Exchange, name: str) -> None:
         """One queue."""
@@ -172,19 +175,34 @@ class ApiQueries:
         )
 
     async def workers(self, exchange: Exchange) -> None:
-        """All workers that hold a lease, by protocol and name."""
-        found = {
-            realm if name is None else f"{realm}/{name}": jobs
-            for (realm, name), jobs in self._sources.of_caller.store.live.holders().items()
+        """Workers that hold a lease, by protocol and name; with ``idle``, the others as well."""
+        query = Query(exchange.query_string)
+        sources = self._sources.of_caller
+        holders = sources.store.live.holders()
+        found: dict[tuple[str, str | None], list[Job] | Idle] = dict(holders)
+        if query.flag("idle"):
+            idle, _ = idle_workers(
+                sources.sleepers,
+                sources.worker_books.values(),
+                holders,
+                sources.clock.now(),
+                _IDLE_MAX,
+            )
+            found |= {(one.holder.realm, one.holder.name): one for one in idle}
+        named = {
+            realm if name is None else f"{realm}/{name}": known
+            for (realm, name), known in found.items()
         }
 
         def show(key: str) -> answers.Worker:
-            jobs = found[key]
-            lease = jobs[0].lease
+            known = named[key]
+            if isinstance(known, Idle):
+                return builders.idle_worker(known)
+            lease = known[0].lease
             assert lease is not None
-            return builders.worker(lease.holder, jobs[:_LEASES_SHOWN_MAX], len(jobs))
+            return builders.worker(lease.holder, known[:_LEASES_SHOWN_MAX], len(known))
 
-        await _answer_named(exchange, found, show)
+        await _answer_named(exchange, query, named, show)
 
     # Events.
 
@@ -224,12 +242,16 @@ class ApiQueries:
     async def schedules(self, exchange: Exchange) -> None:
         """Schedules ordered by name."""
         rows = self._sources.of_caller.store.live.schedules
-        await _answer_named(exchange, rows, lambda name: builders.schedule(rows[name]))
+        query = Query(exchange.query_string)
+        await _answer_named(exchange, query, rows, lambda name: builders.schedule(rows[name]))
 
     async def limits(self, exchange: Exchange) -> None:
         """Named limits."""
         rows, used = self._sources.store.live.limits, self._sources.store.live.limit_used
-        await _answer_named(exchange, rows, lambda name: builders.limit(rows[name], used(name)))
+        query = Query(exchange.query_string)
+        await _answer_named(
+            exchange, query, rows, lambda name: builders.limit(rows[name], used(name))
+        )
 
     async def servers(self, exchange: Exchange) -> None:
         """All servers on this store, the longest running first."""
@@ -270,10 +292,9 @@ class ApiQueries:
 
 
 async def _answer_named(
-    exchange: Exchange, names: Iterable[str], show: Callable[[str], object]
+    exchange: Exchange, query: Query, names: Iterable[str], show: Callable[[str], object]
 ) -> None:
     """Answers with a page of a list ordered by name."""
-    query = Query(exchange.query_string)
     page, last = query.names(names, _COUNT_MAX)
     query.finish()
     await exchange.answer([show(name) for name in page], {"next": last})

@@ -60,11 +60,13 @@ class ApiOperating:
         if name not in RANGES:
             known = ", ".join(RANGES)
             raise Problem(400, "invalid_query", f"range is one of {known}")
-        points = await self._sources.of_caller.history.read(name, queue)
+        history = self._sources.of_caller.history
+        points = await history.read(name, queue)
         beside = {
             "range": name,
             "queue": queue or None,
             "step_ms": RANGES[name].step_ms,
+            "rate": None if queue != ALL_QUEUES else history.rate(),
             "total": builders.sample(points[0].at, merged(point.sample for point in points)),
         }
         await exchange.answer([builders.sample(point.at, point.sample) for point in points], beside)

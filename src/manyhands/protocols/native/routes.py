@@ -64,9 +64,9 @@ def _look(path: str, handler: Any, summary: str, answer: Any, *query: Parameter)
     return Route("GET", f"/api/{path}", handler, summary, _LOOK, answer, query=query)
 
 
-def _by_name(path: str, handler: Any, summary: str, row: Any) -> Route:  # noqa: ANN401 - types
+def _by_name(path: str, handler: Any, summary: str, row: Any, *query: Parameter) -> Route:  # noqa: ANN401
     """A list ordered by name, a page at a time."""
-    return _look(path, handler, summary, Named[list[row]], _AFTER_NAME, _COUNT)
+    return _look(path, handler, summary, Named[list[row]], *query, _AFTER_NAME, _COUNT)
 
 
 def _operation(name: str, summary: str, *, work: bool = False) -> Route:
@@ -204,7 +204,13 @@ _QUERIES: Final = (
     ),
     _by_name("queues", ApiQueries.queues, "List queues by name.", answers.Queue),
     _look("queues/{name:path}", ApiQueries.queue, "One queue.", Answer[answers.Queue]),
-    _by_name("workers", ApiQueries.workers, "List workers that hold a lease.", answers.Worker),
+    _by_name(
+        "workers",
+        ApiQueries.workers,
+        "List workers that hold a lease.",
+        answers.Worker,
+        Parameter("idle", bool, "Also those that wait for work or were seen in the last day."),
+    ),
     _look(
         "events",
         ApiQueries.events,
