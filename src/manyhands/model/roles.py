@@ -79,18 +79,18 @@ class Caller(Struct, frozen=True):
         return f"{mark} {submitter}" if submitter else mark
 
 
-def may_pass_on(submitter: str, other: str) -> bool:
-    """Whether the submitter of a job may give its worker the result of a job of the other one: it
-    is the same caller, or one that may look at all jobs, whose name is not signed.
-    """
-    return not submitter.startswith("@") or submitter.partition(" ")[0] == other.partition(" ")[0]
-
-
 def unsigned(submitter: str) -> str:
     """What the protocol knows the submitter by, without the name of a caller. A protocol that asks
     this must not store a name that begins with ``@``.
     """
     return submitter.partition(" ")[2] if submitter.startswith("@") else submitter
+
+
+def may_pass_on(submitter: str, other: str) -> bool:
+    """Whether the submitter of a job may give its worker the result of a job of the other one: it
+    is the same caller, or one that may look at all jobs, whose name is not signed.
+    """
+    return not submitter.startswith("@") or submitter.partition(" ")[0] == other.partition(" ")[0]
 
 
 # Without an access file, callers on this machine are trusted.
