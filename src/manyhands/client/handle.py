@@ -58,7 +58,9 @@ class Failure(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """P37: where a job stands, and in ``waits`` the sentences that say why it does not go on."""
+    """P37: where a job stands, and in ``waits`` the sentences that say why it does not go on.
+    ``attempts`` are those that failed or were lost, not the one that runs or has succeeded.
+    """
 
     id: str
     queue: str

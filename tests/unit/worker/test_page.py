@@ -9,10 +9,11 @@ def test_running_jobs_are_read_by_another_process_s_view(tmp_path):
     theirs = Page(tmp_path / "page", 3)
     theirs.put(0, ("one", "token-1"), "mail")
     theirs.put(2, ("drei-ä", "token-3"), "größe")
-    assert ours.running() == [(("one", "token-1"), "mail"), (("drei-ä", "token-3"), "größe")]
+    assert ours.begun() == [(("one", "token-1"), "mail"), (("drei-ä", "token-3"), "größe")]
+    assert ours.running() == [("one", "token-1"), ("drei-ä", "token-3")]
     theirs.clear(0)
     theirs.put(2, ("4", "t"), "ä" * 500)
-    [(held, task)] = ours.running()
+    [(held, task)] = ours.begun()
     assert (held, task) == (("4", "t"), "ä" * 64)
     theirs.clear(2)
     assert ours.running() == []

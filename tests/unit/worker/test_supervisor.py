@@ -21,7 +21,7 @@ class FakeChild:
 
     def __init__(self, name: str, *_: object, **__: object) -> None:
         self.name = name
-        self.page = SimpleNamespace(running=list)
+        self.page = SimpleNamespace(begun=list)
         self.orders: list[str] = []
 
     def order(self, text: str) -> None:

@@ -50,7 +50,7 @@ UNKNOWN_TASK: Final = "unknown_task"
 class Crew:
     """The worker's side of a stream, in the running loop. ``want_replacement`` is called when this
     process should make room for a fresh one, ``is_stalled`` again and again while a job that has to
-    run alone waits for others that take long.
+    run alone waits for others that take long. Where nobody hears of that, it runs beside them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Crew:
         options: CrewOptions,
         page: Page | None = None,
         want_replacement: Callable[[str], None] = lambda _: None,
-        is_stalled: Callable[[], None] = lambda: None,
+        is_stalled: Callable[[], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.options = options
@@ -237,7 +237,15 @@ class Crew:
             with contextlib.suppress(ValueError, IndexError):
                 waiting.remove(run)
                 self._end(run, interrupted(run))
-                return
+                break
+        if self._hands.is_held and not self._lonely and not self._is_one_alone():
+            self._hands.is_held = False
+            self._proceed()
+
+    def _is_one_alone(self) -> bool:
+        return any(
+            run.is_lonely and run.slot >= 0 and not run.is_over for run in self._runs.values()
+        )
 
     def resumed(self) -> None:
         """A connection: credit starts anew."""
@@ -315,6 +323,17 @@ class Crew:
             self._start_coroutine(run)
         else:
             self._hands.run_alone(run)
+
+    def _join_others(self) -> None:
+        """The jobs that were to run alone are as all others."""
+        while self._lonely:
+            run = self._lonely.popleft()
+            if run.task.is_async:
+                self._coroutines.append(run)
+            else:
+                self._hands.put(run)
+        self._hands.is_held = False
+        self._proceed()
 
     def _start_coroutine(self, run: Run) -> None:
         self._begin(run)
@@ -512,7 +531,7 @@ class Crew:
                 while waiting[0].arrived < since:
                     self._give_back(waiting.popleft())
         if self._lonely and self._lonely[0].arrived < perf_counter() - _LONELY_SECONDS_MAX:
-            self._is_stalled()
+            (self._is_stalled or self._join_others)()
         if self.options.max_memory is not None and not self.is_draining:
             used = resident_bytes()
             if used > self.options.max_memory and self.tallies.ended:

@@ -85,8 +85,12 @@ class Page:
         """The numbers."""
         return dict(zip(FIELDS, _HEAD.unpack_from(self._map), strict=True))
 
-    def running(self) -> list[Begun]:
-        """The jobs that were begun and not finished."""
+    def running(self) -> list[Held]:
+        """The leases of the jobs that were begun and not finished."""
+        return [each.held for each in self.begun()]
+
+    def begun(self) -> list[Begun]:
+        """These jobs, with their tasks."""
         found: list[Begun] = []
         for slot in range(len(self._tasks)):
             start = _HEAD_BYTES + slot * _RECORD_BYTES

@@ -47,7 +47,7 @@ class Standstill:
             self._child.kill()
             return
         self._asked_at = now
-        running = [each.held for each in self._child.page.running()]
+        running = self._child.page.running()
         if running and self._lost_at is None and stream.is_open:
             # A renewal is refused for a lease that is lost.
             stream.report(renewed=running).add_done_callback(lambda done: self._heard(done, now))

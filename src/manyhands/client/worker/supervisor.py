@@ -167,14 +167,14 @@ class Supervisor:
         self.totals.keep(child.figures)
         # A task may end its process with code 0, too.
         is_death = not child.was_killed and (how.code != 0 or not child.is_leaving)
-        running = child.page.running() if is_death else []
+        begun = child.page.begun() if is_death else []
         child.close()
         if is_death and how.code != messages.UNLOADABLE:
-            ran = named(running)
+            ran = named(begun)
             _log.error("%s, pid %d: %s, while it ran %s", child.name, child.pid, how, ran)
             self.totals.deaths += 1
         if self._stream is not None and how.code != messages.UNLOADABLE:  # else it took no work
-            self._report_end(child.name, str(how), [each.held for each in running])
+            self._report_end(child.name, str(how), [each.held for each in begun])
         if not self._is_stopping:
             self._replace(child, how, lived)
         self._changed.set()
@@ -294,11 +294,11 @@ class Supervisor:
         await stream.close()
 
 
-def named(running: Sequence[Begun]) -> str:
+def named(begun: Sequence[Begun]) -> str:
     """Jobs in words."""
-    shown = [f"job {each.held[0]} of {each.task}" for each in running[:_NAMED_MAX]]
-    if len(running) > _NAMED_MAX:
-        shown.append(f"{len(running) - _NAMED_MAX} more")
+    shown = [f"job {each.held[0]} of {each.task}" for each in begun[:_NAMED_MAX]]
+    if len(begun) > _NAMED_MAX:
+        shown.append(f"{len(begun) - _NAMED_MAX} more")
     return ", ".join(shown) or "no job"
 
 
