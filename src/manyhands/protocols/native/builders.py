@@ -275,7 +275,14 @@ def idle_worker(idle: Idle) -> answers.Worker:
     holder = idle.holder
     awaits = None if idle.awaits is None else list(idle.awaits)
     return answers.Worker(
-        holder.realm, holder.name, holder.address, 0, [], awaits=awaits, seen_at=idle.seen_at
+        holder.realm,
+        holder.name,
+        holder.address,
+        0,
+        [],
+        awaits=awaits,
+        seen_at=idle.seen_at,
+        last_queue=idle.last_queue or None,
     )
 
 
