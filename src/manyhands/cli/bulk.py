@@ -122,7 +122,9 @@ _CONDITIONS: dict[str, tuple[str, Any]] = {
         "text",
         Annotated[
             str | None,
-            _condition("--text", "TEXT", "Only jobs with this text in their payload."),
+            _condition(
+                "--text", "TEXT", "Only jobs with this text in their payload, name or failure."
+            ),
         ],
     ),
 }
