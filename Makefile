@@ -52,8 +52,8 @@ serve: setup ## start the server; ARGS='--http 127.0.0.1:8080' passes options
 	@exec $(BIN)/manyhands serve $(ARGS)
 
 .PHONY: demo
-demo: setup ## start a server with simulated traffic over every protocol, to look at
-	@exec $(BIN)/python examples/demo.py
+demo: setup ## start a server with simulated traffic, to look at; ARGS=--free-ports beside another
+	@exec $(BIN)/python examples/demo.py $(ARGS)
 
 .PHONY: serve-cluster
 serve-cluster: setup ## start three servers on a private PostgreSQL; kill one and watch

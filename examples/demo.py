@@ -418,7 +418,10 @@ def serve(folder: Path, *, free_ports: bool) -> tuple[subprocess.Popen[bytes], d
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.terminate()
-            raise SystemExit("The server did not start; see above.")
+            raise SystemExit(
+                "The server did not start; see above. `make demo ARGS=--free-ports` takes ports "
+                "that are free."
+            )
         time.sleep(0.05)
     return process, json.loads(ready.read_text())
 

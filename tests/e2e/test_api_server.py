@@ -178,7 +178,7 @@ def test_an_idle_worker_is_listed_with_what_it_waits_for(api, queue):
 
     assert (worker["awaits"], worker["leases_count"], unasked) == ([queue], 0, [])
     assert (busy["awaits"], busy["leases_count"]) == (None, 1)
-    assert (after["awaits"], after["leases_count"]) == (None, 0)
+    assert (after["awaits"], after["leases_count"], after["last_queue"]) == (None, 0, queue)
     assert after["seen_at"] <= time.time() * 1000
 
 

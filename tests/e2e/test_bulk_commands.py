@@ -76,6 +76,14 @@ def test_jobs_are_moved_and_get_a_priority(served, api, queue):
     assert counts(api, f"{queue}-2") == {"ready": 2}
 
 
+def test_a_filter_that_matches_nothing_is_said_to(served, api, queue):
+    api.results("submit", queue=queue)
+
+    ended = talk(served, "retry", "--queue", f"{queue}-misspelt", "--yes")
+
+    assert (ended.returncode, ended.stdout) == (0, "No job matches; nothing was done.\n")
+
+
 def test_operations_are_listed_and_shown(served, api, queue):
     begun = api.results("bulk", action="cancel", filter={"queue": queue})
     ended(api, begun["id"])

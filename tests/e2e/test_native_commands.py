@@ -243,6 +243,18 @@ def test_jobs_are_searched_as_on_the_pages(served, api, queue):
     assert [row[0] for row in lines(served, "jobs", ids[1][-10:])] == [ids[1]]
 
 
+def test_a_pipe_that_gets_only_some_jobs_is_told_so(served, api, queue):
+    api.results("submit", items=[{"queue": queue}] * 101)
+
+    some = talk(served, "jobs", f"queue:{queue}")
+    every = talk(served, "jobs", f"queue:{queue}", "-n", "0")
+    chosen = talk(served, "jobs", f"queue:{queue}", "-n", "7")
+
+    assert (len(some.stdout.splitlines()), len(every.stdout.splitlines())) == (100, 101)
+    assert some.stderr == "manyhands: only the first 100; -n 0 lists all.\n"
+    assert (every.stderr, chosen.stderr) == ("", "")
+
+
 def test_a_search_that_cannot_be_read_is_explained(served):
     ended = talk(served, "jobs", "colour:red")
 

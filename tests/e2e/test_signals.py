@@ -1,7 +1,10 @@
 """Signals to the real program: none of them kills it; two of them stop it, gently or at once."""
 
+import contextlib
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -11,7 +14,16 @@ import pytest
 
 from manyhands.protocols.gearman import codec as wire
 from tests.e2e.gearman_talk import GearmanTalk
-from tests.e2e.serving import is_gone, run, serving, special_file, start, wait_until
+from tests.e2e.serving import (
+    command,
+    environment,
+    is_gone,
+    run,
+    serving,
+    special_file,
+    start,
+    wait_until,
+)
 
 GEARMAN = ("--gearman", "127.0.0.1:0", "--http", "off")
 
@@ -185,3 +197,36 @@ def test_a_writer_that_hangs_ends_the_server_with_an_error_in_time(tmp_path):
     assert is_gone(writer)
     with serving(tmp_path):
         pass  # nothing is left that would keep the next one from starting
+
+
+def test_a_server_whose_terminal_is_closed_stops_in_order(tmp_path):
+    ready, data, screen = (tmp_path / name for name in ("ready", "data", "screen"))
+    off = [word for name in ("http", "dwork", "wmp", "amqp") for word in (f"--{name}", "off")]
+    files = ("--data", str(data), "--ready-file", str(ready))
+    words = command("serve", *off, "--gearman", "127.0.0.1:0", *files)
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execve(words[0], words, environment())
+    try:
+        wait_until(ready.exists)
+        os.kill(pid, signal.SIGHUP)
+        wait_until(lambda: b"SIGHUP is ignored" in _shown(terminal, screen))
+        assert ready.exists()
+
+        os.close(terminal)
+
+        wait_until(lambda: is_gone(pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert not ready.exists()
+
+
+def _shown(terminal: int, screen: Path) -> bytes:
+    """All that a terminal has shown so far."""
+    with screen.open("ab") as file:
+        while select.select([terminal], [], [], 0)[0]:
+            file.write(os.read(terminal, 65_536))
+    return screen.read_bytes()

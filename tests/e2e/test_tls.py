@@ -111,6 +111,22 @@ def test_http_is_served_with_and_without_tls_at_once(served, authority):
     assert served.addresses["http_tls"] in (served.folder / "stdout").read_text()
 
 
+def test_a_command_says_what_is_wrong_with_tls(served, authority):
+    no_tls = run("status", "--url", f"https://{served.addresses['http']}")
+    not_trusted = run("status", "--url", https(served))
+    trusted = subprocess.run(
+        command("status", "--url", https(served)),
+        env={**environment(), "MANYHANDS_CA": str(authority.file)},
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+
+    assert "it does not speak TLS there; try http instead of https." in no_tls.stderr
+    assert "its certificate is not trusted" in not_trusted.stderr
+    assert "MANYHANDS_CA" in not_trusted.stderr
+    assert trusted.returncode == 0
+
+
 def test_large_bodies_arrive_and_leave_over_tls(served, authority):
     content = os.urandom(3 * 2**20).hex()
     with httpx.Client(verify=authority.context(), timeout=SECONDS_MAX) as client:

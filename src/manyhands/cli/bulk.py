@@ -122,7 +122,9 @@ _CONDITIONS: dict[str, tuple[str, Any]] = {
         "text",
         Annotated[
             str | None,
-            _condition("--text", "TEXT", "Only jobs with this text in their payload."),
+            _condition(
+                "--text", "TEXT", "Only jobs with this text in their payload, name or failure."
+            ),
         ],
     ),
 }
@@ -202,7 +204,11 @@ class _Operation:
             return True
         if not sys.stdin.isatty():
             fail(f"{_jobs(preview)}: use --yes to continue without a question.")
-        return typer.confirm(f"{self._words[0].format(_jobs(preview))}?", err=True)
+        try:
+            return typer.confirm(f"{self._words[0].format(_jobs(preview))}?", err=True)
+        except typer.Abort:
+            typer.echo(err=True)
+            return False
 
     def _print(self, facts: dict[str, Any], sentence: str) -> None:
         typer.echo(msgspec.json.encode(facts).decode() if self._flags["as_json"] else sentence)

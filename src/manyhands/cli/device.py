@@ -55,9 +55,9 @@ def device(
 
     It runs until interrupted. It stores nothing, so it may be stopped, replaced and chained at
     will. With MANYHANDS_CURVE_SERVER it encrypts what it sends to managers, with --curve-key also
-    what it exchanges with workers. Managers know it as one caller, whoever works behind it; so
-    --access says who may. When it stops, it prints how many messages it carried, and how many it
-    dropped and why.
+    what it exchanges with workers. Managers see one caller, whatever workers are behind it, so
+    --access says which of them may connect. When it stops, it prints how many messages it carried,
+    and how many it dropped and why.
 
     Examples:
 

@@ -151,7 +151,15 @@ def _plain_numbers(kind: Any) -> Any:  # noqa: ANN401
             raise typer.BadParameter(sentence, ctx, parameter) from None
 
     plain.convert = convert
+    plain._describe_range = lambda: _range(least, most)  # noqa: SLF001 - it has no other name
     return plain
+
+
+def _range(least: float | None, most: float | None) -> str:
+    """The numbers that fit, for the help."""
+    if least is None:
+        return f"at most {most}"
+    return f"at least {least}" if most is None else f"{least} to {most}"
 
 
 def _name_values(command: Any) -> None:  # noqa: ANN401
@@ -160,6 +168,11 @@ def _name_values(command: Any) -> None:  # noqa: ANN401
         kind = getattr(parameter, "type", None)
         if kind is not None and kind.name.partition(" ")[0] in ("int", "integer", "float"):
             parameter.type = _plain_numbers(kind)
+        default = getattr(parameter, "show_default", None)
+        if isinstance(default, str) and parameter.param_type_name == "option":
+            # Typer would put it in parentheses within its brackets.
+            parameter.help = f"{parameter.help}  [default: {default}]"
+            parameter.show_default = False
         if parameter.metavar is None and not getattr(parameter, "is_flag", False):
             if parameter.param_type_name == "argument":
                 several = "..." if parameter.nargs != 1 else ""

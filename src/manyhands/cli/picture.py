@@ -78,7 +78,7 @@ def take_picture(link: HttpLink) -> Picture:
         link.every("/api/workers"),
         link.get("/api/attention"),
         whole,
-        history["rate"],
+        history.get("rate"),
         _readiness(link),
     )
 

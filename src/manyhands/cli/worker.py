@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyhands.cli.durations import METAVAR, seconds
 from manyhands.cli.stores import fail
 
 if TYPE_CHECKING:
@@ -27,29 +28,54 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
         typer.Argument(metavar="[MODULE:APP]", help=f"{_APP_HELP} Needed unless --django."),
     ] = None,
     processes: Annotated[
-        str, _option("--processes", "Child processes; auto: one for each core.", "-p")
+        str,
+        _option(
+            "--processes",
+            "Child processes; auto: one for each core.",
+            "-p",
+            metavar="NUMBER|auto",
+        ),
     ] = "1",
     concurrency: Annotated[
         int, _option("--concurrency", "Jobs at once in each process.", "-c", min=1)
     ] = 16,
     queues: Annotated[
-        str | None, _option("--queues", "Queues of the app, names or patterns, with commas.")
+        str | None,
+        _option(
+            "--queues",
+            "Queues of the app, names or patterns, with commas.",
+            metavar="QUEUE,…",
+        ),
     ] = None,
     order: Annotated[
-        str, _option("--order", "priority_in_turns, or listed: queues one after the other.")
+        str,
+        _option(
+            "--order",
+            "Jobs by priority, queues in turns; or queues one after the other, as listed.",
+            metavar="priority_in_turns|listed",
+        ),
     ] = "priority_in_turns",
     server: Annotated[
-        str | None, _option("--server", "Address of the server, instead of the app's.")
+        str | None,
+        _option("--server", "Address of the server, instead of the app's.", "--url", metavar="URL"),
     ] = None,
     name: Annotated[
-        str | None, _option("--name", "First part of the workers' names; default: the host's.")
+        str | None,
+        _option("--name", "First part of the workers' names; default: the host's.", metavar="NAME"),
     ] = None,
     ahead: Annotated[
         int | None,
         _option("--ahead", "Most jobs fetched ahead; default: by run time.", min=0, max=500),
     ] = None,
     grace: Annotated[
-        float, _option("--grace", "Seconds that running jobs may take after SIGTERM.", min=0)
+        float,
+        _option(
+            "--grace",
+            "Time that running jobs get to finish after SIGTERM.",
+            metavar=METAVAR,
+            parser=seconds(),
+            show_default="30s",
+        ),
     ] = 30.0,
     max_jobs: Annotated[
         int | None, _option("--max-jobs", "Replace a process after so many jobs.", min=1)
@@ -57,10 +83,16 @@ def worker(  # noqa: PLR0913, PLR0917 - one for each flag
     max_memory: Annotated[
         int | None, _option("--max-memory", "Replace a process above so many MiB.", min=1)
     ] = None,
-    log_format: Annotated[str, _option("--log-format", "text or json.")] = "text",
-    log_level: Annotated[str, _option("--log-level", "debug, info, warning or error.")] = "info",
+    log_format: Annotated[
+        str, _option("--log-format", "Format of the log.", metavar="text|json")
+    ] = "text",
+    log_level: Annotated[
+        str,
+        _option("--log-level", "Minimum level of log lines.", metavar="debug|info|warning|error"),
+    ] = "info",
     metrics: Annotated[
-        str | None, _option("--metrics", "Serve metrics and /healthz there: HOST:PORT.")
+        str | None,
+        _option("--metrics", "Serve metrics and /healthz there.", metavar="HOST:PORT"),
     ] = None,
     *,
     reload: Annotated[

@@ -107,6 +107,8 @@ def _idle_row(worker: Mapping[str, Any], now: int, *, live: bool) -> Row:
     awaits, seen_at = worker["awaits"], worker["seen_at"]
     if awaits is not None:
         waits = Cell(f"waits for {', '.join(awaits) or 'any'}" if live else ",".join(awaits), "dim")
+    elif live and worker["last_queue"]:
+        waits = Cell(f"last in {worker['last_queue']}", "dim")
     else:
         waits = Cell(NOTHING, "dim")
     seen = ago(seen_at, now) if live or seen_at is None else str(seen_at)
@@ -115,4 +117,4 @@ def _idle_row(worker: Mapping[str, Any], now: int, *, live: bool) -> Row:
 
 def _who(worker: Mapping[str, Any]) -> Row:
     name = Cell(worker["name"] or NOTHING, "bold" if worker["leases"] else "")
-    return [name, worker["realm"], worker["address"], number(worker["leases_count"])]
+    return [name, worker["realm"], worker["address"] or NOTHING, number(worker["leases_count"])]

@@ -15,6 +15,7 @@ class Idle(Struct, frozen=True):
     holder: Holder
     awaits: tuple[str, ...] | None  # the queues it waits for, none: any; None: it does not wait
     seen_at: int | None
+    last_queue: str = ""
 
 
 def idle_workers(
@@ -34,12 +35,13 @@ def idle_workers(
             seen.add((holder.realm, holder.name))
             book = by_realm.get(holder.realm)
             record = book and book.record(holder.name or holder.address)
-            found.append(Idle(holder, sleeper.queues, record.seen_at if record else None))
+            seen_at, last = (record.seen_at, record.queue) if record else (None, "")
+            found.append(Idle(holder, sleeper.queues, seen_at, last))
     left_out = 0
     for book in books:
         idle = [one for one in book.records(now) if (book.realm, one.name) not in seen]
         found += [
-            Idle(Holder(book.realm, one.name, one.address), None, one.seen_at)
+            Idle(Holder(book.realm, one.name, one.address), None, one.seen_at, one.queue)
             for one in idle[:count_max]
         ]
         left_out += max(0, len(idle) - count_max)

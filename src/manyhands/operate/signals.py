@@ -32,15 +32,29 @@ def listen_to_signals(
     watched: WatchedFiles,
 ) -> None:
     """Installs the handlers. ``remove_files`` is called before an immediate exit."""
+    on_terminal = _is_on_terminal()
+
+    def hung_up() -> None:
+        if on_terminal and not _is_on_terminal():
+            # Its window was closed: nobody sees it any more, and nobody could end it with Ctrl-C.
+            _stop(condition, remove_files)
+        else:
+            _read_again(log_file, watched)
+
     actions: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: _stop(condition, remove_files),
         signal.SIGINT: lambda: _stop(condition, remove_files),
         signal.SIGUSR1: condition.stopping.set,
-        signal.SIGHUP: lambda: _read_again(log_file, watched),
+        signal.SIGHUP: hung_up,
         signal.SIGUSR2: log_state,
     }
     for number, action in actions.items():
         loop.add_signal_handler(number, action)
+
+
+def _is_on_terminal() -> bool:
+    """Whether one of the standard streams is a terminal that is still there."""
+    return any(map(os.isatty, range(3)))
 
 
 def _stop(condition: Condition, remove_files: Callable[[], None]) -> None:

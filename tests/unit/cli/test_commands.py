@@ -43,6 +43,8 @@ def test_the_values_of_flags_are_named_by_what_they_are(capsys, monkeypatch):
             out = explained([row.name, *([name] if name else [])])
             assert "range>" not in out
             assert "<str>" not in out
+            assert "<=x" not in out
+            assert "default: (" not in out
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

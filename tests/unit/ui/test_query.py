@@ -48,6 +48,7 @@ def problem(text: str) -> str:
         ("failure:ab12", Filter(failure="ab12")),
         ("age>90", Filter(submitted_before=NOW - 90_000)),
         ("age>1.5h", Filter(submitted_before=NOW - 5_400_000)),
+        ("age>1h30m", Filter(submitted_before=NOW - 5_400_000)),
         ("age<2d", Filter(submitted_after=NOW - 172_800_000)),
         (
             "age>1h age<1d",

@@ -361,6 +361,9 @@ class Worker(Struct, frozen=True):
     seen_at: Annotated[
         Instant | None, Meta(description="its last request, if it is idle and that is known")
     ] = None
+    last_queue: Annotated[
+        str | None, Meta(description="of its last job, if it is idle and that is known")
+    ] = None
 
 
 class Event(Struct, frozen=True, gc=False):

@@ -21,7 +21,6 @@ from manyhands.model.reasons import in_words
 from manyhands.model.receipts import ReceiptItem
 from manyhands.model.replies import Changed, Submitted
 from manyhands.model.servers import ServerFacts
-from manyhands.observe.idle import Idle
 from manyhands.protocols.native import answers
 from manyhands.web.envelope import plain
 
@@ -270,12 +269,19 @@ def worker(holder: Holder, jobs: list[Job], leases_count: int) -> answers.Worker
     return answers.Worker(holder.realm, holder.name, holder.address, leases_count, leases)
 
 
-def idle_worker(idle: Idle) -> answers.Worker:
+def idle_worker(
+    holder: Holder, awaits: Sequence[str] | None, seen_at: int | None, last_queue: str
+) -> answers.Worker:
     """A worker that holds none."""
-    holder = idle.holder
-    awaits = None if idle.awaits is None else list(idle.awaits)
     return answers.Worker(
-        holder.realm, holder.name, holder.address, 0, [], awaits=awaits, seen_at=idle.seen_at
+        holder.realm,
+        holder.name,
+        holder.address,
+        0,
+        [],
+        awaits=None if awaits is None else list(awaits),
+        seen_at=seen_at,
+        last_queue=last_queue or None,
     )
 
 

@@ -197,7 +197,9 @@ class ApiQueries:
         def show(key: str) -> answers.Worker:
             known = named[key]
             if isinstance(known, Idle):
-                return builders.idle_worker(known)
+                return builders.idle_worker(
+                    known.holder, known.awaits, known.seen_at, known.last_queue
+                )
             lease = known[0].lease
             assert lease is not None
             return builders.worker(lease.holder, known[:_LEASES_SHOWN_MAX], len(known))
