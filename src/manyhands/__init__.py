@@ -60,6 +60,7 @@ else:
         "manyhands.embedding": ("embedded",),
     }
     _MODULES = {name: module for module, names in _PLACES.items() for name in names}
+    __all__ = [*_MODULES]  # noqa: PLE0604 - all of them are names
 
     def __getattr__(name):
         module = _MODULES.get(name)

@@ -5,6 +5,7 @@ import contextlib
 import multiprocessing
 import socket
 import threading
+import tracemalloc
 import warnings
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,7 @@ import pytest
 from manyhands import (
     App,
     Backoff,
+    Client,
     Fail,
     Handle,
     JobCancelled,
@@ -32,7 +34,7 @@ from manyhands import (
 from manyhands.client.ids import id_of, new_id
 from tests.e2e.cutting_proxy import DOWN, UP, cutting
 from tests.e2e.python_hands import working
-from tests.e2e.serving import SECONDS_MAX, own_address, serving, start
+from tests.e2e.serving import SECONDS_MAX, own_address, serving, start, wait_until
 
 
 @pytest.fixture
@@ -192,17 +194,28 @@ def test_p36_results_that_are_gone_are_said_to_be_gone(app, queue):
         add.submit(1).result(SECONDS_MAX)
 
 
-def test_p36_ten_thousand_handles_are_awaited_over_one_stream(app, queue):
-    add = declare_add(app, queue)
-    handles = add.map(range(10_000))
+def test_p36_ten_thousand_handles_are_awaited_over_one_stream(served, app, queue):
+    """And whoever gives up waiting leaves nothing behind."""
+    with cutting(served.addresses["http"]) as (address, cuts):
+        submitter = App(address, timeout=SECONDS_MAX)
+        handles = declare_add(submitter, queue).map(range(10_000))
+        assert len({handle.id for handle in handles}) == 10_000
 
-    assert len({handle.id for handle in handles}) == 10_000
-    done, pending = wait(handles, timeout=0.01)
-    assert not done
-    assert len(pending) == 10_000
-    app.client.request("POST", "/api/bulk", {"action": "cancel", "filter": {"queue": queue}})
-    assert len(list(as_completed(handles, SECONDS_MAX))) == 10_000
-    assert all(not handle.has_succeeded for handle in handles)
+        tracemalloc.start()
+        sizes = []
+        for _ in range(4):
+            done, pending = wait(handles, timeout=0.01)
+            assert (len(done), len(pending)) == (0, 10_000)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 10_000 * 400)
+        tracemalloc.stop()
+
+        app.client.request("POST", "/api/bulk", {"action": "cancel", "filter": {"queue": queue}})
+        assert len(list(as_completed(handles, SECONDS_MAX))) == 10_000
+        assert all(not handle.has_succeeded for handle in handles)
+        assert cuts.connections_count == 1
+        submitter.close()
+    assert max(sizes) < 10_000 * 2_000
 
 
 def test_p37_the_status_says_why_a_job_does_not_go_on(app, queue):
@@ -217,6 +230,40 @@ def test_p37_the_status_says_why_a_job_does_not_go_on(app, queue):
     with pytest.raises(Refused) as found:
         app.handle(new_id()).status()
     assert found.value.code == "unknown_job"
+
+
+def test_p37_the_status_names_progress_worker_times_and_the_last_failure(app, queue):
+    reported, may_end = threading.Event(), threading.Event()
+
+    @app.task(name=queue, retries=1, backoff=Backoff(first=0))
+    def work() -> None:
+        job = current_job()
+        if job.attempt == 1:
+            raise KeyError("first")
+        job.progress(3, 8)
+        reported.set()
+        may_end.wait(SECONDS_MAX)
+
+    begun = datetime.now(UTC)
+    with app.worker(name="hand"):
+        handle = work.submit()
+        assert reported.wait(SECONDS_MAX)
+        wait_until(lambda: handle.status().progress == (3, 8))
+        running = handle.status()
+        may_end.set()
+        handle.result(SECONDS_MAX)
+    ended = handle.status()
+
+    assert (running.state, running.attempts) == ("leased", 1)
+    assert running.failure is not None
+    assert (running.failure.code, running.failure.message) == ("KeyError", "'first'")
+    assert running.worker is not None
+    assert running.worker.startswith("hand-")
+    assert running.finished_at is None
+    assert ended.finished_at is not None
+    assert begun - timedelta(seconds=5) < ended.submitted_at <= running.entered_at
+    assert running.entered_at <= ended.finished_at
+    assert ended.worker is None
 
 
 def test_p39_cancel_says_whether_the_job_was_unfinished(app, queue):
@@ -289,6 +336,40 @@ def test_p11_options_travel_with_the_job(app, api, queue):
     assert shown["state"] == "delayed"
     assert shown["deadline_at"] == round(tomorrow.timestamp() * 1000)
     assert "attempts_max" not in api.get(f"jobs/{plain.id}")["terms"]
+
+
+def test_p11_an_app_has_defaults_for_all_of_its_tasks(served, api, queue):
+    app = App(served.url, defaults={"retries": 1, "tags": ["red"], "queue": queue})
+    plain, own = declare_add(app, f"{queue}_1"), declare_add(app, f"{queue}_2", retries=7)
+
+    shown = [api.get(f"jobs/{task.submit(1).id}") for task in (plain, own, own.using(tags=["x"]))]
+
+    assert [each["terms"]["attempts_max"] for each in shown] == [2, 8, 8]
+    assert [each["tags"] for each in shown] == [["red"], ["red"], ["x"]]
+    assert {each["queue"] for each in shown} == {queue}
+    with pytest.raises(TypeError, match="defaults has no option 'retry'"):
+        App(served.url, defaults={"retry": 1})
+    app.close()
+
+
+def test_p5_the_apps_own_types_travel_as_its_functions_say(served, queue):
+    def encode(value: object) -> object:
+        if isinstance(value, complex):
+            return [value.real, value.imag]
+        raise NotImplementedError
+
+    def decode(kind: type, value: object) -> object:
+        return complex(*value) if kind is complex else value
+
+    app = App(served.url, encode=encode, decode=decode)
+
+    @app.task(name=queue)
+    def conjugate(numbers: list[complex]) -> dict[str, complex]:
+        return {str(index): number.conjugate() for index, number in enumerate(numbers)}
+
+    with app.worker():
+        assert conjugate.submit([1 + 2j]).result(SECONDS_MAX) == {"0": 1 - 2j}
+    app.close()
 
 
 def test_p11_every_option_arrives(app, api, queue):
@@ -555,11 +636,13 @@ def test_p18_a_batch_is_all_or_nothing(app, queue):
 def test_p18_a_batch_in_slices_adds_only_what_is_missing(app, queue):
     add = declare_add(app, queue)
 
-    async def twice() -> list[str]:
+    async def run(count: int) -> list[str]:
         async with app.batch(atomic=False):
-            return [handle.id for handle in await add.using(key="run7").amap(range(1_100))]
+            return [handle.id for handle in await add.using(key="run7").amap(range(count))]
 
-    assert asyncio.run(twice()) == asyncio.run(twice())
+    some, everything = asyncio.run(run(700)), asyncio.run(run(1_100))
+    assert everything[:700] == some
+    assert everything == asyncio.run(run(1_100))
     [counts] = [each["counts"] for each in app.client.queues() if each["name"] == queue]
     assert counts["ready"] == 1_100
 
@@ -1004,6 +1087,46 @@ def test_p33_a_forked_child_opens_its_own_stream(app, served, queue):
 
 
 # Clients.
+
+
+def test_p31_coroutines_have_such_a_client_too(served, queue):
+    async def use() -> None:
+        client = Client(served.url)
+        handle = await client.submit_raw(queue, b"\x00\xff", key="one", priority=2)
+        assert (await client.submit_raw(queue, b"other", key="one")).id == handle.id
+        many = await client.submit_many(queue, ["a", "b"], depends_on=[handle])
+        found = [job["id"] async for job in client.jobs(queue=queue)]
+        assert set(found) == {each.id for each in (handle, *many)}
+        await client.cancel(handle.id)
+        assert (await client.handle(many[0].id).astatus()).state == "cancelled"
+        await client.retry(handle.id)
+        assert (await handle.astatus()).state == "ready"
+        assert queue in [each["name"] for each in await client.queues()]
+        assert (await client.schedules(), await client.limits()) == ([], [])
+        async for event in client.events():
+            assert event["seq"]
+            break
+        with pytest.raises(Refused) as found_error:
+            await client.request("GET", "/api/nothing")
+        assert found_error.value.code == "not_found"
+        await client.close()
+        with pytest.raises(Refused, match="closed"):
+            await client.submit_raw(queue, b"")
+
+    asyncio.run(use())
+
+
+def test_p40_a_refusal_has_the_code_the_sentence_and_the_detail_of_the_api(app, queue):
+    handle = app.client.submit_raw(queue, b"1")
+    body = {"id": handle.id, "queue": f"{queue}_2", "payload": 1, "on_existing": "keep"}
+
+    with pytest.raises(Refused) as found:
+        app.client.request("POST", "/api/submit", body)
+
+    assert found.value.code == "in_other_queue"
+    assert found.value.message == f"job {handle.id} is ready in queue {queue!r}"
+    assert found.value.detail == {"id": handle.id, "queue": queue, "state": "ready"}
+    assert str(found.value) == f"{found.value.message} (in_other_queue)"
 
 
 def test_p31_clients_without_tasks_reach_everything(served, queue):

@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import subprocess
+import termios
 import threading
 
 from manyhands import App
@@ -11,7 +12,7 @@ from tests.e2e.serving import SECONDS_MAX, command, environment
 from tests.e2e.working import until, write_module
 
 CODE = """
-    import sys
+    import sys, time
     from manyhands import App
 
     app = App()
@@ -19,7 +20,18 @@ CODE = """
     @app.task(name="QUEUE", retries=0)
     def work(number: int) -> int:
         return 1 // number
+
+    @app.task(name="QUEUE-print")
+    def write(seconds: float) -> None:
+        print(1)
+        time.sleep(seconds)  # the view is drawn meanwhile
+        sys.stderr.write("two\\n")
+        time.sleep(seconds)
+        print("th", end="", flush=True)
+        time.sleep(seconds)
+        print("ree")
 """
+COLUMNS = 60  # too few for the view
 
 
 class Screen:
@@ -50,6 +62,9 @@ class Screen:
                 case "\v":
                     rows[-1].clear()
                 case _:
+                    if column == COLUMNS:
+                        rows.append([])
+                        column = 0
                     row = rows[-1]
                     row += " " * (column - len(row))
                     row[column : column + 1] = character
@@ -64,8 +79,12 @@ def test_p53_a_terminal_shows_what_a_worker_does_and_mixes_nothing(served, queue
     @app.task(name=queue, retries=0)
     def work(number: int) -> int: ...
 
+    @app.task(name=f"{queue}-print")
+    def write(seconds: float) -> None: ...
+
     write_module(tmp_path, CODE.replace("QUEUE", queue))
     near, far = pty.openpty()
+    termios.tcsetwinsize(far, (25, COLUMNS))
     screen = Screen(near)
     process = subprocess.Popen(
         command("worker", "tasks:app"),
@@ -78,7 +97,9 @@ def test_p53_a_terminal_shows_what_a_worker_does_and_mixes_nothing(served, queue
     try:
         until(lambda: "1 process · 0 running" in screen.rows()[-1], screen.rows)
         work.map([1, 1, 1, 0])
-        until(lambda: "3 completed · 1 failed" in screen.rows()[-1], screen.rows)
+        until(lambda: "3 completed · 1 f" in screen.rows()[-1], screen.rows)
+        write.submit(1.5).result(SECONDS_MAX)
+        until(lambda: "4 completed · 1 f" in screen.rows()[-1], screen.rows)
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS_MAX) == 0
     finally:
@@ -87,6 +108,7 @@ def test_p53_a_terminal_shows_what_a_worker_does_and_mixes_nothing(served, queue
         os.close(near)
     *reported, last = screen.rows()
     assert last == ""
-    assert not [row for row in reported if " completed ·" in row]
-    assert sum("ZeroDivisionError" in row for row in reported) == 1
+    assert not [row for row in reported if " running ·" in row]
+    assert "ZeroDivisionError" in "".join(reported)
+    assert [row for row in reported if row in ("1", "two", "three")] == ["1", "two", "three"]
     app.close()

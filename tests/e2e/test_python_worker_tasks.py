@@ -12,7 +12,17 @@ from datetime import UTC, datetime, timedelta
 import opentelemetry.trace
 import pytest
 
-from manyhands import App, Cancelled, Fail, JobCancelled, JobFailed, Retry, current_job, gather
+from manyhands import (
+    App,
+    Backoff,
+    Cancelled,
+    Fail,
+    JobCancelled,
+    JobFailed,
+    Retry,
+    current_job,
+    gather,
+)
 from tests.e2e.serving import SECONDS_MAX, serving
 from tests.e2e.working import until
 
@@ -149,6 +159,56 @@ def test_p45_a_job_that_waits_behind_a_slow_one_is_given_back_to_others(app, que
                 assert handle.status().attempts == 0  # charged ones
         may_end.set()
         assert handles[0].result(timeout=SECONDS_MAX) == -1
+
+
+class Suspicion:
+    """A job whose last worker died, and which therefore has to run alone, beside one that runs."""
+
+    def __init__(self, app: App, queue: str) -> None:
+        self.may_end, self.began = threading.Event(), threading.Event()
+
+        @app.task(name=queue)
+        def hold() -> None:
+            self.began.set()
+            self.may_end.wait(2 * SECONDS_MAX)
+
+        @app.task(name=f"{queue}-suspect", backoff=Backoff(first=2, jitter=0))
+        def suspect() -> int:
+            return current_job().attempt
+
+        @app.task(name=f"{queue}-other", priority=9)
+        def other() -> int:
+            return 1
+
+        self.other = other
+        self.handle = suspect.submit()
+        claim = {"queue": f"{queue}-suspect", "worker": queue}
+        [lease] = app.client.request("POST", "/api/claim", claim)
+        running = [{"id": self.handle.id, "token": lease["token"]}]
+        app.client.request("POST", "/api/depart", {"worker": queue, "running": running})
+        self.held = hold.submit()
+
+    def finish(self) -> None:
+        self.may_end.set()
+        self.held.result(SECONDS_MAX)
+
+
+def test_p49_a_worker_without_a_supervisor_runs_a_suspect_beside_long_jobs_in_the_end(app, queue):
+    suspicion = Suspicion(app, queue)
+    with app.worker(concurrency=2):
+        assert suspicion.began.wait(SECONDS_MAX)
+        assert suspicion.handle.result(SECONDS_MAX) == 2
+        suspicion.finish()
+
+
+def test_p49_a_suspect_that_is_cancelled_holds_nothing_up(app, queue):
+    suspicion = Suspicion(app, queue)
+    with app.worker(concurrency=2):
+        assert suspicion.began.wait(SECONDS_MAX)
+        until(lambda: suspicion.handle.status().state == "leased")
+        assert suspicion.handle.cancel()
+        assert suspicion.other.submit().result(SECONDS_MAX) == 1
+        suspicion.finish()
 
 
 def test_p48_a_coroutine_that_blocks_the_loop_keeps_its_job(app, queue):

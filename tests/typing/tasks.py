@@ -131,7 +131,7 @@ async def coroutine() -> None:
     async for found in as_completed([handle]):
         assert_type(found, Handle[str])
     async for news in handle.news():
-        assert_type(news.progress, tuple[float, float] | None)
+        assert_type(news.progress, tuple[int, int] | None)
     async with app.batch():
         await thumbnail.asubmit("a.png")
     await thumbnail.asubmit(1)  # error

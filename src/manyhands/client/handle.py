@@ -58,7 +58,9 @@ class Failure(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True, kw_only=True):
-    """P37: where a job stands, and in ``waits`` the sentences that say why it does not go on."""
+    """P37: where a job stands, and in ``waits`` the sentences that say why it does not go on.
+    ``attempts`` are those that failed or were lost, not the one that runs or has succeeded.
+    """
 
     id: str
     queue: str
@@ -82,8 +84,8 @@ class Status(Struct, frozen=True, kw_only=True):
 class News(Struct, frozen=True):
     """P38: what happens to a job: progress, a piece of its result, or its end."""
 
-    progress: tuple[float, float] | None = None  # done, and all or 0
-    seconds_left: float | None = None
+    progress: tuple[int, int] | None = None  # done, and all or 0
+    seconds_left: int | None = None
     partial: bytes | None = None
     is_warning: bool = False
     state: str | None = None  # at the end

@@ -128,7 +128,7 @@ class Heard(Struct, array_like=True, frozen=True):
 
     kind: int
     id: str
-    progress: list[float | None] | None = None  # done, all (0: unknown), seconds left
+    progress: list[int | None] | None = None  # done, all (0: unknown), seconds left
     partial: bytes | None = None
     warning: bool = False
 

@@ -18,6 +18,9 @@ from manyhands.client.errors import (
 )
 
 _SAFE: Final = frozenset({"GET", "HEAD"})
+# Statuses of proxies that have no server at the moment. The gateways may have passed a request on.
+_GATEWAYS: Final = frozenset({502, 504})
+_PASSING: Final = _GATEWAYS | {429, 503}
 
 
 class _Envelope(msgspec.Struct):
@@ -27,6 +30,14 @@ class _Envelope(msgspec.Struct):
 
 
 _read: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+class _NoServerError(OSError):
+    """A proxy answered by itself."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"a proxy answered with status {status}")
+        self.was_not_passed_on = status not in _GATEWAYS
 
 
 class Requests:
@@ -80,7 +91,7 @@ class Requests:
                 return self._ask(place, method, path, body, wait)
             except (OSError, http.client.HTTPException) as error:
                 problems.append(f"{place.name}: {why_not(error)}")
-                if method not in _SAFE and not isinstance(error, ConnectionRefusedError):
+                if method not in _SAFE and not _was_not_read(error):
                     sentence = f"no answer from {problems[-1]}"
                     raise Unavailable(sentence, maybe_accepted=True) from None
         raise Unavailable(f"no answer from {'; '.join(problems)}")
@@ -104,12 +115,21 @@ class Requests:
         return _read_answer(response.status, answer, response.getheader("Retry-After"))
 
 
+def _was_not_read(error: Exception) -> bool:
+    """Whether no server has read the request."""
+    if isinstance(error, _NoServerError):
+        return error.was_not_passed_on
+    return isinstance(error, ConnectionRefusedError)
+
+
 def _read_answer(status: int, answer: bytes, retry_after: str | None) -> _Envelope:
     try:
         envelope = _read(answer)
     except (msgspec.MsgspecError, RecursionError):
         if status < 400:
             return _Envelope(answer.decode(errors="replace"))
+        if status in _PASSING:
+            raise _NoServerError(status) from None
         problem = problem_of(status, None)
         raise Refused(problem.code, problem.message) from None
     if envelope.error is None:

@@ -86,6 +86,13 @@ def unsigned(submitter: str) -> str:
     return submitter.partition(" ")[2] if submitter.startswith("@") else submitter
 
 
+def may_pass_on(submitter: str, other: str) -> bool:
+    """Whether the submitter of a job may give its worker the result of a job of the other one: it
+    is the same caller, or one that may look at all jobs, whose name is not signed.
+    """
+    return not submitter.startswith("@") or submitter.partition(" ")[0] == other.partition(" ")[0]
+
+
 # Without an access file, callers on this machine are trusted.
 ANYBODY: Final = Caller("", Role.OPERATE)
 

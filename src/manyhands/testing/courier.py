@@ -112,7 +112,7 @@ class EngineCourier:
                 reader.hear(Heard(wire.HEARD, job_id, None, piece.payload, piece.warning))
         progress = None if job is None else job.progress
         if progress is not None:
-            shown: list[float | None] = [
+            shown: list[int | None] = [
                 progress.numerator,
                 progress.denominator,
                 progress.seconds_left,

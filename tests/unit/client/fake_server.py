@@ -5,12 +5,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
 
 HELLO, SUBMIT, WATCH, ANSWER, ENDED = 1, 2, 8, 20, 23
 _LIMITS = {"items": 500, "items_together": 10_000, "message_bytes": 17 * 1024 * 1024}
@@ -25,8 +25,7 @@ class FakeServer:
         self.arrived = threading.Condition()
         self.port = 0
         self.refusal: str | None = None  # what it closes streams with
-        self.refused_count = 0  # connections that it answered with `status`
-        self.status = 101
+        self.statuses: list[int] = []  # of a proxy before it, instead of the first streams
 
     @property
     def url(self) -> str:
@@ -57,14 +56,10 @@ class FakeServer:
         with contextlib.suppress(ConnectionClosed):
             await self._talk(connection)
 
-    def _greet(self, connection: ServerConnection, request: Request) -> Response | None:
-        del request
-        if self.status == 101:
+    def _pass_on(self, connection: ServerConnection, _request: object) -> Any:
+        if not self.statuses:
             return None
-        with self.arrived:
-            self.refused_count += 1
-            self.arrived.notify_all()
-        return connection.respond(self.status, "")
+        return connection.respond(HTTPStatus(self.statuses.pop(0)), "<html>nginx</html>")
 
     async def _talk(self, connection: ServerConnection) -> None:
         async for message in connection:
@@ -87,7 +82,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
         options = {"subprotocols": ["manyhands.1"], "compression": None, "max_size": None}
-        options["process_request"] = self._greet
+        options["process_request"] = self._pass_on
         async with serve(self._handle, "127.0.0.1", 0, **options) as server:
             self.port = server.sockets[0].getsockname()[1]
             ready.set()

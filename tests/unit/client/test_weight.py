@@ -69,6 +69,16 @@ def test_p1_every_public_name_is_there(name):
     assert getattr(manyhands, name) is not None
 
 
+def test_p1_a_star_imports_the_public_names_and_no_others():
+    found: dict[str, object] = {}
+    exec("from manyhands import *", found)
+
+    assert found["App"] is manyhands.App
+    assert {name for names in manyhands._PLACES.values() for name in names} == (
+        found.keys() - {"__builtins__"}
+    )
+
+
 def test_p1_other_names_are_not():
     with pytest.raises(AttributeError, match="nothing"):
         _ = manyhands.nothing

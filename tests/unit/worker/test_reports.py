@@ -150,7 +150,7 @@ def test_p47_a_refused_completion_is_a_warning_and_counted(caplog: pytest.LogCap
 
     with caplog.at_level(logging.WARNING, "manyhands.worker"):
         asyncio.run(main())
-    assert "job 1 of task noop" in caplog.text
+    assert "job 1 of task noop, which ran 0.000 s" in caplog.text
     assert "the lease was lost" in caplog.text
 
 

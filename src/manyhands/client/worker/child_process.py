@@ -19,6 +19,7 @@ from manyhands.client.worker.page import Page
 
 _MODULE: Final = "manyhands.client.worker.entry"
 _VARIABLE: Final = "MANYHANDS_WORKER_CHILD"
+_LAST_WORDS_SECONDS: Final = 1.0  # to read why the app cannot be loaded
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ class ChildProcess:
         self.figures: messages.Figures | None = None
         self.is_ready = False
         self.is_leaving = False  # it was asked to stop, or stops by itself
+        self.is_relieved = False  # there is another in its place already
         self.was_killed = False  # by us, so that its jobs are not to blame
         self.page = Page(folder / f"{name}.page", options.concurrency, is_new=True)
         self._heard = heard
@@ -88,8 +90,8 @@ class ChildProcess:
             pass_fds=(writing,),
         )
         os.close(writing)
-        for target in (lambda: self._read(reading), self._wait):
-            threading.Thread(target=target, name=f"manyhands-{name}", daemon=True).start()
+        self._reading = self._in_thread(lambda: self._read(reading))
+        self._in_thread(self._wait)
 
     @property
     def pid(self) -> int:
@@ -120,6 +122,11 @@ class ChildProcess:
 
     # In threads.
 
+    def _in_thread(self, target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"manyhands-{self.name}", daemon=True)
+        thread.start()
+        return thread
+
     def _read(self, reading: int) -> None:
         with os.fdopen(reading, "rb") as lines:
             for line in lines:
@@ -130,4 +137,6 @@ class ChildProcess:
         _, status, usage = os.wait4(self._process.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
+        if code == messages.UNLOADABLE:
+            self._reading.join(_LAST_WORDS_SECONDS)
         self._ended(self, Exit(code, peak_bytes(usage)))

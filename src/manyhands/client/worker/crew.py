@@ -36,6 +36,7 @@ from manyhands.client.worker_stream import WorkerStream
 
 _log: Final = logging.getLogger("manyhands.worker")
 _BUFFERED_SECONDS_MAX: Final = 1.0  # P45
+_LONELY_SECONDS_MAX: Final = 3.0  # P49: meanwhile no other job is started
 _TICK_SECONDS: Final = 0.25
 _SHOWN_CHARS_MAX: Final = 200  # of a failure, in the log
 _QUEUES_MAX: Final = 1_000  # the server's bound
@@ -48,7 +49,8 @@ UNKNOWN_TASK: Final = "unknown_task"
 
 class Crew:
     """The worker's side of a stream, in the running loop. ``want_replacement`` is called when this
-    process should make room for a fresh one.
+    process should make room for a fresh one, ``is_stalled`` again and again while a job that has to
+    run alone waits for others that take long. Where nobody hears of that, it runs beside them.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Crew:
         options: CrewOptions,
         page: Page | None = None,
         want_replacement: Callable[[str], None] = lambda _: None,
+        is_stalled: Callable[[], None] | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.options = options
@@ -70,6 +73,7 @@ class Crew:
         self._app = app
         self._page = page
         self._want_replacement = want_replacement
+        self._is_stalled = is_stalled
         self.stream = WorkerStream(places, self, name=options.name, token=token)
         self._slots: deque[int] = deque(reversed(range(options.concurrency)))
         self._written_off = 0
@@ -134,6 +138,8 @@ class Crew:
         self._stop_taking()
         for run in tuple(self._runs.values()):
             run.interrupt(SHUTDOWN)
+            if run.is_running:
+                run.took = perf_counter() - run.began
             self._end(run, interrupted(run))
         if self.stream.was_open:  # else it holds nothing
             await self._say_goodbye()
@@ -231,7 +237,15 @@ class Crew:
             with contextlib.suppress(ValueError, IndexError):
                 waiting.remove(run)
                 self._end(run, interrupted(run))
-                return
+                break
+        if self._hands.is_held and not self._lonely and not self._is_one_alone():
+            self._hands.is_held = False
+            self._proceed()
+
+    def _is_one_alone(self) -> bool:
+        return any(
+            run.is_lonely and run.slot >= 0 and not run.is_over for run in self._runs.values()
+        )
 
     def resumed(self) -> None:
         """A connection: credit starts anew."""
@@ -310,6 +324,17 @@ class Crew:
         else:
             self._hands.run_alone(run)
 
+    def _join_others(self) -> None:
+        """The jobs that were to run alone are as all others."""
+        while self._lonely:
+            run = self._lonely.popleft()
+            if run.task.is_async:
+                self._coroutines.append(run)
+            else:
+                self._hands.put(run)
+        self._hands.is_held = False
+        self._proceed()
+
     def _start_coroutine(self, run: Run) -> None:
         self._begin(run)
         task = start_task(self._loop, self._run_coroutine(run), self._execution.context())
@@ -337,7 +362,7 @@ class Crew:
 
     def _begin(self, run: Run) -> None:
         if self._page is not None:
-            self._page.put(run.slot, run.given.held)
+            self._page.put(run.slot, run.given.held, run.task.name)
         run.began = perf_counter()
         timeout = run.timeout
         if timeout is not None:
@@ -505,6 +530,8 @@ class Crew:
             with contextlib.suppress(IndexError):  # a thread was faster
                 while waiting[0].arrived < since:
                     self._give_back(waiting.popleft())
+        if self._lonely and self._lonely[0].arrived < perf_counter() - _LONELY_SECONDS_MAX:
+            (self._is_stalled or self._join_others)()
         if self.options.max_memory is not None and not self.is_draining:
             used = resident_bytes()
             if used > self.options.max_memory and self.tallies.ended:

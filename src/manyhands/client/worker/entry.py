@@ -19,7 +19,7 @@ from manyhands.client.address import Url, places
 from manyhands.client.app import App
 from manyhands.client.errors import Refused, Unavailable
 from manyhands.client.loops import new_loop
-from manyhands.client.worker import listing, messages, targets
+from manyhands.client.worker import listing, messages, targets, terminal
 from manyhands.client.worker.blockage import BlockageWatch
 from manyhands.client.worker.crew import Crew
 from manyhands.client.worker.declared import Difference, Registry
@@ -29,7 +29,6 @@ from manyhands.client.worker.page import Page
 from manyhands.client.worker.records import write_records
 
 VARIABLE: Final = "MANYHANDS_WORKER_CHILD"
-BAD_TARGET: Final = 78  # the exit code for an app that cannot be loaded
 _FIGURES_SECONDS: Final = 1.0
 _DECLARE_SECONDS: Final = 0.1
 _DECLARE_SECONDS_MAX: Final = 5.0
@@ -49,8 +48,9 @@ class Child:
         self._options = options
         self._app = app
         self._pipe = os.fdopen(options.pipe, "wb", buffering=0)
-        self._grace: asyncio.Future[float] | None = None  # how long running jobs may take
-        self._hurry: asyncio.Event | None = None
+        self._grace: float | None = None  # how long running jobs may take, once it is to stop
+        self._has_grace = asyncio.Event()  # a new one
+        self._hurry = asyncio.Event()
         self._is_orphan = False
 
     def tell(self, message: messages.Message) -> None:
@@ -60,15 +60,29 @@ class Child:
 
     async def run(self, orders: int) -> int:
         """Works until the supervisor stops it or dies; returns the exit code."""
+        try:
+            await self._work(orders)
+        except Exception as error:  # noqa: BLE001 - of the app's lifespan
+            sys.stderr.write(f"{details_of(error).decode()}manyhands: the app's lifespan failed\n")
+            return 1
+        return 0
+
+    async def _work(self, orders: int) -> None:
         loop = asyncio.get_running_loop()
-        self._grace = loop.create_future()
-        self._hurry = asyncio.Event()
         await self._listen(orders)
         loop.add_signal_handler(signal.SIGTERM, self._stop, self._options.grace)
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the supervisor's affair
         options = self._options.crew
         page = Page(Path(self._options.page), options.concurrency)
-        crew = Crew(self._app, self._app.places, self._app.token, options, page, self._make_room)
+        crew = Crew(
+            self._app,
+            self._app.places,
+            self._app.token,
+            options,
+            page,
+            self._make_room,
+            lambda: self.tell(messages.Stalled()),
+        )
         background = [loop.create_task(self._report(crew))]
         if self._options.is_lead:
             listing.show(self._app, crew.queues)
@@ -78,16 +92,15 @@ class Child:
         page.write(is_ready=1)
         self.tell(messages.Ready())
         _log.info("ready: %s", options.name)
-        grace = await self._grace
+        await self._has_grace.wait()
         page.write(is_ready=0)
-        await self._drain(crew, grace)
+        await self._drain(crew)
         watch.close()
         for task in background:
             task.cancel()
         await crew.close()
         if self._is_orphan:
             self._tidy_up()
-        return 0
 
     def _tidy_up(self) -> None:
         """P50: nobody else removes what the supervisor left, once the last child is gone."""
@@ -96,14 +109,19 @@ class Child:
         with contextlib.suppress(OSError):  # another child still has its page there
             page.parent.rmdir()
 
-    async def _drain(self, crew: Crew, grace: float) -> None:
-        assert self._hurry is not None
-        draining = asyncio.ensure_future(crew.drain(grace))
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
-        for each in (draining, hurry):
-            each.cancel()
-        await asyncio.gather(draining, hurry, return_exceptions=True)
+    async def _drain(self, crew: Crew) -> None:
+        """Anew with each grace: the next one is shorter."""
+        while self._has_grace.is_set() and not self._hurry.is_set():
+            self._has_grace.clear()
+            assert self._grace is not None
+            waits = [
+                asyncio.ensure_future(each)
+                for each in (crew.drain(self._grace), self._has_grace.wait(), self._hurry.wait())
+            ]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     # Orders.
 
@@ -121,7 +139,6 @@ class Child:
                 self._stop(float(values[0]))
             else:
                 self._stop(0.0)
-                assert self._hurry is not None
                 self._hurry.set()
         # P50: the supervisor is dead.
         self._is_orphan = True
@@ -129,17 +146,16 @@ class Child:
         self._stop(self._options.grace)
 
     def _stop(self, grace: float) -> None:
-        assert self._grace is not None
-        if not self._grace.done():
-            self._grace.set_result(grace)
+        if self._grace is None or grace < self._grace:
+            self._grace = grace
+            self._has_grace.set()
 
     def _make_room(self, why: str) -> None:
         """P52, P60: drains, to be replaced."""
-        assert self._grace is not None
-        if not self._grace.done():
+        if self._grace is None:
             _log.info("this process is replaced: %s", why)
             self.tell(messages.Leaving(why))
-            self._grace.set_result(float("inf"))
+            self._stop(float("inf"))
 
     # In the background.
 
@@ -209,6 +225,7 @@ def main() -> None:
     os.set_inheritable(options.pipe, False)  # noqa: FBT003 - its own signature
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH_SECONDS)
+    terminal.share(options.log_format)
     write_records(options.log_format, options.log_level)
     code = _start(options, orders)
     logging.shutdown()
@@ -229,11 +246,11 @@ def _start(options: ChildOptions, orders: int) -> int:
         Crew.check(app, options.crew)
     except (targets.TargetError, ValueError) as error:
         trace = getattr(error, "trace", "")
-        sys.stderr.write(f"{trace}manyhands: {error}\n")
+        text = messages.Unloadable(f"{trace}manyhands: {error}\n")
+        files = messages.Modules(modules_of_user(options.target))
         with contextlib.suppress(OSError):
-            files = messages.Modules(modules_of_user(options.target))
-            os.write(options.pipe, messages.encode(files) + b"\n")
-        return BAD_TARGET
+            os.write(options.pipe, b"%b\n%b\n" % (messages.encode(files), messages.encode(text)))
+        return messages.UNLOADABLE
     return _run(child.run(orders))
 
 
@@ -250,12 +267,8 @@ def _introduce(child: Child, app: App[Any], target: str) -> None:
 
 
 def _run(work: Coroutine[Any, Any, int]) -> int:
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(work)
-    except Exception as error:  # noqa: BLE001 - of the app's lifespan
-        sys.stderr.write(details_of(error).decode())
-        return 1
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(work)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What exceptions in a task mean for its job."""
 
+import contextlib
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,8 @@ from manyhands.client.worker_stream import Failed
 DETAILS_BYTES_MAX: Final = 64 * 1024
 MESSAGE_CHARS_MAX: Final = 64 * 1024
 CODE_CHARS_MAX: Final = 200
-_OURS: Final = str(Path(manyhands.__file__).parent / "client")
+# What stands between us and the user's code.
+_OURS: Final = (str(Path(manyhands.__file__).parent / "client"), contextlib.__file__)
 _CUT: Final = b"\n[...]\n"
 
 
@@ -37,7 +39,7 @@ def details_of(error: BaseException) -> bytes:
 
 
 def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """The first frame that is not ours, and what follows."""
+    """The first frame of the user's, and what follows."""
     found = trace
     while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
         found = found.tb_next

@@ -7,7 +7,6 @@ from typing import Any
 from manyhands.client.app import App
 from manyhands.client.options import Cron, Every
 from manyhands.client.task import AsyncTask
-from manyhands.client.worker.records import line_start
 
 
 def table(app: App[Any], queues: Sequence[str]) -> str:
@@ -41,5 +40,5 @@ def _schedule(schedule: object) -> str:
 
 def show(app: App[Any], queues: Sequence[str]) -> None:
     """Prints the table, on standard error as all that a worker says."""
-    sys.stderr.write(f"{line_start()}{table(app, queues)}\n")
+    sys.stderr.write(f"{table(app, queues)}\n")
     sys.stderr.flush()

@@ -23,6 +23,12 @@ class Modules(Struct, tag="modules", frozen=True):
     files: list[str]
 
 
+class Unloadable(Struct, tag="unloadable", frozen=True):
+    """The child cannot load the app, and why, as the user should read it."""
+
+    text: str
+
+
 class Ready(Struct, tag="ready", frozen=True):
     """The child takes work."""
 
@@ -31,6 +37,10 @@ class Leaving(Struct, tag="leaving", frozen=True):
     """The child drains and ends by itself, and why."""
 
     why: str
+
+
+class Stalled(Struct, tag="stalled", frozen=True):
+    """A job that has to run alone waits for others that take long."""
 
 
 class Figures(Struct, tag="figures", frozen=True):
@@ -44,6 +54,7 @@ class Figures(Struct, tag="figures", frozen=True):
     silence: float = 0.0  # seconds since the last sign of life of the server
 
 
-Message = Connection | Modules | Ready | Leaving | Figures
+Message = Connection | Modules | Unloadable | Ready | Leaving | Stalled | Figures
+UNLOADABLE: Final = 78  # the exit code of a child that cannot load the app
 encode: Final = msgspec.json.Encoder().encode
 decode: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message)

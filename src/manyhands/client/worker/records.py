@@ -11,7 +11,6 @@ FIELDS: Final = ("job_id", "task", "queue", "attempt")
 _EXTRA: Final = (*FIELDS, "outcome", "seconds")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FORMATS: Final = ("text", "json")
-_CLEAR: Final = "\x1b[2K"
 
 
 def name_jobs_in_records() -> None:
@@ -34,18 +33,11 @@ def name_jobs_in_records() -> None:
     logging.setLogRecordFactory(make_with_job)
 
 
-def line_start() -> str:
-    """What a line on standard error begins with: on a terminal it takes the place of the live view
-    (``view.py``), which may be longer.
-    """
-    return _CLEAR if sys.stderr.isatty() else ""
-
-
 class _TextFormatter(logging.Formatter):
     """A line, with the job at its end if it was made in one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = line_start() + super().format(record)
+        text = super().format(record)
         if hasattr(record, "outcome") or not hasattr(record, "job_id"):
             return text
         first, *rest = text.split("\n", 1)

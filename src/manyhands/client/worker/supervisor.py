@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from manyhands.client.address import places
-from manyhands.client.worker import messages, voucher
+from manyhands.client.worker import messages, terminal, voucher
 from manyhands.client.worker.child_process import ChildProcess, Exit
 from manyhands.client.worker.endpoint import Endpoint
 from manyhands.client.worker.names import drawn_name
 from manyhands.client.worker.options import SupervisorOptions
+from manyhands.client.worker.page import Begun
 from manyhands.client.worker.records import write_records
 from manyhands.client.worker.reload import FileWatch
 from manyhands.client.worker.standstill import Standstill
@@ -30,13 +31,13 @@ from manyhands.client.worker.view import LiveView
 from manyhands.client.worker_stream import WorkerStream
 
 VARIABLE: Final = "MANYHANDS_WORKER_SUPERVISOR"
-BAD_TARGET: Final = 78
 _RESTART_SECONDS: Final = 0.1
 _RESTART_SECONDS_MAX: Final = 10.0
 _STEADY_SECONDS: Final = 10.0  # a child that lived so long does not slow the next one down
 _STUCK_SECONDS: Final = 15.0  # how much longer than its grace a child may take to stop
 _HURRY_SECONDS: Final = 5.0
 _FAREWELL_SECONDS: Final = 5.0
+_NAMED_MAX: Final = 8  # jobs, in one line of the log
 _log: Final = logging.getLogger("manyhands.worker")
 
 
@@ -61,6 +62,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._files = FileWatch()
         self._is_waiting_for_change = False
+        self._shown = ""  # why the app cannot be loaded
         self._farewells: set[asyncio.Future[None]] = set()  # unanswered reports on ended children
         self._timers: list[asyncio.TimerHandle] = []
         self.totals = Totals()
@@ -81,9 +83,7 @@ class Supervisor:
             except ValueError as error:
                 sys.stderr.write(f"manyhands: {error}\n")
                 return 1
-        view = (
-            LiveView(self) if sys.stderr.isatty() and self._options.log_format == "text" else None
-        )
+        view = LiveView(self) if terminal.has_view(self._options.log_format) else None
         for _ in range(self._options.processes):
             self._start()
         look = self._loop.create_task(self._look())
@@ -129,13 +129,24 @@ class Supervisor:
                     self._connect(message)
             case messages.Modules():
                 self._files.add(message.files)
+            case messages.Unloadable():
+                self._show_once(message.text)
             case messages.Ready():
                 child.is_ready = self._was_ready = True
             case messages.Leaving():
                 child.is_leaving = True
+            case messages.Stalled():
+                self._relieve(child)
             case messages.Figures():
                 child.figures = message
         self._changed.set()
+
+    def _show_once(self, text: str) -> None:
+        """Every child has the same to say."""
+        if text != self._shown:
+            self._shown = text
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     def _connect(self, connection: messages.Connection) -> None:
         if self._stream is not None:
@@ -156,13 +167,14 @@ class Supervisor:
         self.totals.keep(child.figures)
         # A task may end its process with code 0, too.
         is_death = not child.was_killed and (how.code != 0 or not child.is_leaving)
-        running = child.page.running() if is_death else []
+        begun = child.page.begun() if is_death else []
         child.close()
-        if is_death and how.code != BAD_TARGET:
-            _log.error("%s, pid %d: %s, running %d", child.name, child.pid, how, len(running))
+        if is_death and how.code != messages.UNLOADABLE:
+            ran = named(begun)
+            _log.error("%s, pid %d: %s, while it ran %s", child.name, child.pid, how, ran)
             self.totals.deaths += 1
-        if self._stream is not None and how.code != BAD_TARGET:  # else it never took work
-            self._report_end(child.name, str(how), running)
+        if self._stream is not None and how.code != messages.UNLOADABLE:  # else it took no work
+            self._report_end(child.name, str(how), [each.held for each in begun])
         if not self._is_stopping:
             self._replace(child, how, lived)
         self._changed.set()
@@ -182,7 +194,7 @@ class Supervisor:
         answered.add_done_callback(check)
 
     def _replace(self, child: ChildProcess, how: Exit, lived: float) -> None:
-        if how.code == BAD_TARGET and (self._options.reload or not self._was_ready):
+        if how.code == messages.UNLOADABLE and (self._options.reload or not self._was_ready):
             self._has_lead = False
             if self._options.reload:
                 if not self._is_waiting_for_change:
@@ -192,6 +204,8 @@ class Supervisor:
                 self._exit_code = 1
                 self._is_stopping = True
             return
+        if child.is_relieved:
+            return
         if child.is_leaving:
             self._start()
             return
@@ -199,6 +213,15 @@ class Supervisor:
             self._pause = _RESTART_SECONDS
         self._timers.append(self._loop.call_later(self._pause, self._start))
         self._pause = min(_RESTART_SECONDS_MAX, self._pause * 2)
+
+    def _relieve(self, child: ChildProcess) -> None:
+        """P49: a fresh child runs what has to run alone, and what comes after it."""
+        is_room = len(self._children) < 2 * self._options.processes
+        if is_room and not child.is_leaving and not self._is_stopping:
+            _log.info("%s finishes its jobs; another process takes its place", child.name)
+            child.is_relieved = True
+            child.order("drain inf")
+            self._start()
 
     # Vouching, and changes of files.
 
@@ -224,12 +247,13 @@ class Supervisor:
         """P53: new children for new code."""
         _log.info("the code has changed")
         self._has_lead = False
+        self._shown = ""
+        for child in self.children:
+            child.order("drain 0")
         if self._is_waiting_for_change:
             self._is_waiting_for_change = False
             for _ in range(self._options.processes - len(self._children)):
                 self._start()
-        for child in self.children:
-            child.order("drain 0")
 
     # Stopping.
 
@@ -241,7 +265,10 @@ class Supervisor:
             timer.cancel()
         grace = self._options.grace
         if self._signals == 1:
-            _log.info("stopping: running jobs may take %g s more", grace)
+            _log.info(
+                "stopping: running jobs may take %g s more; a second signal gives them back now",
+                grace,
+            )
             for child in self.children:
                 child.order(f"drain {grace}")
             self._loop.call_later(grace + _STUCK_SECONDS, self._kill_all)
@@ -267,8 +294,17 @@ class Supervisor:
         await stream.close()
 
 
+def named(begun: Sequence[Begun]) -> str:
+    """Jobs in words."""
+    shown = [f"job {each.held[0]} of {each.task}" for each in begun[:_NAMED_MAX]]
+    if len(begun) > _NAMED_MAX:
+        shown.append(f"{len(begun) - _NAMED_MAX} more")
+    return ", ".join(shown) or "no job"
+
+
 def run(options: SupervisorOptions) -> int:
     """Runs a supervisor; the exit code."""
+    terminal.share(options.log_format)
     write_records(options.log_format, options.log_level)
     folder = Path(tempfile.mkdtemp(prefix="manyhands-worker-"))
 

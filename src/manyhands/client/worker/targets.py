@@ -51,6 +51,8 @@ def _import(name: str, target: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         example = "an example of an app is tasks:app"
         raise TargetError(f"{target!r} names no module; {example}")
+    if name.endswith(".py"):
+        raise TargetError(f"name the module {name.removesuffix('.py')!r} instead of its file")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

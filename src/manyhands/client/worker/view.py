@@ -5,16 +5,16 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from manyhands.client.worker import terminal
 from manyhands.client.worker.tallies import Tally
 
 if TYPE_CHECKING:
     from manyhands.client.worker.supervisor import Supervisor
 
 _SECONDS: Final = 1.0
-_CLEAR: Final = "\r\x1b[2K"
 
 
-def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) -> str:
+def line(processes: int, running: int, tallies: Iterable[Tally], rate: float, deaths: int) -> str:
     """The state of a worker in one line."""
     sums = Tally()
     for tally in tallies:
@@ -25,6 +25,7 @@ def line(processes: int, running: int, tallies: Iterable[Tally], rate: float) ->
     return (
         f"{processes} {noun} · {running} running · {rate:,.0f}/s · {sums.completed:,} completed · "
         f"{sums.failed:,} failed · {sums.given_back:,} given back"
+        f"{f' · {deaths:,} died' if deaths else ''}"
     )
 
 
@@ -43,13 +44,16 @@ class LiveView:
             by_task = self._supervisor.totals.by_task(children)
             done = sum(tally.completed + tally.failed for tally in by_task.values())
             running = sum(child.figures.running for child in children if child.figures is not None)
-            text = line(len(children), running, by_task.values(), (done - self._last) / _SECONDS)
+            rate = (done - self._last) / _SECONDS
+            deaths = self._supervisor.totals.deaths
+            text = line(len(children), running, by_task.values(), rate, deaths)
             self._last = done
-            sys.stderr.write(f"{_CLEAR}{text}\r")
+            # A line that fills the last column would go on in the next row.
+            sys.stderr.write(f"{text[: terminal.columns() - 1]}\r")
             sys.stderr.flush()
 
     def close(self) -> None:
         """Leaves an empty line."""
         self._task.cancel()
-        sys.stderr.write(_CLEAR)
+        sys.stderr.write(terminal.CLEAR)
         sys.stderr.flush()

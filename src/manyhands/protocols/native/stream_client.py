@@ -5,7 +5,7 @@ Numbers in comments (ST…) are those of ``docs/protocols/stream.md``.
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from manyhands.model.commands import NewJob
 from manyhands.model.job import FINISHED, Job, Origin
 from manyhands.model.reasons import as_detail, in_words
 from manyhands.model.replies import ChangedMany, Refusal, Reply, SubmittedMany, Why
+from manyhands.model.roles import may_pass_on
 from manyhands.protocols.native import stream_codec as wire
 from manyhands.protocols.native.bodies import REALM, JobOptions
 from manyhands.protocols.native.decoder import read_ids
@@ -38,6 +39,7 @@ _LOOK_BYTES_MAX: Final = 16 * 1024 * 1024
 _read_options: Final = msgspec.msgpack.Decoder(JobOptions).decode
 _PLAIN: Final = JobOptions()
 _NIL: Final = bytes(wire.NIL)
+_NONE: Final[dict[str, set[str]]] = {}
 Operate = Callable[[commands.Command, Settle], None]  # asks, and audits
 
 
@@ -52,12 +54,14 @@ class ClientSide:
         outbox: Outbox,
         operate: Operate,
         address: str,
+        held: Callable[[], Iterable[str]],
     ) -> None:
         self._peer = peer
         self._socket = socket
         self._hub = hub
         self._outbox = outbox
         self._operate = operate
+        self._held = held  # the jobs that the peer works on
         self._origin = Origin(REALM, "", address)
         # The last options, and what follows from them: many are equal.
         self._options_data = b""
@@ -207,7 +211,11 @@ class ClientSide:
         slot = self._outbox.reserve(note.number)
 
         def found(jobs: list[Job | None]) -> None:
-            views = [self._view(name, job) for name, job in zip(note.ids, jobs, strict=False)]
+            inputs: dict[str, set[str]] = {}
+            if any(job is not None and not self._peer.sees(job) for job in jobs):
+                inputs = self._hub.inputs(self._held())
+            named = zip(note.ids, jobs, strict=False)
+            views = [self._view(name, job, inputs) for name, job in named]
             self._outbox.settle(slot, note.number, views)
 
         self._hub.look(read_ids(tuple(note.ids)), _LOOK_BYTES_MAX, found)
@@ -234,9 +242,13 @@ class ClientSide:
         self._operate(command, settle)
         return len(note.ids)
 
-    def _view(self, name: str, job: Job | None) -> tuple[Any, ...]:
-        """A job, as waiting clients need it. One that the peer may not look at is unknown."""
-        if job is None or not self._peer.sees(job):
+    def _view(
+        self, name: str, job: Job | None, inputs: Mapping[str, Iterable[str]] = _NONE
+    ) -> tuple[Any, ...]:
+        """A job, as waiting clients need it. One that the peer may not look at is unknown, unless
+        its result is an input of a job that the peer works on.
+        """
+        if job is None or not (self._peer.sees(job) or _is_given(job, inputs)):
             return (name, "unknown", None, None, None, None)
         failure = job.failure
         is_finished = job.state in FINISHED
@@ -248,6 +260,10 @@ class ClientSide:
             None if failure is None else (failure.code, failure.message, failure.payload),
             in_words(job.reason, job.detail) or None,
         )
+
+
+def _is_given(job: Job, inputs: Mapping[str, Iterable[str]]) -> bool:
+    return any(may_pass_on(each, job.origin.name) for each in inputs.get(job.job_id, ()))
 
 
 def _check_watches(count: int) -> None:

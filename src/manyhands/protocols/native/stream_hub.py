@@ -111,6 +111,9 @@ class Hub(Protocol):
         cannot be read.
         """
 
+    def inputs(self, job_ids: Iterable[str]) -> dict[str, set[str]]:
+        """Jobs that these unfinished ones depend on, each with the submitters of those that do."""
+
     def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
 

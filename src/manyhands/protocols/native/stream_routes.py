@@ -178,6 +178,16 @@ class StreamRoutes:
             _log.warning("jobs could not be read", reason=str(error))
         found(jobs)
 
+    def inputs(self, job_ids: Iterable[str]) -> dict[str, set[str]]:
+        """Jobs that these unfinished ones depend on, each with the submitters of those that do."""
+        found: dict[str, set[str]] = {}
+        for job_id in job_ids:
+            job = self._dispatcher.store.live.live_job(job_id)
+            if job is not None:
+                for needed in job.depends_on:
+                    found.setdefault(needed, set()).add(job.origin.name)
+        return found
+
     def watch(self, watcher: Watcher, job_id: str) -> None:
         """Reports the end of a job, at once if it has finished."""
         self._watchers.setdefault(job_id, {})[watcher] = None

@@ -36,8 +36,10 @@ class StreamSession:
         self._socket = socket
         self._hub = hub
         self._outbox = Outbox(socket)
-        self._client = ClientSide(peer, socket, hub, self._outbox, operate, address)
         self._worker = WorkerSide(peer, socket, hub, self._outbox.say, address, self._dismissed)
+        self._client = ClientSide(
+            peer, socket, hub, self._outbox, operate, address, lambda: self._worker.held
+        )
         self._reports = Reports(peer, hub, self._outbox, self._worker)
         self._undone: deque[Raw] = deque()  # received, waiting for the next turn
         self._undone_bytes = 0
