@@ -93,3 +93,38 @@ def test_processes_of_one_run_do_not_meet(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     assert "20 passed" in run_suite(tmp_path, ALIKE, "-n", "2")
+
+
+QUICK = """
+import time
+import pytest
+from manyhands import App
+
+app = App()
+took = []
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+
+@pytest.fixture
+def began():
+    return time.process_time()
+
+@pytest.mark.parametrize("number", range(50))
+def test_one_of_many(began, manyhands, number):
+    handle = double.submit(number)
+    manyhands.drain()
+    assert handle.result() == 2 * number
+    took.append(time.process_time() - began)
+
+def test_the_processor_time_of_each():
+    assert sorted(took)[len(took) // 2] <= 0.005
+"""
+
+
+def test_a_test_takes_five_milliseconds_at_most(tmp_path):
+    """P78."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+
+    assert "51 passed" in run_suite(tmp_path, QUICK)

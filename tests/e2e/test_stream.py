@@ -1,4 +1,4 @@
-"""The stream, over a WebSocket of other people."""
+"""The stream (S1), over a WebSocket of other people."""
 
 import json
 import signal
@@ -512,7 +512,7 @@ def test_st10_a_want_that_means_nothing_is_refused(served, queues, order, term_m
 
 
 def test_st11_what_is_kept_ready_does_not_starve_idle_hands(served, queue):
-    """P25."""
+    """P25, S10."""
     with (
         talking(served) as client,
         talking(served, "w1") as first,
@@ -612,6 +612,7 @@ def test_st16_a_departure_over_http_closes_the_stream_of_that_worker(served, api
 
 
 def test_st16_a_supervisor_renews_what_is_past_a_third_of_its_term(served, api, queue):
+    """P48, S4."""
     with talking(served) as supervisor, talking(served, "w1") as talk:
         ids = supervisor.submit(*(item(queue) for _ in range(600)), all_or_nothing=True)
         talk.result(WANT, [queue], "listed", 6_000)

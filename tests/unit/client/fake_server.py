@@ -26,8 +26,6 @@ class FakeServer:
         self.port = 0
         self.refusal: str | None = None  # what it closes streams with
         self.statuses: list[int] = []  # of a proxy before it, instead of the first streams
-        self.refused_count = 0  # connections that it answered with `status`
-        self.status = 101
 
     @property
     def url(self) -> str:
@@ -58,15 +56,10 @@ class FakeServer:
         with contextlib.suppress(ConnectionClosed):
             await self._talk(connection)
 
-    def _greet(self, connection: ServerConnection, _request: object) -> Any:
-        if self.statuses:
-            return connection.respond(HTTPStatus(self.statuses.pop(0)), "<html>nginx</html>")
-        if self.status == 101:
+    def _pass_on(self, connection: ServerConnection, _request: object) -> Any:
+        if not self.statuses:
             return None
-        with self.arrived:
-            self.refused_count += 1
-            self.arrived.notify_all()
-        return connection.respond(HTTPStatus(self.status), "")
+        return connection.respond(HTTPStatus(self.statuses.pop(0)), "<html>nginx</html>")
 
     async def _talk(self, connection: ServerConnection) -> None:
         async for message in connection:
@@ -89,7 +82,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self.stop = asyncio.Event()
         options = {"subprotocols": ["manyhands.1"], "compression": None, "max_size": None}
-        options["process_request"] = self._greet
+        options["process_request"] = self._pass_on
         async with serve(self._handle, "127.0.0.1", 0, **options) as server:
             self.port = server.sockets[0].getsockname()[1]
             ready.set()

@@ -44,30 +44,24 @@ def hasty(monkeypatch):
 
 
 def talk(
-    answer: Scripted, ask: Callable[[WorkerStream], Coroutine[Any, Any, None]], **options: int
+    answer: Scripted, ask: Callable[[WorkerStream], Coroutine[Any, Any, None]], *statuses: int
 ) -> list[list[Any]]:
-    """What the server heard of that kind, and of greetings."""
+    """The greetings that the server heard, after it had answered the first connections with these
+    statuses.
+    """
     with fake_server() as server:
         server.answer = answer
-        server.status = options.get("status", 101)
+        server.statuses = list(statuses)
 
         async def main() -> None:
             stream = WorkerStream(places(server.url), Overseer(), name="worker")
             stream.open()
             async with asyncio.timeout(90):
-                if server.status != 101:
-                    await asyncio.to_thread(server.wait_for, lambda: server.refused_count > 1)
-                asked = asyncio.ensure_future(ask(stream))
-                await asyncio.sleep(0)
-                if server.status != 101:
-                    count = server.refused_count
-                    await asyncio.to_thread(server.wait_for, lambda: server.refused_count > count)
-                    assert not asked.done()
-                    server.status = 101
-                await asked
+                await ask(stream)
                 await stream.close()
 
         asyncio.run(main())
+        assert not server.statuses
         return server.notes(HELLO)
 
 
@@ -158,7 +152,7 @@ def test_p35_reports_are_kept_while_the_server_refuses_the_worker():
     async def ask(stream: WorkerStream) -> None:
         assert await stream.report(done=DONE[:1]) == []
 
-    [hello] = talk(answer, ask, status=401)
+    [hello] = talk(answer, ask, 401, 403, 401)
 
     assert [note[0] for note in answer.notes] == [[["0", "token", b"1", "json"]]]
     assert ["0", "token"] in hello[5]
