@@ -19,6 +19,7 @@ from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import command as serving_command
 from tests.e2e.serving import environment, run, serving, wait_until
 
+STORES = ("memory", "postgresql")
 LISTENERS = ("gearman", "dwork", "wmp")
 CALLERS = {
     "ada": ("operate",),
@@ -33,7 +34,7 @@ CALLERS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, store_of_module):
     folder = tmp_path_factory.mktemp("apart")
     file, tokens = folder / "access.toml", {}
     for name, (role, *queues) in CALLERS.items():
@@ -42,7 +43,7 @@ def world(tmp_path_factory):
         assert made.returncode == 0, made.stderr
         tokens[name] = made.stdout.strip()
     free = [flag for name in LISTENERS for flag in (f"--{name}", "127.0.0.1:0")]
-    with serving(folder, "--store", "memory", *free, "--access", str(file)) as served:
+    with serving(folder, "--store", store_of_module, *free, "--access", str(file)) as served:
         yield SimpleNamespace(served=served, tokens=tokens)
         assert "Traceback" not in served.log()
 

@@ -28,6 +28,7 @@ from tests.e2e.dwork_talk import a_task, addresses
 from tests.e2e.gearman_talk import GearmanTalk
 from tests.e2e.serving import run, serving
 
+STORES = ("memory", "postgresql")
 LISTENERS = ("gearman", "dwork", "wmp", "amqp")
 TOKEN = "0" * 32  # of no lease
 BY_NAME = {kind.__name__: kind for kind in TABLE}
@@ -38,7 +39,7 @@ FOUND = {kind for kind in ASKED if TABLE[kind].right is Right.LOOK}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, store_of_module):
     folder = tmp_path_factory.mktemp("matrix")
     file = folder / "access.toml"
     tokens = {}
@@ -48,7 +49,7 @@ def world(tmp_path_factory):
         tokens[role.value] = made.stdout.strip()
     free = [flag for name in LISTENERS for flag in (f"--{name}", "127.0.0.1:0")]
     with (
-        serving(folder, "--store", "memory", *free, "--access", str(file)) as served,
+        serving(folder, "--store", store_of_module, *free, "--access", str(file)) as served,
         web(served, tokens["operate"]) as ada,
     ):
 

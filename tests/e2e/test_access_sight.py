@@ -10,6 +10,7 @@ from manyhands.site.document import APIS
 from manyhands.ui.site import PAGES
 from tests.e2e.serving import run, serving, wait_until
 
+STORES = ("own", "postgresql")
 SECRET = "vault"  # in every name and text of the other queue
 MARK = "harmless"  # in every name and text of the caller's own
 
@@ -68,7 +69,7 @@ def fill(ada: httpx.Client, queue: str, word: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, store_of_module):  # noqa: ARG001 - which is chosen first
     file = tmp_path_factory.mktemp("access") / "access.toml"
     tokens = {
         "wall": new(file, "wall", "--role", "read", "--queues", "mail.*"),

@@ -28,20 +28,21 @@ from tests.e2e.dwork_talk import a_task
 from tests.e2e.gearman_talk import DraftTalk, GearmanTalk
 from tests.e2e.serving import run, serving
 
+STORES = ("memory", "postgresql")
 LISTENERS = ("gearman", "dwork", "wmp", "amqp")
 SECRET = b"vault"  # in everything that there is to see
 OPEN = {"/healthz", "/readyz"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(tmp_path_factory, store_of_module):
     folder = tmp_path_factory.mktemp("walk")
     file = folder / "access.toml"
     made = run("access", "new", "ada", "--role", "operate", "--file", str(file))
     token = made.stdout.strip()
     free = [flag for name in LISTENERS for flag in (f"--{name}", "127.0.0.1:0")]
     with (
-        serving(folder, "--store", "memory", *free, "--access", str(file)) as served,
+        serving(folder, "--store", store_of_module, *free, "--access", str(file)) as served,
         httpx.Client(base_url=served.url, headers={"Authorization": f"Bearer {token}"}) as ada,
     ):
         for queue in ("vault", "dwork"):

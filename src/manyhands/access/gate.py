@@ -21,6 +21,7 @@ from manyhands.model.commands import (
     Command,
     Depart,
     Look,
+    LookByKey,
     NewJob,
     Proof,
     RenewHeld,
@@ -239,11 +240,11 @@ class Guard:
         if kind is Submit or kind is Resume:
             assert isinstance(command, Submit | Resume)
             self._sign(command.items)
-        elif kind is RenewHeld and self.caller.queues:
-            # Workers are known by name only, and another caller's may have the same.
-            assert isinstance(command, RenewHeld)
+        elif self.caller.queues and (kind is RenewHeld or kind is LookByKey):
+            # Workers and keys are known by name only, and another caller's may have the same.
+            assert isinstance(command, RenewHeld | LookByKey)
             command = replace(command, queues=self.caller.queues)
-        elif TABLE[kind].right is Right.LOOK and settle is not None:
+        if TABLE[kind].right is Right.LOOK and settle is not None:
             settle = self._shown(settle, by_name=kind is not Look)
         depends = self.caller.queues or self._only_submits or kind is Attach
         self._ask(command, settle, refused, judge if depends else None)

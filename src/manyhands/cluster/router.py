@@ -775,7 +775,10 @@ class Router(Dispatcher):
         """Decides what an owner that is gone was asked: if it had committed that, the answer is the
         same.
         """
-        earlier = earlier_answer(command, self.store.live)
+        earlier: Reply | None = None
+        if judge is not None:
+            earlier = judge.refusal_of(command, self.store.live.view)
+        earlier = earlier or earlier_answer(command, self.store.live)
         if earlier is None:
             self.ask_later(repeated(command), settle, refused, judge)
         elif settle is not None and (self._held or self.is_suspended):

@@ -37,7 +37,7 @@ def _look(command: commands.Look, effects: Effects) -> Reply:
 
 def _look_by_key(command: commands.LookByKey, effects: Effects) -> Reply:
     if command.queue is None:
-        job_id = effects.view.key_holder_anywhere(command.unique_key)
+        job_id = effects.view.key_holder_anywhere(command.unique_key, command.queues)
     else:
         job_id = effects.key_holder(command.queue, command.unique_key)
     return Found(effects.job(job_id) if job_id is not None else None)

@@ -59,8 +59,8 @@ class View(Protocol):
     def key_holder(self, queue: str, key: bytes) -> str | None:
         """The id of the unfinished job that holds a unique key."""
 
-    def key_holder_anywhere(self, key: bytes) -> str | None:
-        """The same over all queues; the first match."""
+    def key_holder_anywhere(self, key: bytes, patterns: tuple[str, ...] = ()) -> str | None:
+        """The same over all queues, or those that fit one of the patterns; the first match."""
 
     def named(self, namespace: str, name: str) -> str | None:
         """The id that a name points to."""

@@ -482,6 +482,7 @@ class LookByKey(Struct, frozen=True, gc=False, tag=True, array_like=True):
 
     unique_key: bytes
     queue: str | None = None
+    queues: tuple[str, ...] = ()  # patterns: of any queue that fits one; empty: all
 
 
 class LookByName(Struct, frozen=True, gc=False, tag=True, array_like=True):

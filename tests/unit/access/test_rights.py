@@ -174,6 +174,16 @@ def test_names_that_a_job_waits_for_are_judged_by_the_jobs_that_have_them(engine
     assert talk(submit_on("unknown")).items[0].why is Why.UNKNOWN_DEPENDENCY
 
 
+def test_a_key_that_jobs_of_several_queues_have_is_found_in_a_callers_own(engine):
+    for job_id, queue in (("b1", "web"), ("c1", "mail.out")):
+        item = NewJob(job_id=job_id, queue=queue, unique_key=b"key")
+        Talk(engine, ANYBODY)(Submit((item,)))
+    talk = Talk(engine, Caller("x", Role.READ, ("mail.*",)))
+
+    assert talk(LookByKey(b"key")).job.job_id == "c1"
+    assert talk(LookByKey(b"key", "web")) == Found(None)
+
+
 def test_what_another_server_let_pass_is_judged_where_it_is_decided(engine):
     """A server that does not decide may not know a job yet."""
     Talk(engine, ANYBODY)(submit("b1", "web"))

@@ -24,6 +24,7 @@ from manyhands.model.job import FINISHED, Holder, Job, Schedule, State, Unnotifi
 from manyhands.model.plain import Plain, PlainCompleted, PlainLeased, PlainReady, job_of
 from manyhands.model.policy import NamedLimit, Queue
 from manyhands.model.receipts import Receipt
+from manyhands.model.roles import fits_any
 from manyhands.store.index.due import Due
 from manyhands.store.index.keys import Keys
 from manyhands.store.index.leases import Leases
@@ -173,10 +174,10 @@ class Index:
         found = self.queues.get(queue)
         return found.keys.get(key) if found is not None else None
 
-    def key_holder_anywhere(self, key: bytes) -> str | None:
-        for queue in self.queues.values():
+    def key_holder_anywhere(self, key: bytes, patterns: tuple[str, ...] = ()) -> str | None:
+        for name, queue in self.queues.items():
             job_id = queue.keys.get(key)
-            if job_id is not None:
+            if job_id is not None and fits_any(patterns, name):
                 return job_id
         return None
 
