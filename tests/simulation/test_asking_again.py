@@ -11,7 +11,7 @@ from manyhands.cluster.again import UNKNOWN_OUTCOME
 from manyhands.model import commands as c
 from manyhands.model import replies as r
 from manyhands.model.events import Cursor
-from manyhands.model.job import Failure, Holder, Job, Schedule
+from manyhands.model.job import Failure, Holder, Job, Schedule, State
 from manyhands.model.payload import Encoding
 from manyhands.model.receipts import Once
 from tests.simulation.cluster_world import Cluster
@@ -278,6 +278,48 @@ def test_what_was_asked_while_nobody_decided_is_answered_by_the_next_owner(name)
     desk.world.until(lambda: bool(answers))
 
     assert summary(answers[0]) == expected
+
+
+@pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen id", "made id"])
+def test_a_job_that_was_done_before_its_submit_is_asked_again_is_not_done_twice(is_chosen):
+    """S39: its id was chosen by its submitter, so a second submit would run it again."""
+    desk = Desk()
+    desk.world.cut(desk.owner.name, desk.front.name, both_ways=False)
+    item = desk.item(id_chosen=is_chosen)
+    answers = desk.begin(c.Submit((item,)))
+    desk.world.until(lambda: desk.owner.store.live.live_job(item.job_id) is not None)
+    heir = desk.heir.router
+    claimed: list[r.Reply] = []
+    heir.ask(desk.a_claim(), claimed.append)
+    desk.world.until(lambda: bool(claimed))
+    (job,) = claimed[0].jobs
+    done: list[r.Reply] = []
+    heir.ask(c.Complete(job_id=job.job_id, proof=proof(job), result=b"done"), done.append)
+    desk.world.until(lambda: bool(done))
+    desk.kill_owner()
+
+    desk.world.until(lambda: bool(answers))
+    desk.world.run(0.5)
+
+    (submitted,) = answers[0].items
+    assert submitted.job.job_id == item.job_id
+    assert trace(desk) == [(item.job_id, State.COMPLETED, "q", 1, 1)]
+
+
+def test_a_finished_job_that_is_submitted_once_more_runs_again_also_across_a_takeover():
+    """Rule 15: it was finished long before."""
+    desk = Desk()
+    job_id = desk.finished()
+    desk.world.run(700.0)
+    desk.world.cut(desk.front.name, desk.owner.name, both_ways=False)
+    answers = desk.begin(c.Submit((desk.item(job_id=job_id, id_chosen=True),)))
+    desk.world.run(0.5)
+    desk.kill_owner()
+
+    desk.world.until(lambda: bool(answers))
+
+    (submitted,) = answers[0].items
+    assert (submitted.job.state, submitted.job.incarnation) == (State.READY, 1)
 
 
 def test_every_command_of_a_client_is_looked_at():

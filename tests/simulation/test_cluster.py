@@ -194,8 +194,34 @@ def test_a_front_that_has_seen_what_the_database_lost_ends_and_says_so() -> None
     ] * 2
 
 
+def test_while_a_server_loads_it_hears_nobody_who_decided_before() -> None:
+    """S32: what was on its way would replace what is in the tables."""
+    world = Cluster(15)
+    ledger = Ledger(world)
+    world.until(world.is_settled)
+    owner = world.owner()
+    assert owner is not None
+    job_id = ledger.submit(owner)
+    world.until(lambda: job_id in ledger.submitted)
+    loaded: list = []
+    for node in world.living():
+        load = node.member._shared.load
+        node.member._shared.load = lambda done, node=node, load=load: load(
+            lambda found: loaded.append((node, done, found))
+        )
+    owner.crash()
+    world.until(lambda: bool(loaded))
+    ((heir, done, found),) = loaded
+
+    heir.router.take(owner.ids.incarnation, lambda _: None, Begin(owner.router.epoch, 1))
+    done(found)
+
+    assert heir.router.decides
+    assert heir.store.live.live_job(job_id) is not None
+
+
 def test_nobody_hears_of_an_end_before_the_next_owner_has_told_of_the_job() -> None:
-    """S37 and S39: the answer to the submit is lost, and its worker is faster than its submitter."""
+    """S37 and S39: the answer to the submit is lost, and the worker is faster than it."""
     world = Cluster(14)
     ledger = Ledger(world)
     world.until(world.is_settled)

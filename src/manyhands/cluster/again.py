@@ -36,7 +36,7 @@ from manyhands.model.commands import (
     SetTags,
     Submit,
 )
-from manyhands.model.job import EndReason, Job, State
+from manyhands.model.job import FINISHED, EndReason, Job, State
 from manyhands.model.replies import (
     Changed,
     Claimed,
@@ -111,7 +111,9 @@ def repeated(command: Command) -> Command:
     if type(command) is not Submit or command.once is not None:
         return command
     items = tuple(
-        item if item.id_chosen else replace(item, id_chosen=True, on_existing=OnExisting.KEEP)
+        replace(item, asked_again=True)
+        if item.id_chosen
+        else replace(item, id_chosen=True, on_existing=OnExisting.KEEP)
         for item in command.items
     )
     return replace(command, items=items)
@@ -139,6 +141,8 @@ def _is_made_by(item: NewJob, job: Job) -> bool:
     """Whether the job was made from this item: a chosen id may be that of another submit."""
     if not item.id_chosen:
         return True
+    if job.state in FINISHED:
+        return False  # perhaps long before: the engine looks when
     return (
         job.queue == item.queue
         and job.origin == item.origin

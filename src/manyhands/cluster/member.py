@@ -548,7 +548,7 @@ class Member:
             _log.info("this server decides now", epoch=self.membership.epoch)
             self.beat_now()
 
-        self.router.remember_waits()
+        self.router.begin_loading()
         self._shared.load(done)
 
     def _failed(self, sentence: str, error: Exception) -> None:

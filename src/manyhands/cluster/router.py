@@ -199,6 +199,7 @@ class Router(Dispatcher):
         self._mirrored = store
         store.passed_on_bytes = lambda: self._waiting_bytes
         self.decides = False
+        self.is_loading = False  # this server is about to decide
         self.epoch = 0  # of the present owner, this server or another
         self.epoch_ms = 0.0  # when this server learnt who that is
         self.owner: str | None = None  # its incarnation, if it has announced itself
@@ -437,6 +438,8 @@ class Router(Dispatcher):
 
     def take(self, incarnation: str, send: Callable[[Sent], None], message: Message) -> None:
         """Takes a message of a server that was called."""
+        if self.is_loading and isinstance(message, Begin | News | End | Counts):
+            return  # what is loaded is what holds
         if isinstance(message, Begin):
             self._begin(incarnation, send, message)
             return
@@ -497,6 +500,11 @@ class Router(Dispatcher):
     def remember_waits(self) -> None:
         """What is known of the jobs is about to be replaced by what the next owner knows."""
         self._waits.remember(list(self.on_signal))
+
+    def begin_loading(self) -> None:
+        """This server is about to decide: what it knows is replaced by what the tables hold."""
+        self.is_loading = True
+        self.remember_waits()
 
     def _tell_ends(self) -> None:
         """What the owner knows is known here: jobs that have ended meanwhile are looked up, and
@@ -688,6 +696,7 @@ class Router(Dispatcher):
         assert not self.decides
         if self._has_seen_more(self.store.last_seq()):
             return
+        self.is_loading = False
         self.decides = True
         self.epoch = epoch
         self.epoch_ms = self.clock.monotonic_ms()

@@ -86,6 +86,8 @@ def admit(  # noqa: C901 - all that may refuse it, in order
             return refusal
         if known is not None and item.on_existing is OnExisting.KEEP:
             return keep_known(effects, item, known)
+        if known is not None and _is_of_this_submit(effects, item, known):
+            return Submitted(known)
         if known is not None and known.state not in FINISHED:
             return meet_live(effects, item, known, coming)
         if item.id_chosen and item.name is not None and _name_is_taken(effects, item):
@@ -167,6 +169,15 @@ def _known(effects: Effects, item: NewJob) -> Job | None:
         job_id = effects.named(item.namespace or "", item.name)
         return effects.job(job_id) if job_id is not None else None
     return None
+
+
+def _is_of_this_submit(effects: Effects, item: NewJob, known: Job) -> bool:
+    """Whether a submit whose answer was lost has made this job, which is finished by now."""
+    if not item.asked_again or known.state not in FINISHED:
+        return False
+    again = (entry.at for entry in known.history if entry.what == SUBMITTED_AGAIN)
+    submitted_at = max(again, default=known.submitted_at)
+    return known.queue == item.queue and effects.now - submitted_at < limits.ASKED_AGAIN_MS
 
 
 def _unwelcome(effects: Effects, item: NewJob, known: Job | None) -> Refusal | None:
@@ -330,6 +341,7 @@ def _submit_together(items: tuple[NewJob, ...], effects: Effects) -> Reply:
     for item in items:
         known = _known(effects, item)
         kept = item.on_existing is OnExisting.KEEP
+        kept = kept or (known is not None and _is_of_this_submit(effects, item, known))
         if known is None or (known.state in FINISHED and not kept):
             coming.setdefault(item.name or item.job_id, item.job_id)
     replies: list[Submitted | Refusal] = []

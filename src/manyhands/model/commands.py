@@ -102,6 +102,8 @@ class NewJob(Struct, frozen=True, gc=False, kw_only=True, tag=True, array_like=T
     headers: Mapping[str, str] | None = None
     metadata: bytes = b""
     schedule: str | None = None
+    # The answer was lost: a finished job of its id that was submitted a moment ago was made by it.
+    asked_again: bool = False
 
 
 class Submit(Struct, frozen=True, gc=False, tag=True, array_like=True):

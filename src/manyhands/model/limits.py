@@ -75,6 +75,10 @@ TICK_COUNT_MAX: Final = 500
 # Rule 6: a lapsed lease without budget fails this long after its expiry, unless its holder reports.
 LAPSE_GRACE_MS: Final = 10_000
 
+# A submit that is asked once more, because its answer was lost, finds the job that it made if that
+# was submitted within this time. An outage of the database may lie between.
+ASKED_AGAIN_MS: Final = 600_000
+
 # How long a repeated submit is recognised by its key, and how many answers are kept for that (a
 # receipt, and each of its items): about 500 bytes of memory each. The oldest are dropped.
 RECEIPT_KEPT_MS: Final = 24 * 3600 * 1000
