@@ -92,7 +92,7 @@ def test_a_worker_that_is_idle_is_listed_with_the_queue_of_its_last_job(http, ap
 
     row = row_of(http, "between-polls")
 
-    assert "last took from" in row
+    assert "The queue it last took a job from" in row
     assert queue[:10] in row
 
 
