@@ -744,9 +744,7 @@ class Router(Dispatcher):
         for each in paused:
             # A front whose command this is asks the next owner too.
             doubtful = may_repeat(each.command)
-            self._forward(
-                each.command, each.settle, each.refused, each.judge, is_doubtful=doubtful
-            )
+            self._forward(each.command, each.settle, each.refused, each.judge, is_doubtful=doubtful)
 
     def retire(self) -> None:
         """What was decided here is on disk: the fronts get their last answers."""
