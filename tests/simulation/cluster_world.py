@@ -319,12 +319,7 @@ class Shared:
                 return
             server.store.fill()
             alive_at = self._base.disk.alive_at
-
-            def loaded() -> None:
-                done(server.clock.now() - alive_at if alive_at else 0)
-
-            # A real one copies a part in each turn, and others are heard meanwhile.
-            server.loop.arrive(server.world.rng.choice((0, 0, 5_000, 200_000)), loaded)
+            done(server.clock.now() - alive_at if alive_at else 0)
 
         self._later(work, filled)
 
