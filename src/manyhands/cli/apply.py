@@ -31,10 +31,11 @@ def apply(
     """
     from manyhands.client.errors import Refused
     from manyhands.client.worker.declared import Registry
+    from manyhands.client.worker.targets import full_name
 
     app = load(target)
     try:
-        registry = Registry(app, target)
+        registry = Registry(app, full_name(app, target))
         differences = registry.differences()
         stale = registry.stale_schedules() if prune else []
         for difference in differences:

@@ -93,10 +93,12 @@ class Job:
     # Reporting.
 
     def progress(self, done: float, total: float = 0, seconds_left: float | None = None) -> None:
-        """P59: how far the job is, in units of your own. Returns at once; at most ten reports a
-        second leave, the latest ones.
+        """P59: how far the job is, in units of your own; of fractions, such as 0.37 of 1, three
+        digits are kept. Returns at once; at most ten reports a second leave, the latest ones.
         """
         left = None if seconds_left is None else _count(seconds_left)
+        if total and (done % 1 or total % 1):  # the server keeps whole numbers
+            done, total = done * 1_000, total * 1_000
         self._desk.progress(_count(done), _count(total), left)
 
     def emit(self, value: Any) -> None:  # noqa: ANN401 - bytes, text, or any JSON

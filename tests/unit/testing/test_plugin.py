@@ -562,6 +562,17 @@ def test_a_direct_call_has_a_job_if_it_is_given_one():
         current_job()
 
 
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [((0.37, 1), (370, 1_000)), ((2.5, 4), (2_500, 4_000)), ((5.0, 20.0), (5, 20))],
+)
+def test_progress_in_fractions_keeps_them(said, seen):
+    with job_for(report) as job:
+        job.progress(*said)
+
+    assert job.progress_seen == [seen]
+
+
 # The seam.
 
 

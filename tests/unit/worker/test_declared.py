@@ -4,6 +4,7 @@ import pytest
 
 from manyhands import App, cron, every
 from manyhands.client.worker.declared import rate, settings_of
+from manyhands.client.worker.targets import full_name, load
 
 
 def test_rates_are_read():
@@ -47,3 +48,11 @@ def test_settings_of_queues_limits_and_schedules_are_gathered():
             "time_zone": "Europe/Berlin",
         },
     }
+
+
+def test_an_app_has_one_name_however_it_is_given(tmp_path, monkeypatch):
+    (tmp_path / "shop_tasks.py").write_text("from manyhands import App\n\nhands = App()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    names = {full_name(load(target), target) for target in ("shop_tasks", "shop_tasks:hands")}
+    assert names == {"shop_tasks:hands"}

@@ -187,7 +187,8 @@ class Child:
     def _put_missing(self) -> list[Difference] | None:
         """None: the server is away."""
         try:
-            return Registry(self._app, self._options.target).put_missing()
+            origin = targets.full_name(self._app, self._options.target)
+            return Registry(self._app, origin).put_missing()
         except Unavailable:
             return None
         except Refused as error:

@@ -38,6 +38,15 @@ def load(target: str, framework: str | None = None) -> App[Any]:
     return app
 
 
+def full_name(app: App[Any], target: str) -> str:
+    """The name of a loaded app with its attribute: ``tasks`` and ``tasks:app`` are the same app."""
+    name, _, attribute = target.partition(":")
+    if attribute:
+        return target
+    found = vars(sys.modules[name]).items()
+    return next(f"{name}:{key}" for key, value in found if value is app)
+
+
 def _load(target: str) -> App[Any]:
     name, _, attribute = target.partition(":")
     module = _import(name, target)
