@@ -82,7 +82,7 @@ class PythonHands:
         for job in jobs:
             self._jobs.put_nowait(job)
 
-    def told(self, job_id: str, lease_number: int, why: str) -> None:
+    def notified(self, job_id: str, lease_number: int, why: str) -> None:
         pass
 
     def resumed(self) -> None:

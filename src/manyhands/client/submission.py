@@ -232,7 +232,7 @@ class Batch:
 
 def _apart(some: list[Pair[R]]) -> Iterator[list[Pair[R]]]:
     """Parts in which no job depends on a unique one of the same part: that one may join another
-    job, whose id the server's answer tells.
+    job, whose id is only known from the server's answer.
     """
     start = 0
     unique: set[str] = set()

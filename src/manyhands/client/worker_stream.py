@@ -43,7 +43,7 @@ class Worker(Protocol):
     def take(self, jobs: list[Job]) -> None:
         """Work arrived. Each job takes one of the slots that were given, else one of ahead."""
 
-    def told(self, job_id: str, lease_number: int, why: str) -> None:
+    def notified(self, job_id: str, lease_number: int, why: str) -> None:
         """A lease is gone: ``cancelled``, ``moved``, ``expired``, ``cutoff``, ``gone``. Reports on
         it will be refused.
         """
@@ -235,7 +235,7 @@ class WorkerStream:
     # The stream's side.
 
     def held(self) -> list[Held]:
-        """P28: what this worker holds, with what it has reported on and not heard about."""
+        """P28: what this worker holds, with reports that have no answer yet."""
         held = dict(itertools.chain.from_iterable(self._reported.values()))
         held.update(job.held for job in self._leases.values())
         return list(held.items())
@@ -245,7 +245,7 @@ class WorkerStream:
         for job_id in greeting.gone:
             lease = self._leases.pop(job_id, None)
             if lease is not None:
-                self._worker.told(job_id, lease.lease_number, GONE)
+                self._worker.notified(job_id, lease.lease_number, GONE)
         if self._want is not None:
             self._stream.tell(wire.WANT, *self._want)
 
@@ -278,7 +278,7 @@ class WorkerStream:
                 lease = self._leases.get(note.id)
                 if lease is not None and lease.lease_number == note.lease_number:
                     del self._leases[note.id]
-                self._worker.told(note.id, note.lease_number, note.why)
+                self._worker.notified(note.id, note.lease_number, note.why)
             case Closing():
                 self._worker.closing(note.seconds)
             case _:

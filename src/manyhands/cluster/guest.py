@@ -182,7 +182,7 @@ class Guest:
         else:
             waking.look_at(queue)
 
-    # What it is told.
+    # What is sent to it.
 
     def follows(self, batch: Batch) -> bool:
         """Whether it knew everything before this batch, so that what happened in it is enough."""

@@ -1,5 +1,5 @@
-"""Sleepers on several servers: a front tells the owner how many hands sleep for which queue, and
-the owner wakes as many as there is work, its own and those of the fronts in turns.
+"""Sleepers on several servers: a front reports to the owner how many hands sleep for which queue,
+and the owner wakes as many as there is work, its own and those of the fronts in turns.
 """
 
 from collections.abc import Callable

@@ -257,7 +257,7 @@ class Leave(Struct, frozen=True, gc=False, tag=20, array_like=True):
 
 
 class StopBulk(Struct, frozen=True, gc=False, tag=21, array_like=True):
-    """Somebody has cancelled a bulk operation that the server runs which hears this."""
+    """Somebody has cancelled a bulk operation that the receiving server runs."""
 
     bulk_id: str
 

@@ -337,7 +337,7 @@ class Member:
             self._loop.call_later(_CALL_AGAIN_SECONDS, lambda: self._call_again(other))
             self.beat_now()
         else:
-            self._call(other)  # at once: whether it is refused tells whether the process lives
+            self._call(other)  # at once: a refused connection means that the process is gone
 
     def _not_reached(self, other: Other, reason: str) -> None:
         if self._ended or self.others.get(other.row.tenure) is not other:

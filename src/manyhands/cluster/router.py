@@ -193,7 +193,7 @@ class Router(Dispatcher):
         # Who judges what a caller of another server asks.
         self.judge_of: Callable[[Sender], Judge | None] = lambda _sender: None
         self._waits = Waits(store.live, self.on_signal.__contains__)
-        self.far_listeners.on_end = self._waits.told
+        self.far_listeners.on_end = self._waits.reported
         self.mirror = store.mirror()
         self.original = store.original()
         self._mirrored = store
@@ -222,8 +222,8 @@ class Router(Dispatcher):
         self._waiting_bytes = 0
         self._number = 0
         self._unsent: list[int] = []
-        # Clients that wait for something and have not heard that the question arrived, by its
-        # number; and signals that have to wait until they have.
+        # Clients that wait for a job and have no answer to their submit yet, by its number; and
+        # signals that have to wait for that answer.
         self._unheard: dict[int, frozenset[str]] = {}
         self._held_signals: list[Signal] = []
         self._asked: str | None = None  # the owner that has what was sent
@@ -507,15 +507,15 @@ class Router(Dispatcher):
         self.remember_waits()
 
     def _tell_ends(self) -> None:
-        """What the owner knows is known here: jobs that have ended meanwhile are looked up, and
-        those told who wait for them.
+        """What the owner knows is known here: looks up the jobs that have ended meanwhile, and
+        notifies the clients that wait for them.
         """
         for job_id, names in self._waits.ended():
 
             def tell(reply: Reply, job_id: str = job_id, names: tuple[str, ...] = names) -> None:
                 job = reply.job if type(reply) is Found else None
-                untold = self._waits.is_untold(job_id)
-                if untold and job is not None and job.state in FINISHED:
+                unreported = self._waits.is_unreported(job_id)
+                if unreported and job is not None and job.state in FINISHED:
                     self.far_listeners.deliver_here(Signal(job, "ended", b"", names), once=True)
 
             self.ask(Look(job_id), tell)
@@ -599,7 +599,7 @@ class Router(Dispatcher):
                 self.when_idle(callback)
 
     def _take_signals(self, signals: Sequence[Signal]) -> None:
-        """Delivers to clients here. Nobody hears what became of a job before the answer to the
+        """Delivers to clients here. No client gets news of a job before the answer to its
         submit, which may have to be asked again of the next owner.
         """
         unheard = frozenset().union(*self._unheard.values())

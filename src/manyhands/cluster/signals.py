@@ -8,7 +8,7 @@ from typing import Final
 from manyhands.dispatch.delivery import Listeners
 from manyhands.model.events import Signal
 
-_TOLD_KEPT_MAX: Final = 10_000
+_REPORTED_KEPT_MAX: Final = 10_000
 
 
 class FarListeners(Listeners):
@@ -19,24 +19,25 @@ class FarListeners(Listeners):
         self._incarnation = incarnation
         # By incarnation: the fronts of an owner.
         self.fronts: dict[str, Callable[[Signal], None]] = {}
-        self.on_end: Callable[[str], None] = lambda _job_id: None  # before an end is told here
-        self._told: dict[tuple[str, int], None] = {}  # the latest ends that may be told again
+        self.on_end: Callable[[str], None] = lambda _job_id: None  # before an end is reported
+        # The latest ends that may be reported again.
+        self._reported: dict[tuple[str, int], None] = {}
 
     def deliver_here(self, signal: Signal, *, once: bool = False) -> None:
-        """Delivers to connections of this server. The end of a job that only they want is told
-        before it is on disk: if the server that decided it dies, the job ends once more, and nobody
-        is told twice. The same with ``once``.
+        """Delivers to connections of this server. The end of a job that only they want is
+        reported before it is on disk: if the server that decided it dies, the job ends once more,
+        and that is not reported again. The same with ``once``.
         """
         if signal.what == "ended":
-            job, told = signal.job, self._told
+            job, reported = signal.job, self._reported
             end = (job.job_id, job.incarnation)
-            if end in told:
+            if end in reported:
                 return
             self.on_end(job.job_id)
             if once or not job.durable_interest:
-                told[end] = None
-                if len(told) > _TOLD_KEPT_MAX:
-                    del told[next(iter(told))]
+                reported[end] = None
+                if len(reported) > _REPORTED_KEPT_MAX:
+                    del reported[next(iter(reported))]
         super().deliver(signal)
 
     def deliver(self, signal: Signal) -> None:

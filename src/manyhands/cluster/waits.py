@@ -1,8 +1,8 @@
 """What clients of this server wait for, over a change of the server that decides.
 
-The one that decided may have told nobody of the last ends that it wrote down: it died, or the link
-broke. And it may have accepted jobs that end with their waiters (rule 22) before they were written
-down: their waiters are here, and still wait.
+The previous one may not have reported the last ends that it wrote down: it died, or the link broke.
+And it may have accepted jobs that end with their waiters (rule 22) before they were written down:
+their waiters are here, and still wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -60,14 +60,14 @@ class Waits:
                 self._looked_up.add(job_id)
                 yield job_id, left
 
-    def is_untold(self, job_id: str) -> bool:
-        """Whether nobody has told of the end of a job while it was looked up."""
+    def is_unreported(self, job_id: str) -> bool:
+        """Whether the end of a job was not reported while it was looked up."""
         found = job_id in self._looked_up
         self._looked_up.discard(job_id)
         return found
 
-    def told(self, job_id: str) -> None:
-        """Notifies the clients that wait for this job of its end."""
+    def reported(self, job_id: str) -> None:
+        """The clients that wait for this job are notified of its end."""
         self._looked_up.discard(job_id)
         self._awaited.pop(job_id, None)
         self._accepted.pop(job_id, None)

@@ -30,7 +30,7 @@ class DatabaseAddress(Struct, frozen=True):
 
     @property
     def has_password(self) -> bool:
-        """Whether the address itself tells a password."""
+        """Whether the address contains a password."""
         parts = urlsplit(self.conninfo)
         return ":" in parts.netloc.rpartition("@")[0] or "password" in dict(parse_qsl(parts.query))
 

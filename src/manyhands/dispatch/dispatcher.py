@@ -512,7 +512,7 @@ class Dispatcher:
         self, items: Sequence[NewJob], settle: Callable[[Created], None], *, early: bool
     ) -> bool:
         """Submits plain jobs, each of which is a request of its own; ``settle`` gets their ids once
-        they may be told. False: nothing has changed; a ``Submit`` says more.
+        they are on disk. False: nothing has changed; a ``Submit`` says more.
         """
         if self._held or not self.steps or self._takes_nothing_new():
             return False

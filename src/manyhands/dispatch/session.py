@@ -36,7 +36,7 @@ class Shortcut(Protocol):
         self, items: Sequence[NewJob], settle: Callable[[list[str] | Refusal], None], *, early: bool
     ) -> bool:
         """Submits jobs, each of which is a request of its own. ``settle`` gets their ids once they
-        may be told: at once if ``early``, which is for jobs that only waiters want.
+        are on disk, or at once if ``early``, which is for jobs that only waiters want.
         """
 
     def claim_at_once(

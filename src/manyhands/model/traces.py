@@ -128,7 +128,7 @@ def _at_error(lines: Sequence[str]) -> str:
 def _at_frame(lines: Sequence[str], place: str) -> str:
     frames = list(_at_frames(lines))
     if place and not _is_library(place):
-        frames.append(place)  # of a script that cannot be read, no frame tells
+        frames.append(place)  # of a script that cannot be read there are no frames
     return next((frame for frame in frames if not _is_library(frame)), (frames or [""])[0])
 
 

@@ -23,7 +23,7 @@ from manyhands.model.traces import telling_line
 from manyhands.ui import words
 
 # Shown by the leases themselves, or by the job's start and end.
-_TOLD_ELSEWHERE: Final = frozenset({State.LEASED, *FINISHED})
+_SHOWN_ELSEWHERE: Final = frozenset({State.LEASED, *FINISHED})
 _BETWEEN_ATTEMPTS: Final = (Reason.NONE, Reason.RETRY)
 _PLAIN_ENDS: Final = (EndReason.COMPLETED, EndReason.FAILED)
 _STRIP_WIDTH: Final = 1_000
@@ -70,7 +70,7 @@ def entries(job: Job, events: Iterable[Event], now: int) -> list[Entry]:
     if lease is not None:
         claims.append(lease.claimed_at)
     for event in events:
-        if event.state in _TOLD_ELSEWHERE or (event.at, event.state) in seen:
+        if event.state in _SHOWN_ELSEWHERE or (event.at, event.state) in seen:
             continue
         # Between two attempts it waited, which the attempts say already.
         if event.reason in _BETWEEN_ATTEMPTS and claims and claims[0] < event.at <= claims[-1]:

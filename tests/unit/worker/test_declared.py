@@ -51,8 +51,8 @@ def test_settings_of_queues_limits_and_schedules_are_gathered():
 
 
 def test_an_app_has_one_name_however_it_is_given(tmp_path, monkeypatch):
-    (tmp_path / "shop_tasks.py").write_text("from manyhands import App\n\nhands = App()\n")
+    (tmp_path / "order_tasks.py").write_text("from manyhands import App\n\nhands = App()\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    names = {full_name(load(target), target) for target in ("shop_tasks", "shop_tasks:hands")}
-    assert names == {"shop_tasks:hands"}
+    names = {full_name(load(target), target) for target in ("order_tasks", "order_tasks:hands")}
+    assert names == {"order_tasks:hands"}

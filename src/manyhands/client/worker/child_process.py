@@ -99,7 +99,7 @@ class ChildProcess:
         return self._process.pid
 
     def order(self, text: str) -> None:
-        """Tells it something; it may be dead."""
+        """Sends it a message; it may be dead."""
         self.is_leaving = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):

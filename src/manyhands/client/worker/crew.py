@@ -50,7 +50,7 @@ UNKNOWN_TASK: Final = "unknown_task"
 class Crew:
     """The worker's side of a stream, in the running loop. ``want_replacement`` is called when this
     process should make room for a fresh one, ``is_stalled`` again and again while a job that has to
-    run alone waits for others that take long. Where nobody hears of that, it runs beside them.
+    run alone waits for others that take long. If nobody replaces this one, it runs beside them.
     """
 
     def __init__(
@@ -159,7 +159,9 @@ class Crew:
                 await self._reports.wait()
                 await self.stream.depart(self.options.name, "the worker stopped")
         except TimeoutError:
-            _log.warning("the server has not heard that this worker stops: %s", self.stream.problem)
+            _log.warning(
+                "the server could not be notified that this worker stops: %s", self.stream.problem
+            )
         except Refused as error:
             _log.warning("the server refuses to hear that this worker stops: %s", error)
 
@@ -221,7 +223,7 @@ class Crew:
         self._admit(run)
         self._proceed()
 
-    def told(self, job_id: str, lease_number: int, why: str) -> None:
+    def notified(self, job_id: str, lease_number: int, why: str) -> None:
         """A lease is gone."""
         run = self._runs.get(job_id)
         if run is not None and run.given.lease_number == lease_number and not run.is_gone:
@@ -418,7 +420,7 @@ class Crew:
         run.interrupt(why)
         patience = self.options.cancel_grace
         if why == TIMEOUT:
-            patience *= _BEFORE_NET  # so that the server hears of it from us
+            patience *= _BEFORE_NET  # so that we are the ones to report it
         self._loop.call_later(patience, self._give_up, run)
 
     def _give_up(self, run: Run) -> None:

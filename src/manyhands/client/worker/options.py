@@ -13,7 +13,7 @@ ORDERS: Final = ("priority_in_turns", "listed")
 
 
 class ChildOptions(Struct, frozen=True, kw_only=True):
-    """What a supervisor tells a child."""
+    """What a supervisor sends to a child."""
 
     target: str
     crew: "CrewOptions"
@@ -49,7 +49,7 @@ class SupervisorOptions(Struct, frozen=True, kw_only=True):
 
 
 class CrewOptions(Struct, frozen=True, kw_only=True):
-    """What one process of a worker is told."""
+    """The settings of one process of a worker."""
 
     name: str
     concurrency: int = CONCURRENCY

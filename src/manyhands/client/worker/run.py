@@ -163,7 +163,7 @@ class Run:
 
 
 class Words:
-    """What a task said and the server has not heard."""
+    """What a task reported and has not been sent to the server."""
 
     __slots__ = ("is_due", "lines", "pieces", "progress", "sent_at", "unsent", "was_sent")
 

@@ -31,7 +31,7 @@ class Overseer:
     def take(self, jobs: list[Job]) -> None:
         """None is wanted."""
 
-    def told(self, job_id: str, lease_number: int, why: str) -> None:
+    def notified(self, job_id: str, lease_number: int, why: str) -> None:
         """It holds none."""
 
     def resumed(self) -> None:

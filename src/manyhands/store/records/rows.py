@@ -149,7 +149,7 @@ def split_events(count: int, bodies: bytes) -> list[Raw]:
 
 
 def plain_event(value: Plain) -> tuple[Any, ...]:
-    """What is stored of an event of a plain job: what cannot be told from its kind."""
+    """What is stored of an event of a plain job: what its kind does not imply."""
     if type(value) is PlainReady:
         return (
             _SUBMITTED,

@@ -14,7 +14,7 @@ from manyhands.store.sqlite.copies import sync_file
 from manyhands.store.sqlite.recovery import recover
 
 _BUSY_MS: Final = 5_000
-_TOLD_EVERY_STEPS: Final = 200_000  # of SQLite's virtual machine: tens of milliseconds
+_REPORT_EVERY_STEPS: Final = 200_000  # of SQLite's virtual machine: tens of milliseconds
 _MIB: Final = 1024 * 1024
 
 
@@ -68,7 +68,7 @@ def _copy(connection: apsw.Connection, draft: Path, report: Callable[[int, int],
         report(min(draft.stat().st_size, size), size)
         return False  # continue
 
-    connection.set_progress_handler(look, _TOLD_EVERY_STEPS)
+    connection.set_progress_handler(look, _REPORT_EVERY_STEPS)
     connection.execute("VACUUM INTO ?", (str(draft),))
     connection.set_progress_handler(None)
     copy = apsw.Connection(str(draft), flags=apsw.SQLITE_OPEN_READWRITE)

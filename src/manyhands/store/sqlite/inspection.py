@@ -30,7 +30,7 @@ from manyhands.store.sqlite.rows import COLUMNS, decode_row
 # Called with the work finished so far and the total.
 Report = Callable[[int, int], None]
 
-_TOLD_EVERY: Final = 1_000
+_REPORT_EVERY: Final = 1_000
 _STRUCTURE_LINES_MAX: Final = 100
 _UNREADABLE: Final = (msgspec.MsgspecError, KeyError, ValueError)
 # Columns that repeat what a job's record says, or that are computed from it.
@@ -125,7 +125,7 @@ class Checker:
                 self.events_count += len(split_events(count, bodies))
             except _UNREADABLE as error:
                 self.damage.append(f"events {first} to {last_seq} cannot be read ({error})")
-            if number % _TOLD_EVERY == 0:
+            if number % _REPORT_EVERY == 0:
                 report(number, total)
         if counters is None:
             return
@@ -149,7 +149,7 @@ class Checker:
                 self.damage.append(str(error))
             except _UNREADABLE as error:
                 self.damage.append(f"the job with serial {serial} cannot be read ({error})")
-            if self.jobs_count % _TOLD_EVERY == 0:
+            if self.jobs_count % _REPORT_EVERY == 0:
                 report(self.jobs_count, total)
 
     def _check_job(self, job: Job, beside: tuple[Any, ...]) -> None:
