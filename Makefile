@@ -67,10 +67,11 @@ check: setup-test ## lint, types, import directions, unit and tidy tests; under 
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q -n auto $(TESTS_IN_CHECK)
 
+# The other tests mostly wait for servers, so twice as many processes as processors are kept busy.
 .PHONY: test
 test: setup-test test-packages test-clients check docs-check ## check, then every other test
 ifneq ($(TESTS_BEYOND),)
-	$(BIN)/python -m pytest -q -rs -n auto $(TESTS_BEYOND)
+	$(BIN)/python -m pytest -q -rs -n $$((2 * $$(nproc))) $(TESTS_BEYOND)
 endif
 
 .PHONY: simulate

@@ -4,7 +4,7 @@ import pytest
 
 from manyhands import App, JobFailed
 from tests.e2e.serving import SECONDS_MAX, run, serving
-from tests.e2e.stream_talk import LOOK, WANT, WORK, new_id, talking
+from tests.e2e.stream_talk import LOOK, SUBMIT, WANT, WORK, new_id, talking
 
 
 def new(file, name: str, *more: str) -> str:
@@ -22,6 +22,7 @@ def tokens(tmp_path_factory) -> dict[str, str]:
         "crew": new(file, "crew", "--role", "work", "--queues", "merge"),
         "cooks": new(file, "cooks", "--role", "work", "--queues", "cook"),
         "mailer": new(file, "mailer", "--role", "worker", "--queues", "mail.*"),
+        "helper": new(file, "helper", "--role", "worker"),
     }
 
 
@@ -77,10 +78,14 @@ def test_a_worker_does_not_see_what_somebody_else_s_job_was_made_to_depend_on(gu
     with cooks.worker(queues=["cook"]):
         secret = cook.submit("soup")
         assert secret.result(SECONDS_MAX) == "SOUP"
+    item = [new_id(), "mail.x", b"1", "json", {"depends_on": [secret.id]}]
     headers = {"Authorization": f"Bearer {tokens['mailer']}"}
+    with talking(guarded, "patterns", additional_headers=headers) as talk:
+        error, _ = talk.ask(SUBMIT, [item], False, False)
+        assert error[0] == "not_allowed"  # not even that, with a job of another queue
+    headers = {"Authorization": f"Bearer {tokens['helper']}"}
     with talking(guarded, "curious", additional_headers=headers) as talk:
-        options = {"depends_on": [secret.id]}
-        talk.submit([new_id(), "mail.x", b"1", "json", options])
+        talk.submit(item)
         talk.result(WANT, ["mail.x"])
         talk.result(WORK, [], [], [], [], [1, 0])
         talk.jobs(1)

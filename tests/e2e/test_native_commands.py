@@ -484,7 +484,8 @@ def test_status_exits_with_one_as_soon_as_something_needs_a_person(tmp_path):
     assert ill.returncode == 1
     assert ill.stdout.splitlines()[0].split("\t")[:3] == ["mail", "1", "0"]
     assert re.fullmatch(
-        r"failing: boom: it broke: 1 job in the last [\dms.]+\npaused: mail: 1 job held back\n",
+        r"failing: boom: it broke: 1 job of boxes in the last [\dms.]+\n"
+        r"paused: mail: 1 job held back\n",
         ill.stderr,
     )
     assert [note["what"] for note in as_json["attention"]] == ["failing", "paused"]

@@ -9,7 +9,8 @@ from tests.e2e.wires import Wires
 
 
 def test_a_wire_that_is_closed_while_somebody_calls_leaves_nothing_behind():
-    with socket.create_server(("127.0.0.1", 0)) as target:
+    # Nobody accepts what arrives there, so there has to be room for all of it.
+    with socket.create_server(("127.0.0.1", 0), backlog=1_000) as target:
         for _ in range(50):
             wires = Wires()
             wire = wires.to(f"127.0.0.1:{target.getsockname()[1]}")

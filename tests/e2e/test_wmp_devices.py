@@ -179,7 +179,7 @@ def test_a_device_says_that_it_is_there_when_its_managers_are_or_after_a_moment(
 
 def test_w50_a_device_needs_a_good_address():
     taken = run("device", "--listen", "nonsense", "--manager", "127.0.0.1:1")
-    assert taken.returncode == 1
+    assert taken.returncode == 2
     assert taken.stderr == (
         "manyhands: --listen cannot be nonsense because it is not an address with a port.\n"
     )
