@@ -29,7 +29,7 @@ class Hands:
         for job in jobs:
             self.jobs.put_nowait(job)
 
-    def told(self, job_id: str, lease_number: int, why: str) -> None:
+    def notified(self, job_id: str, lease_number: int, why: str) -> None:
         self.notices.put_nowait((job_id, lease_number, why))
 
     def resumed(self) -> None:
